@@ -1,0 +1,44 @@
+"""memfit: will this training run fit on that GPU, and where does every byte go?
+
+::
+
+    with memfit.track(model, optimizer, batch) as tracker:
+        train()
+    tracker.ledger.save("run.memfit")
+
+Names are loaded when they are first used: reading and drawing a saved ledger never imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from memfit.analysis import Report, build_report
+    from memfit.ledger import Category, Ledger, Phase
+    from memfit.record import Tracker, track
+
+_HOMES = {
+    "Category": "memfit.ledger",
+    "Ledger": "memfit.ledger",
+    "Phase": "memfit.ledger",
+    "Report": "memfit.analysis",
+    "Tracker": "memfit.record",
+    "build_report": "memfit.analysis",
+    "track": "memfit.record",
+}
+
+__all__ = ["Category", "Ledger", "Phase", "Report", "Tracker", "__version__", "build_report", "track"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memfit' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

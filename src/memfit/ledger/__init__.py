@@ -1,0 +1,22 @@
+"""The ledger: everything that is known of a run, as columns.
+
+::
+
+    recorder ──> LedgerBuilder ──> Ledger ──> save / load
+                      │              │
+                      └─> journal    └─> categories, deltas, lifetimes: derived, never stored
+
+    schema.py      the tables and their columns, phases, categories, event kinds
+    builder.py     appends; the only way to make a ledger
+    ledger.py      the finished thing, what follows from it, and its laws
+    categories.py  what each block turned out to be
+    storage.py     files: safetensors when a run is over, a journal of frames while it lasts
+
+Nothing in here imports torch: a ledger can be read, checked and drawn on a machine that has never seen it.
+"""
+
+from memfit.ledger.builder import LedgerBuilder
+from memfit.ledger.ledger import Ledger
+from memfit.ledger.schema import Category, Device, EventKind, Phase, RunInfo
+
+__all__ = ["Category", "Device", "EventKind", "Ledger", "LedgerBuilder", "Phase", "RunInfo"]

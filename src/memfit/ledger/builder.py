@@ -1,0 +1,188 @@
+"""Appending to a ledger.
+
+The recorder calls this a few times per operator of a training run, so each call does one list extension and nothing else. Rows are
+flat lists of ints, turned into columns when they are flushed or read.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+from memfit.ledger.ledger import Ledger
+from memfit.ledger.schema import (
+    TABLES,
+    Blocks,
+    Category,
+    Device,
+    EventKind,
+    Events,
+    Modules,
+    Phase,
+    Roles,
+    RunInfo,
+    Scopes,
+    Table,
+)
+from memfit.ledger.storage import Journal
+
+_ALLOC, _FREE, _RESIZE = int(EventKind.ALLOC), int(EventKind.FREE), int(EventKind.RESIZE)
+_ENTER, _EXIT, _STEP = int(EventKind.ENTER), int(EventKind.EXIT), int(EventKind.STEP)
+
+FLUSH_EVENTS = 50_000
+FLUSH_NS = 1_000_000_000
+
+
+class LedgerBuilder:
+    """Collects events; ``build`` gives the ledger of everything so far, at any moment.
+
+    With a journal, a process that dies leaves a readable file up to the last flush.
+    """
+
+    def __init__(self, info: RunInfo | None = None, journal: Journal | None = None) -> None:
+        self.info = info or RunInfo()
+        self.devices: list[Device] = []
+        self.strings: list[str] = []
+        self._string_ids: dict[str, int] = {}
+        self._rows: dict[type[Table], list[int]] = {table: [] for table in TABLES}
+        self._prelude: list[int] = []
+        self._done: dict[type[Table], list[Any]] = {table: [] for table in TABLES}
+        self._prelude_done: list[Events] = []
+        self._events = self._rows[Events]
+        self._blocks = self._rows[Blocks]
+        self._scopes = self._rows[Scopes]
+        self.num_blocks = self.num_scopes = self.num_modules = self.num_steps = 0
+        self._start_ns = time.perf_counter_ns()
+        self._clock = time.perf_counter_ns
+        self._journal = journal
+        self._flushed_ns = self._start_ns
+        self._flushed_strings = self._flushed_devices = 0
+
+    # -- words ---------------------------------------------------------------------------------------------------------------
+
+    def string(self, text: str) -> int:
+        """The number of a string, the same each time."""
+        known = self._string_ids.get(text)
+        if known is None:
+            known = self._string_ids[text] = len(self.strings)
+            self.strings.append(text)
+        return known
+
+    def device(self, name: str) -> int:
+        """The number of a device, by its name."""
+        for number, device in enumerate(self.devices):
+            if device.name == name:
+                return number
+        self.devices.append(Device.from_name(name))
+        return len(self.devices) - 1
+
+    def module(self, path: str, kind: str, parent: int = -1) -> int:
+        """Adds a module path; the caller keeps the number."""
+        self._rows[Modules] += (self.string(path), self.string(kind), parent)
+        self.num_modules += 1
+        return self.num_modules - 1
+
+    # -- events --------------------------------------------------------------------------------------------------------------
+
+    def alloc(self, size: int, device: int, op: int, scope: int = -1, stream: int = 0) -> int:
+        """A block came to be; gives its number."""
+        block = self.num_blocks
+        self.num_blocks = block + 1
+        self._blocks += (device, stream, op, scope)
+        self._events += (_ALLOC, block, size, self._clock() - self._start_ns)
+        return block
+
+    def alloc_before(self, size: int, device: int, op: int, stream: int = 0) -> int:
+        """A block that was there before the recording began, whenever it was found."""
+        block = self.num_blocks
+        self.num_blocks = block + 1
+        self._blocks += (device, stream, op, -1)
+        self._prelude += (_ALLOC, block, size, 0)
+        return block
+
+    def free(self, block: int) -> None:
+        self._events += (_FREE, block, 0, self._clock() - self._start_ns)
+
+    def resize(self, block: int, size: int) -> None:
+        self._events += (_RESIZE, block, size, self._clock() - self._start_ns)
+
+    def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
+        """A scope began; gives its number."""
+        scope = self.num_scopes
+        self.num_scopes = scope + 1
+        self._scopes += (int(phase), module, parent)
+        self._events += (_ENTER, scope, size, self._clock() - self._start_ns)
+        return scope
+
+    def exit(self, scope: int, size: int = 0) -> None:
+        self._events += (_EXIT, scope, size, self._clock() - self._start_ns)
+
+    def step(self) -> None:
+        """A training step begins here."""
+        self._events += (_STEP, self.num_steps, 0, self._clock() - self._start_ns)
+        self.num_steps += 1
+
+    def role(self, block: int, role: Category, module: int = -1, name: str | None = None) -> None:
+        """What was learned of a block."""
+        self._rows[Roles] += (block, int(role), module, -1 if name is None else self.string(name))
+
+    def mark_incomplete(self, problem: str) -> None:
+        self.info = replace(self.info, problem=problem)
+
+    # -- out -----------------------------------------------------------------------------------------------------------------
+
+    def build(self) -> Ledger:
+        """The ledger of everything so far."""
+        self._compact()
+        tables: dict[str, Any] = {table.NAME: table.concatenate(parts) for table, parts in self._done.items()}
+        tables["events"] = Events.concatenate([*self._prelude_done, *self._done[Events]])
+        return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self.info)
+
+    def _compact(self) -> dict[str, Table]:
+        """Turns the rows so far into columns, in place: the hot path holds on to the lists. Gives what was new, by name."""
+        fresh: dict[str, Table] = {}
+        # Events first: they name blocks and scopes, whose rows are appended before them.
+        for table, rows in self._rows.items():
+            if rows:
+                count = len(rows)
+                part = table.from_rows(rows[:count])
+                del rows[:count]
+                self._done[table].append(part)
+                fresh[table.NAME] = part
+        if self._prelude:
+            count = len(self._prelude)
+            part = Events.from_rows(self._prelude[:count])
+            del self._prelude[:count]
+            self._prelude_done.append(part)
+            fresh["prelude"] = part
+        return fresh
+
+    # -- on disk while the run lasts -----------------------------------------------------------------------------------------
+
+    def flush_if_due(self) -> None:
+        """Called at quiet moments: bounds what the lists hold, and writes to the journal often enough to lose little."""
+        if len(self._events) >= FLUSH_EVENTS * 4 or (self._journal and self._clock() - self._flushed_ns > FLUSH_NS):
+            self.flush()
+
+    def flush(self) -> None:
+        fresh = self._compact()
+        self._flushed_ns = self._clock()
+        if self._journal is None:
+            return
+        words = {
+            "strings": self.strings[self._flushed_strings :],
+            "devices": [asdict(device) for device in self.devices[self._flushed_devices :]],
+            "info": self.info.to_json(),
+        }
+        self._journal.append(fresh, words)
+        self._flushed_strings, self._flushed_devices = len(self.strings), len(self.devices)
+
+    def close(self) -> Ledger:
+        """The finished ledger; where there was a journal, it now holds that ledger."""
+        ledger = self.build()
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
+            ledger.save(journal.path)
+        return ledger

@@ -1,0 +1,216 @@
+"""The tables of a ledger, their columns, and the words in them.
+
+::
+
+    events    what happened, in order           blocks    one row a block of memory
+      kind      EventKind                         device    -> devices
+      subject   block, scope or step number       stream    the CUDA stream it was allocated on, 0 elsewhere
+      size      see EventKind                     op        -> strings
+      time_ns   since the recording began         scope     -> scopes, where it was born; -1 outside all
+
+    scopes    one row a time something ran      modules   one row a module path
+      phase     Phase                             path      -> strings: "layers.3.attention.wq"
+      module    -> modules, or -1                 kind      -> strings: its class, "Linear"
+      parent    -> scopes, or -1                  parent    -> modules, or -1
+
+    roles     what was learned of a block: it is a parameter, it became a gradient, ...
+      block     -> blocks       role    Category      module    -> modules, or -1      name    -> strings, or -1
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import IntEnum
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT = "memfit-ledger"
+VERSION = 1
+
+Array = NDArray[Any]
+
+
+class EventKind(IntEnum):
+    """What an event says. ``size`` is in bytes, as asked of the allocator, before any rounding."""
+
+    ALLOC = 0
+    """A block came to be; ``size`` is its size."""
+    FREE = 1
+    """A block is gone; ``size`` is 0."""
+    RESIZE = 2
+    """A block's storage was resized in place; ``size`` is its new size."""
+    ENTER = 3
+    """A scope began; ``size`` is the bytes of the tensors passed in."""
+    EXIT = 4
+    """A scope ended; ``size`` is the bytes of the tensors it returned."""
+    STEP = 5
+    """A training step began; ``subject`` is its number. What precedes step 0 is initialisation."""
+
+
+class Phase(IntEnum):
+    """What the run was doing. A scope with a module is that module's part of the phase."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    RECOMPUTE = 2
+    """A forward inside backward: activation checkpointing."""
+    OPTIMIZER = 3
+    FSDP_PRE_FORWARD = 4
+    """Unsharding before a unit's forward."""
+    FSDP_POST_FORWARD = 5
+    """Resharding after it."""
+    FSDP_PRE_BACKWARD = 6
+    FSDP_POST_BACKWARD = 7
+    """Resharding and the reduction of gradients."""
+
+
+class Category(IntEnum):
+    """What a block is. One block has one category for its whole life."""
+
+    PARAMETER = 0
+    BUFFER = 1
+    GRADIENT = 2
+    OPTIMIZER_STATE = 3
+    ACTIVATION = 4
+    FORWARD_TEMPORARY = 5
+    BACKWARD_TEMPORARY = 6
+    OPTIMIZER_TEMPORARY = 7
+    INPUT = 8
+    SHARDED_PARAMETER = 9
+    UNSHARDED_PARAMETER = 10
+    SHARDED_GRADIENT = 11
+    UNSHARDED_GRADIENT = 12
+    ALL_GATHER = 13
+    REDUCE_SCATTER = 14
+    ALL_REDUCE = 15
+    WORKSPACE = 16
+    CHECKPOINT = 17
+    OTHER = 18
+
+    @property
+    def label(self) -> str:
+        """The category as people write it: ``optimizer state``."""
+        return self.name.lower().replace("_", " ")
+
+
+def column(dtype: type[np.generic]) -> Any:
+    return field(metadata={"dtype": np.dtype(dtype)})
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns of one length. ``from_rows`` takes the flat list of values that a builder appends to."""
+
+    NAME: ClassVar[str]
+
+    @classmethod
+    def dtypes(cls) -> dict[str, np.dtype[Any]]:
+        return {f.name: f.metadata["dtype"] for f in fields(cls)}
+
+    @classmethod
+    def from_rows(cls, rows: list[int]) -> Self:
+        dtypes = cls.dtypes()
+        matrix = np.array(rows, dtype=np.int64).reshape(-1, len(dtypes))
+        return cls(*(matrix[:, i].astype(dtype) for i, dtype in enumerate(dtypes.values())))
+
+    @classmethod
+    def concatenate(cls, parts: list[Self]) -> Self:
+        parts = parts or [cls.from_rows([])]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.dtypes()))
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def columns(self) -> dict[str, Array]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True, eq=False)
+class Events(Table):
+    NAME = "events"
+    kind: Array = column(np.uint8)
+    subject: Array = column(np.int64)
+    size: Array = column(np.int64)
+    time_ns: Array = column(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks(Table):
+    NAME = "blocks"
+    device: Array = column(np.int32)
+    stream: Array = column(np.int64)
+    op: Array = column(np.int32)
+    scope: Array = column(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Scopes(Table):
+    NAME = "scopes"
+    phase: Array = column(np.uint8)
+    module: Array = column(np.int32)
+    parent: Array = column(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Modules(Table):
+    NAME = "modules"
+    path: Array = column(np.int32)
+    kind: Array = column(np.int32)
+    parent: Array = column(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Roles(Table):
+    NAME = "roles"
+    block: Array = column(np.int64)
+    role: Array = column(np.uint8)
+    module: Array = column(np.int32)
+    name: Array = column(np.int32)
+
+
+TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A memory that blocks live in."""
+
+    name: str
+    """As torch writes it: ``cuda:0``, ``cpu``."""
+    granularity: int = 1
+    """What its allocator rounds every block up to; 512 for CUDA."""
+
+    @classmethod
+    def from_name(cls, name: str) -> Device:
+        return cls(name=name, granularity=512 if name.partition(":")[0] == "cuda" else 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """Where a ledger comes from."""
+
+    source: str = "measured"
+    """``measured`` or ``predicted``."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of memfit, torch, python and whatever else decided the numbers."""
+    rank: int = 0
+    world_size: int = 1
+    problem: str = ""
+    """Why the ledger is incomplete: the recorder failed, or the process died. Empty when it is whole."""
+    assumptions: tuple[str, ...] = ()
+    """What a prediction had to assume."""
+
+    @property
+    def complete(self) -> bool:
+        return not self.problem
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RunInfo:
+        known = {f.name for f in fields(cls)}
+        kept = {key: value for key, value in data.items() if key in known}
+        return cls(**kept | {"assumptions": tuple(kept.get("assumptions", ()))})

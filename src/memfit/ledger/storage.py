@@ -1,0 +1,226 @@
+"""Ledgers on disk.
+
+::
+
+    finished run    one safetensors file: a tensor per column ("events.kind"), everything else as JSON in its metadata
+    while it runs   a journal: MAGIC, then frames of  length (u64) | crc32 (u32) | a safetensors file with the new rows
+
+Both live under the same name: a run writes a journal to ``run.memfit`` and replaces it by the finished file when it is over, so
+that a process that dies leaves what it had flushed. There is no pickle anywhere, and every number read from a file is checked
+against the tables before anything is indexed with it: a ledger from a stranger is safe to open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+import zlib
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from memfit.errors import LedgerFormatError
+from memfit.ledger.schema import FORMAT, TABLES, VERSION, Array, Category, Device, EventKind, Events, Phase, RunInfo, Table
+
+MAGIC = b"memfit-journal-1\n"
+_FRAME = struct.Struct("<QI")
+_NOT_A_LEDGER = "Pass a file that memfit wrote: run.memfit from `memfit.track(..., save_to=...)` or `ledger.save(...)`"
+_DAMAGED = "Copy it again from where it was recorded, or record the run again"
+
+
+class Contents:
+    """What a file holds, before it is a ledger: tables by name, and the words."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[dict[str, Array]]] = {}
+        self.strings: list[str] = []
+        self.devices: list[Device] = []
+        self.info = RunInfo()
+
+    def add(self, columns: dict[str, Array], words: dict[str, Any]) -> None:
+        self.strings += words["strings"]
+        self.devices += [Device(**device) for device in words["devices"]]
+        self.info = RunInfo.from_json(words["info"])
+        tables: dict[str, dict[str, Array]] = {}
+        for key, values in columns.items():
+            table, _, name = key.partition(".")
+            tables.setdefault(table, {})[name] = values
+        for table, named in tables.items():
+            self.parts.setdefault(table, []).append(named)
+
+    def table(self, kind: type[Table], *names: str) -> Table:
+        """The rows of all parts under these names, in order; a ``KeyError`` or ``ValueError`` says what is off."""
+        parts = [part for name in names or (kind.NAME,) for part in self.parts.get(name, [])]
+        made = []
+        for part in parts:
+            columns = {name: part[name].astype(dtype, casting="safe", copy=False) for name, dtype in kind.dtypes().items()}
+            if any(column.ndim != 1 for column in columns.values()) or len({len(c) for c in columns.values()}) > 1:
+                raise ValueError(f"the columns of {kind.NAME} differ in length or shape")
+            made.append(kind(**columns))
+        return kind.concatenate(made)
+
+
+def _encode(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
+    columns = {
+        f"{name}.{column}": np.ascontiguousarray(values)
+        for name, table in tables.items()
+        for column, values in table.columns().items()
+    }
+    metadata = {"format": FORMAT, "version": str(VERSION), "words": json.dumps(words)}
+    return bytes(safetensors.numpy.save(columns, metadata=metadata))
+
+
+def save(path: Path, tables: dict[str, Table], strings: tuple[str, ...], devices: tuple[Device, ...], info: RunInfo) -> None:
+    """Writes a finished ledger, all or nothing: a crash leaves the old file or the new one."""
+    words = {"strings": list(strings), "devices": [asdict(device) for device in devices], "info": info.to_json()}
+    _write_whole(path, _encode(tables, words))
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+class Journal:
+    """A file that is a readable ledger from the moment it appears, and after every ``append``."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        nothing = {"strings": [], "devices": [], "info": RunInfo().to_json()}
+        _write_whole(self.path, MAGIC + _frame({}, nothing))
+        self._file: BinaryIO = self.path.open("ab", buffering=0)
+
+    def append(self, tables: dict[str, Table], words: dict[str, Any]) -> None:
+        self._file.write(_frame(tables, words))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _frame(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
+    payload = _encode(tables, words)
+    return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def load(path: Path) -> Contents:
+    """Reads either kind of file; anything wrong with it is a ``LedgerFormatError`` that says what to do."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LedgerFormatError(path, f"cannot be read ({error.strerror})", "Check the path and its permissions") from error
+    contents = Contents()
+    if data.startswith(MAGIC):
+        _load_journal(path, data, contents)
+    elif not data:
+        raise LedgerFormatError(path, "is empty", _DAMAGED)
+    else:
+        _load_safetensors(path, data, contents)
+    return contents
+
+
+def _load_journal(path: Path, data: bytes, contents: Contents) -> None:
+    position, num_frames = len(MAGIC), 0
+    while position + _FRAME.size <= len(data):
+        length, checksum = _FRAME.unpack_from(data, position)
+        start, end = position + _FRAME.size, position + _FRAME.size + length
+        if end > len(data):
+            break  # the process died while writing this frame
+        payload = data[start:end]
+        if zlib.crc32(payload) != checksum:
+            if end == len(data):
+                break
+            raise LedgerFormatError(path, f"is damaged at byte {position}", _DAMAGED)
+        _load_safetensors(path, payload, contents)
+        position, num_frames = end, num_frames + 1
+    if not num_frames:
+        raise LedgerFormatError(path, "is damaged at its first frame", _DAMAGED)
+    if contents.info.complete:
+        problem = "the process ended before the recording was closed; this is what it had flushed"
+        contents.info = replace(contents.info, problem=problem)
+
+
+def _load_safetensors(path: Path, data: bytes, contents: Contents) -> None:
+    try:
+        columns = safetensors.numpy.load(data)
+        metadata = _metadata(data)
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        problem = "is truncated or is not a ledger" if len(data) > 8 else "is not a ledger"
+        raise LedgerFormatError(path, f"{problem} ({error})", f"{_NOT_A_LEDGER}; if it is one, copy it again") from error
+    if metadata.get("format") != FORMAT:
+        raise LedgerFormatError(path, "is a safetensors file, but not a ledger", _NOT_A_LEDGER)
+    version = metadata.get("version", "")
+    if version != str(VERSION):
+        newer = version.isdigit() and int(version) > VERSION
+        advice = "Upgrade memfit: pip install --upgrade memfit" if newer else _DAMAGED
+        raise LedgerFormatError(path, f"has ledger format version {version!r}, this memfit reads {VERSION}", advice)
+    try:
+        words = json.loads(metadata["words"])
+        if not all(isinstance(text, str) for text in words["strings"]):
+            raise TypeError("a string is not a string")
+        contents.add(columns, words)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LedgerFormatError(path, f"has unreadable metadata ({type(error).__name__}: {error})", _DAMAGED) from error
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + length])
+    metadata = header.get("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise TypeError("metadata is not an object")
+    return metadata
+
+
+def validated_tables(path: Path, contents: Contents) -> dict[type[Table], Table]:
+    """The tables of a file, every reference in them inside its table."""
+    try:
+        tables: dict[type[Table], Table] = {kind: contents.table(kind) for kind in TABLES}
+        tables[Events] = contents.table(Events, "prelude", "events")
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise LedgerFormatError(path, f"has columns that do not fit ({type(error).__name__}: {error})", _DAMAGED) from error
+    counts = {kind.NAME: len(table) for kind, table in tables.items()}
+    counts |= {"strings": len(contents.strings), "devices": len(contents.devices)}
+    for (table, name), (target, optional) in _REFERENCES.items():
+        values = getattr(next(t for k, t in tables.items() if table == k.NAME), name)
+        limit = counts[target] if isinstance(target, str) else target
+        if len(values) and (int(values.min()) < (-1 if optional else 0) or int(values.max()) >= limit):
+            raise LedgerFormatError(path, f"is damaged: {table}.{name} points outside {target}", _DAMAGED)
+    return tables
+
+
+_REFERENCES: dict[tuple[str, str], tuple[str | int, bool]] = {
+    ("events", "kind"): (len(EventKind), False),
+    ("blocks", "device"): ("devices", False),
+    ("blocks", "op"): ("strings", False),
+    ("blocks", "scope"): ("scopes", True),
+    ("scopes", "phase"): (len(Phase), False),
+    ("scopes", "module"): ("modules", True),
+    ("scopes", "parent"): ("scopes", True),
+    ("modules", "path"): ("strings", False),
+    ("modules", "kind"): ("strings", False),
+    ("modules", "parent"): ("modules", True),
+    ("roles", "block"): ("blocks", False),
+    ("roles", "role"): (len(Category), False),
+    ("roles", "module"): ("modules", True),
+    ("roles", "name"): ("strings", True),
+}
+"""Which column points where, and whether -1 may stand for nothing."""
