@@ -134,7 +134,7 @@ class LedgerBuilder:
 
     def build(self) -> Ledger:
         """The ledger of everything so far."""
-        self._compact()
+        self.flush()
         tables: dict[str, Any] = {table.NAME: table.concatenate(parts) for table, parts in self._done.items()}
         tables["events"] = Events.concatenate([*self._prelude_done, *self._done[Events]])
         return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self.info)

@@ -176,6 +176,8 @@ def _violations(ledger: Ledger) -> list[str]:
         return ["an event names a scope that does not exist"]
     if len(events) and events.size.min() < 0:
         found.append("a size is negative")
+    if events.size[kind == EventKind.FREE].any():
+        found.append("a block is freed and yet has a size")
     found += _once(kind, subject, EventKind.ALLOC, len(ledger.blocks), exactly=True)
     found += _once(kind, subject, EventKind.FREE, len(ledger.blocks), exactly=False)
     found += _once(kind, subject, EventKind.ENTER, len(ledger.scopes), exactly=True)

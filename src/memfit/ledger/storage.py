@@ -3,7 +3,8 @@
 ::
 
     finished run    one safetensors file: a tensor per column ("events.kind"), everything else as JSON in its metadata
-    while it runs   a journal: MAGIC, then frames of  length (u64) | crc32 (u32) | a safetensors file with the new rows
+    while it runs   a journal: MAGIC, then frames of  length (u64) | its crc32 (u32) | crc32 of both (u32) | a safetensors file
+                    with the new rows
 
 Both live under the same name: a run writes a journal to ``run.memfit`` and replaces it by the finished file when it is over, so
 that a process that dies leaves what it had flushed. There is no pickle anywhere, and every number read from a file is checked
@@ -17,7 +18,7 @@ import os
 import struct
 import tempfile
 import zlib
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,7 +30,8 @@ from memfit.errors import LedgerFormatError
 from memfit.ledger.schema import FORMAT, TABLES, VERSION, Array, Category, Device, EventKind, Events, Phase, RunInfo, Table
 
 MAGIC = b"memfit-journal-1\n"
-_FRAME = struct.Struct("<QI")
+_FRAME = struct.Struct("<QII")
+_MAX_GRANULARITY = 2**30
 _NOT_A_LEDGER = "Pass a file that memfit wrote: run.memfit from `memfit.track(..., save_to=...)` or `ledger.save(...)`"
 _DAMAGED = "Copy it again from where it was recorded, or record the run again"
 
@@ -45,8 +47,8 @@ class Contents:
 
     def add(self, columns: dict[str, Array], words: dict[str, Any]) -> None:
         self.strings += words["strings"]
-        self.devices += [Device(**device) for device in words["devices"]]
-        self.info = RunInfo.from_json(words["info"])
+        self.devices += [_device(device) for device in words["devices"]]
+        self.info = _info(words["info"])
         tables: dict[str, dict[str, Array]] = {}
         for key, values in columns.items():
             table, _, name = key.partition(".")
@@ -64,6 +66,23 @@ class Contents:
                 raise ValueError(f"the columns of {kind.NAME} differ in length or shape")
             made.append(kind(**columns))
         return kind.concatenate(made)
+
+
+def _device(data: dict[str, Any]) -> Device:
+    device = Device(**data)
+    if not isinstance(device.name, str) or not isinstance(device.granularity, int):
+        raise TypeError("a device has a name or a granularity of the wrong type")
+    if not 1 <= device.granularity <= _MAX_GRANULARITY:
+        raise ValueError(f"a device has granularity {device.granularity}")
+    return device
+
+
+def _info(data: dict[str, Any]) -> RunInfo:
+    info, usual = RunInfo.from_json(data), RunInfo()
+    same = all(isinstance(getattr(info, field.name), type(getattr(usual, field.name))) for field in fields(RunInfo))
+    if not same or not all(isinstance(text, str) for text in (*info.versions, *info.versions.values(), *info.assumptions)):
+        raise TypeError("the run's info has a value of the wrong type")
+    return info
 
 
 def _encode(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
@@ -107,10 +126,11 @@ class Journal:
         self.path = Path(path)
         nothing = {"strings": [], "devices": [], "info": RunInfo().to_json()}
         _write_whole(self.path, MAGIC + _frame({}, nothing))
-        self._file: BinaryIO = self.path.open("ab", buffering=0)
+        self._file: BinaryIO = self.path.open("ab")
 
     def append(self, tables: dict[str, Table], words: dict[str, Any]) -> None:
         self._file.write(_frame(tables, words))
+        self._file.flush()
 
     def close(self) -> None:
         self._file.close()
@@ -118,15 +138,22 @@ class Journal:
 
 def _frame(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
     payload = _encode(tables, words)
-    return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+    length, checksum = len(payload), zlib.crc32(payload)
+    return _FRAME.pack(length, checksum, _header_checksum(length, checksum)) + payload
+
+
+def _header_checksum(length: int, checksum: int) -> int:
+    """Tells a damaged length from a frame that was cut short."""
+    return zlib.crc32(struct.pack("<QI", length, checksum))
 
 
 def load(path: Path) -> Contents:
     """Reads either kind of file; anything wrong with it is a ``LedgerFormatError`` that says what to do."""
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise LedgerFormatError(path, f"cannot be read ({error.strerror})", "Check the path and its permissions") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise LedgerFormatError(path, f"cannot be read ({reason})", "Check the path and its permissions") from error
     contents = Contents()
     if data.startswith(MAGIC):
         _load_journal(path, data, contents)
@@ -140,7 +167,9 @@ def load(path: Path) -> Contents:
 def _load_journal(path: Path, data: bytes, contents: Contents) -> None:
     position, num_frames = len(MAGIC), 0
     while position + _FRAME.size <= len(data):
-        length, checksum = _FRAME.unpack_from(data, position)
+        length, checksum, header_checksum = _FRAME.unpack_from(data, position)
+        if _header_checksum(length, checksum) != header_checksum:
+            raise LedgerFormatError(path, f"is damaged at byte {position}", _DAMAGED)
         start, end = position + _FRAME.size, position + _FRAME.size + length
         if end > len(data):
             break  # the process died while writing this frame
@@ -169,7 +198,7 @@ def _load_safetensors(path: Path, data: bytes, contents: Contents) -> None:
         raise LedgerFormatError(path, "is a safetensors file, but not a ledger", _NOT_A_LEDGER)
     version = metadata.get("version", "")
     if version != str(VERSION):
-        newer = version.isdigit() and int(version) > VERSION
+        newer = version.isascii() and version.isdigit() and len(version) < 10 and int(version) > VERSION
         advice = "Upgrade memfit: pip install --upgrade memfit" if newer else _DAMAGED
         raise LedgerFormatError(path, f"has ledger format version {version!r}, this memfit reads {VERSION}", advice)
     try:

@@ -1,0 +1,86 @@
+"""The lives of blocks: what made them, what they are, when they came and went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from memfit.analysis.owners import find_names, find_owners
+from memfit.analysis.timeline import block_bytes_at
+from memfit.ledger import Category, Ledger
+from memfit.ledger.schema import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockLife:
+    """One block, from its allocation to its end."""
+
+    block: int
+    op: str
+    module: str
+    """The path of the module that owns it, empty where none does."""
+    name: str
+    """What it is called in its module, ``weight``; empty where it has no name."""
+    category: Category
+    device: str
+    size_bytes: int
+    birth_event: int
+    birth_ns: int
+    death_event: int | None
+    """``None`` where it outlives the ledger."""
+    death_ns: int | None
+    lifetime_ns: int
+    """Until its end or the ledger's."""
+
+
+def trace_lifetimes(ledger: Ledger) -> list[BlockLife]:
+    """Every block, in order of birth number, with the most it ever held."""
+    return _lives(ledger, np.arange(len(ledger.blocks)), ledger.block_peak_bytes)
+
+
+def largest_blocks_at(ledger: Ledger, event: int, device: int, count: int) -> list[BlockLife]:
+    """The blocks that held most on a device right after an event, with what they held then; the largest first."""
+    held = block_bytes_at(ledger, event)
+    blocks = np.flatnonzero((held > 0) & (ledger.blocks.device == device))
+    largest = blocks[np.argsort(-held[blocks], kind="stable")][:count]
+    return _lives(ledger, largest, held[largest])
+
+
+def _lives(ledger: Ledger, blocks: Array, sizes: Array) -> list[BlockLife]:
+    num_events = len(ledger.events)
+    time_ns = np.append(ledger.events.time_ns, ledger.events.time_ns.max(initial=0))
+    births, deaths = ledger.birth[blocks], ledger.death[blocks]
+    paths = [ledger.module_path(module) for module in range(len(ledger.modules))] + [""]
+    categories, devices = list(Category), [device.name for device in ledger.devices]
+    columns = (
+        blocks,
+        ledger.blocks.op[blocks],
+        find_owners(ledger)[blocks],
+        ledger.categories[blocks],
+        ledger.blocks.device[blocks],
+        sizes,
+        births,
+        time_ns[births],
+        deaths,
+        time_ns[deaths],
+    )
+    return [
+        BlockLife(
+            block=block,
+            op=ledger.strings[op],
+            module=paths[module],
+            name=name,
+            category=categories[category],
+            device=devices[device],
+            size_bytes=size,
+            birth_event=birth,
+            birth_ns=birth_ns,
+            death_event=death if death < num_events else None,
+            death_ns=death_ns if death < num_events else None,
+            lifetime_ns=death_ns - birth_ns,
+        )
+        for name, block, op, module, category, device, size, birth, birth_ns, death, death_ns in zip(
+            find_names(ledger, blocks), *(column.tolist() for column in columns), strict=True
+        )
+    ]

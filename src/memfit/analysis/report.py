@@ -1,0 +1,122 @@
+"""Everything that the views show of a ledger, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from memfit.analysis.groups import ModuleGroup, group_modules
+from memfit.analysis.lifetimes import BlockLife, largest_blocks_at
+from memfit.analysis.modules import ModuleStats, gather_module_stats
+from memfit.analysis.peaks import Peak, Share, StepPeak, current_breakdown, find_peak, find_step_peaks, share_out
+from memfit.analysis.timeline import Breakdown, trace_categories, trace_total
+from memfit.ledger import Category, Ledger, RunInfo
+
+NUM_BLOCKS = 20
+NUM_POINTS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnTimeline:
+    """Memory in use at some of a run's events, enough for drawing it: one entry a point in each column."""
+
+    event: tuple[int, ...]
+    time_ns: tuple[int, ...]
+    total_bytes: tuple[int, ...]
+    category_bytes: dict[Category, tuple[int, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceReport:
+    """One device over the whole run."""
+
+    name: str
+    peak: Peak
+    current: Breakdown
+    """What is in use when the ledger ends."""
+    steps: tuple[StepPeak, ...]
+    modules: tuple[ModuleStats, ...]
+    module_groups: tuple[ModuleGroup, ...]
+    bytes_outside_modules: int
+    """What no module owned at the peak."""
+    largest_blocks: tuple[BlockLife, ...]
+    """At the peak."""
+    timeline: DrawnTimeline
+
+    @property
+    def shares_at_peak(self) -> list[Share]:
+        return share_out(self.peak.breakdown)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A run, ready to be shown. Every figure in a view is in here."""
+
+    info: RunInfo
+    num_events: int
+    num_blocks: int
+    num_steps: int
+    duration_ns: int
+    devices: tuple[DeviceReport, ...]
+    """The one to show first comes first: GPUs before others, then the higher peak."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in plain dictionaries, lists, strings and numbers; a category or phase is its name in small letters."""
+        plain: dict[str, Any] = _plain(self)
+        return plain
+
+
+def build_report(ledger: Ledger) -> Report:
+    """Works out all that the views need."""
+    devices = [_report_device(ledger, device) for device in range(len(ledger.devices))]
+    return Report(
+        info=ledger.info,
+        num_events=len(ledger.events),
+        num_blocks=len(ledger.blocks),
+        num_steps=len(ledger.step_starts),
+        duration_ns=int(ledger.events.time_ns.max(initial=0)),
+        devices=tuple(sorted(devices, key=lambda device: (not device.name.startswith("cuda"), -device.peak.size_bytes))),
+    )
+
+
+def _report_device(ledger: Ledger, device: int) -> DeviceReport:
+    peak = find_peak(ledger, device)
+    modules = gather_module_stats(ledger, device)
+    return DeviceReport(
+        name=ledger.devices[device].name,
+        peak=peak,
+        current=current_breakdown(ledger, device),
+        steps=tuple(find_step_peaks(ledger, device)),
+        modules=tuple(modules),
+        module_groups=tuple(group_modules(modules)),
+        bytes_outside_modules=peak.size_bytes - sum(module.own_bytes_at_peak for module in modules),
+        largest_blocks=tuple(largest_blocks_at(ledger, peak.event, device, NUM_BLOCKS)),
+        timeline=_draw_timeline(ledger, device),
+    )
+
+
+def _draw_timeline(ledger: Ledger, device: int) -> DrawnTimeline:
+    points = trace_total(ledger, device).reduced(NUM_POINTS)
+    return DrawnTimeline(
+        event=tuple(points.events.tolist()),
+        time_ns=tuple(np.append(ledger.events.time_ns, 0)[points.events].tolist()),
+        total_bytes=tuple(points.totals.tolist()),
+        category_bytes={
+            category: tuple(timeline.at(points.events).tolist()) for category, timeline in trace_categories(ledger, device).items()
+        },
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, IntEnum):
+        return value.name.lower()
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,95 @@
+"""Memory in use over the events of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from memfit.analysis.ranges import first_maxima, range_maxima
+from memfit.ledger import Category, Ledger
+from memfit.ledger.schema import Array
+
+Breakdown = dict[Category, int]
+"""Bytes by category; a category that holds nothing is not in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Bytes in use on one device: ``totals[i]`` from event ``events[i]`` until the next event in the list.
+
+    The first entry is event -1 with 0 bytes: nothing was in use before the run.
+    """
+
+    events: Array
+    totals: Array
+
+    @classmethod
+    def from_deltas(cls, events: Array, deltas: Array) -> Timeline:
+        return cls(np.concatenate(([-1], events)), np.concatenate(([0], np.cumsum(deltas))))
+
+    def at(self, events: Array) -> Array:
+        """The bytes in use right after each of ``events``."""
+        return self.totals[self._positions(events)]
+
+    def highest_between(self, first: Array, last: Array) -> Array:
+        """Per range of events, both ends counted: the event at which most was in use. What the range begins with counts too."""
+        where = range_maxima(self.totals, self._positions(first), self._positions(last) + 1)
+        return np.maximum(self.events[where], first)
+
+    def reduced(self, num_points: int) -> Timeline:
+        """At most ``num_points`` entries (3 or more), for drawing: the highest and the lowest of equal pieces, and the last."""
+        num_entries, num_pieces = len(self.events), (num_points - 1) // 2
+        if num_entries <= num_points:
+            return self
+        starts = np.arange(num_pieces) * num_entries // num_pieces
+        extremes = (first_maxima(self.totals, starts), first_maxima(-self.totals, starts), [num_entries - 1])
+        kept = np.unique(np.concatenate(extremes))
+        return Timeline(self.events[kept], self.totals[kept])
+
+    def _positions(self, events: Array) -> Array:
+        return np.searchsorted(self.events, events, side="right") - 1
+
+
+def trace_total(ledger: Ledger, device: int) -> Timeline:
+    """All memory in use on a device."""
+    events = _events_on(ledger, device)
+    return Timeline.from_deltas(events, ledger.deltas[events])
+
+
+def trace_categories(ledger: Ledger, device: int) -> dict[Category, Timeline]:
+    """Memory in use on a device, for each category that ever holds any there."""
+    events = _events_on(ledger, device)
+    categories = ledger.categories[ledger.events.subject[events]]
+    order = np.argsort(categories, kind="stable")
+    present, starts = np.unique(categories[order], return_index=True)
+    groups = np.split(events[order], starts[1:])
+    return {
+        Category(category): Timeline.from_deltas(group, ledger.deltas[group])
+        for category, group in zip(present.tolist(), groups, strict=False)
+    }
+
+
+def breakdowns_at(ledger: Ledger, events: Array, device: int) -> list[Breakdown]:
+    """What was in use on a device right after each of ``events``, by category."""
+    timelines = trace_categories(ledger, device)
+    columns = [timeline.at(events).tolist() for timeline in timelines.values()]
+    return [
+        {category: size for category, size in zip(timelines, sizes, strict=True) if size}
+        for sizes in (zip(*columns, strict=True) if columns else [()] * len(events))
+    ]
+
+
+def block_bytes_at(ledger: Ledger, event: int) -> Array:
+    """Per block: the bytes it held right after ``event``."""
+    events = ledger.memory_events
+    events = events[events <= event]
+    held = np.zeros(len(ledger.blocks), dtype=np.int64)
+    np.add.at(held, ledger.events.subject[events], ledger.deltas[events])
+    return held
+
+
+def _events_on(ledger: Ledger, device: int) -> Array:
+    events = ledger.memory_events
+    here: Array = events[ledger.blocks.device[ledger.events.subject[events]] == device]
+    return here

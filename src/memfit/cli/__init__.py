@@ -1,0 +1,59 @@
+"""The command line: ``memfit COMMAND ...``.
+
+::
+
+    main() ──> a command's module ──> add_parser: its flags, its help
+                                  └─> run: one call, one output
+
+One small file a command. Mistakes in what the user gave are told in one line; nobody should read a traceback to learn that a file
+does not exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from memfit import __version__
+from memfit.cli import show
+from memfit.errors import MemfitError
+from memfit.views.escaping import printable
+
+COMMANDS = {"show": show}
+
+_PIPE_CLOSED, _MISUSED, _INTERRUPTED = 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; gives the exit status."""
+    args = build_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        status: int = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+    except MemfitError as error:
+        print(f"memfit: error: {printable(str(error))}", file=sys.stderr)
+        return _MISUSED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone: Python must not try to write the rest when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    return status
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole surface of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="memfit", description="Will this training run fit on that GPU, and where does every byte go?"
+    )
+    parser.add_argument("--version", action="version", version=f"memfit {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS.values():
+        command.add_parser(subparsers)
+    return parser

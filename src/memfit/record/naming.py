@@ -1,0 +1,89 @@
+"""Fully qualified names of modules, as ``named_modules`` gives them: ``layers.3.attention.wq``.
+
+The first model's names stand alone, its root is ``""``; a further model's carry its class in front. Wrappers that add a level of
+their own (FSDP, DDP, checkpoint and compile wrappers) share the name of what they wrap.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+
+from torch import nn
+
+from memfit.ledger import LedgerBuilder
+
+_WRAPPER_LEVEL = re.compile(r"(?:^|(?<=\.))(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?:\.|$)")
+
+
+def unwrapped_name(name: str) -> str:
+    """A dotted name without the levels that wrappers add."""
+    return _WRAPPER_LEVEL.sub("", name).rstrip(".")
+
+
+class ModuleNames:
+    """Module numbers by module, given out when a tree of modules is first seen."""
+
+    def __init__(self, builder: LedgerBuilder) -> None:
+        self._builder = builder
+        self._known: dict[int, tuple[weakref.ref[nn.Module], int]] = {}
+        self._numbers: dict[str, int] = {}
+        self._paths: list[str] = []
+
+    def number(self, module: nn.Module) -> int | None:
+        """The module's number, ``None`` if it was never named."""
+        entry = self._known.get(id(module))
+        return entry[1] if entry is not None and entry[0]() is module else None
+
+    def name_tree(self, root: nn.Module) -> str:
+        """Names a root and all below it; gives the prefix its names carry."""
+        prefix = self._prefix_for(root)
+        for name, module in root.named_modules(remove_duplicate=False):
+            if self.number(module) is None:
+                number = self._number_for(_join(prefix, _strip_data_parallel(root, name)), module)
+                self._known[id(module)] = (weakref.ref(module), number)
+        return prefix
+
+    def path(self, number: int) -> str:
+        return self._paths[number]
+
+    def number_for_path(self, path: str) -> int:
+        """The number of a known path, -1 if there is none."""
+        return self._numbers.get(path, -1)
+
+    def parameter_name(self, root: nn.Module, prefix: str, name: str) -> str:
+        """A parameter's or buffer's dotted name, as the model without wrappers would give it."""
+        return _join(prefix, _strip_data_parallel(root, name))
+
+    def _prefix_for(self, root: nn.Module) -> str:
+        known = self.number(root)
+        if known is not None:
+            return self._paths[known]
+        kind = type(root).__name__
+        if not self._numbers:
+            return ""
+        # A throw-away module without parameters (a loss made on the spot) is one name however many objects come and go.
+        if next(root.parameters(), None) is None or kind not in self._numbers:
+            return kind
+        suffix = 2
+        while f"{kind}#{suffix}" in self._numbers:
+            suffix += 1
+        return f"{kind}#{suffix}"
+
+    def _number_for(self, path: str, module: nn.Module) -> int:
+        number = self._numbers.get(path)
+        if number is None:
+            parent = self._numbers.get(path.rpartition(".")[0], -1) if path else -1
+            number = self._numbers[path] = self._builder.module(path, type(module).__name__, parent)
+            self._paths.append(path)
+        return number
+
+
+def _strip_data_parallel(root: nn.Module, name: str) -> str:
+    if isinstance(root, nn.parallel.DistributedDataParallel):
+        name = "" if name == "module" else name.removeprefix("module.")
+    return unwrapped_name(name)
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name

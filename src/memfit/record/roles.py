@@ -1,0 +1,158 @@
+"""What blocks turn out to be: parameters, buffers, gradients, optimizer state, inputs.
+
+Roles are facts learned along the way; the ledger decides a block's category from them when the run is over. Parameters are found from
+models when these are given or first called, gradients when autograd accumulates them and again when a backward is over, optimizer
+state after each optimizer step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit.ledger import Category, LedgerBuilder
+from memfit.record.fsdp_private import sharded_parameters
+from memfit.record.naming import ModuleNames
+from memfit.record.storages import StorageRef, StorageTable, plain_tensors
+from memfit.record.torch_private import FakeTensor
+
+_PLAIN_TYPES = (torch.Tensor, nn.Parameter, FakeTensor)
+
+GRADIENT_OF = {
+    Category.PARAMETER: Category.GRADIENT,
+    Category.SHARDED_PARAMETER: Category.SHARDED_GRADIENT,
+    Category.UNSHARDED_PARAMETER: Category.UNSHARDED_GRADIENT,
+}
+
+Adopt = Callable[[torch.Tensor, bool], StorageRef]
+"""Gives the reference of a plain tensor's storage, writing a block for it if it is new; true: it was there before the recording."""
+
+
+class Roles:
+    """Learns and writes down what blocks are, each fact once."""
+
+    def __init__(self, builder: LedgerBuilder, table: StorageTable, names: ModuleNames, adopt: Adopt) -> None:
+        self._builder = builder
+        self._table = table
+        self._names = names
+        self._adopt = adopt
+        self._written: set[tuple[int, Category]] = set()
+        self._owners: dict[int, tuple[Category, int, str | None]] = {}
+        """By a parameter's block: the role of its gradient, its module and its name."""
+        self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], Category, str | None]] = {}
+
+    def assign(
+        self, tensor: torch.Tensor, role: Category, module: int = -1, name: str | None = None, *, before: bool = False
+    ) -> None:
+        """Every block behind ``tensor`` has this role."""
+        if type(tensor) in _PLAIN_TYPES and tensor.layout is torch.strided:  # the common case, a thousand times a step
+            ref = self._table.find(tensor.untyped_storage())
+            if ref is not None and (ref.block, role) in self._written:
+                return
+        for plain in plain_tensors(tensor):
+            self._write(self._adopt(plain, before).block, role, module, name)
+
+    def _write(self, block: int, role: Category, module: int, name: str | None) -> None:
+        fact = (block, role)
+        if fact not in self._written:
+            self._written.add(fact)
+            self._builder.role(block, role, module, name)
+
+    # -- models --------------------------------------------------------------------------------------------------------------
+
+    def learn_model(self, root: nn.Module) -> None:
+        """Names the modules of a model, and finds its parameters, their gradients and its buffers."""
+        prefix = self._names.name_tree(root)
+        sharded = {id(plain.untyped_storage()) for managed in sharded_parameters(root) for plain in plain_tensors(managed)}
+        for name, parameter in root.named_parameters(remove_duplicate=False):
+            full_name = self._names.parameter_name(root, prefix, name)
+            is_sharded = any(id(plain.untyped_storage()) in sharded for plain in plain_tensors(parameter))
+            self.learn_parameter(parameter, Category.SHARDED_PARAMETER if is_sharded else Category.PARAMETER, full_name)
+        for name, buffer in root.named_buffers(remove_duplicate=False):
+            full_name = self._names.parameter_name(root, prefix, name)
+            module = self._names.number_for_path(full_name.rpartition(".")[0])
+            self.assign(buffer, Category.BUFFER, module, full_name, before=True)
+
+    def learn_parameter(self, parameter: torch.Tensor, role: Category, name: str | None = None) -> None:
+        module = self._names.number_for_path(name.rpartition(".")[0]) if name is not None else -1
+        for plain in plain_tensors(parameter):
+            block = self._adopt(plain, True).block
+            self._write(block, role, module, name)
+            # The first to name a parameter knows best: an optimizer has no names to give.
+            self._owners.setdefault(block, (GRADIENT_OF[role], module, name))
+        if id(parameter) not in self._parameters:
+            key, parameters = id(parameter), self._parameters
+            parameters[key] = (weakref.ref(parameter, lambda _: parameters.pop(key, None)), role, name)
+        if parameter.is_leaf and parameter.grad is not None:
+            self.assign(parameter.grad, *self._owner_of(parameter), before=True)
+
+    def relearn_parameters(self) -> None:
+        """Finds parameters whose data were replaced since."""
+        for reference, role, name in list(self._parameters.values()):
+            parameter = reference()
+            if parameter is not None and self._find_owner(parameter) is None:
+                self.learn_parameter(parameter, role, name)
+
+    def _find_owner(self, parameter: torch.Tensor) -> tuple[Category, int, str | None] | None:
+        for plain in plain_tensors(parameter):
+            ref = self._table.find(plain.untyped_storage())
+            if ref is not None and ref.block in self._owners:
+                return self._owners[ref.block]
+        return None
+
+    def _owner_of(self, parameter: torch.Tensor | None) -> tuple[Category, int, str | None]:
+        found = self._find_owner(parameter) if parameter is not None else None
+        return found or (Category.GRADIENT, -1, None)
+
+    # -- gradients -----------------------------------------------------------------------------------------------------------
+
+    def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor | None) -> None:
+        """Autograd accumulates this into ``parameter.grad``."""
+        self.assign(gradient, *self._owner_of(parameter))
+
+    def learn_gradients(self) -> None:
+        """Looks at the ``.grad`` of every known parameter."""
+        for reference, _, _ in list(self._parameters.values()):
+            parameter = reference()
+            if parameter is not None and parameter.is_leaf and parameter.grad is not None:
+                self.learn_gradient(parameter.grad, parameter)
+
+    # -- optimizers ----------------------------------------------------------------------------------------------------------
+
+    def learn_optimizer(self, optimizer: torch.optim.Optimizer, *, before: bool = False) -> None:
+        """Everything held in ``optimizer.state``, and the parameters it updates."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in self._parameters:
+                    self.learn_parameter(parameter, Category.PARAMETER)
+        for parameter, state in optimizer.state.items():
+            _, module, name = self._owner_of(parameter if isinstance(parameter, torch.Tensor) else None)
+            for tensor in tensors_in(state):
+                self.assign(tensor, Category.OPTIMIZER_STATE, module, name, before=before)
+
+    # -- inputs --------------------------------------------------------------------------------------------------------------
+
+    def learn_inputs(self, arguments: Any) -> None:
+        """Arguments of a model that no part of the model made."""
+        for tensor in tensors_in(arguments):
+            if tensor.grad_fn is None and not isinstance(tensor, nn.Parameter):
+                for plain in plain_tensors(tensor):
+                    ref = self._adopt(plain, False)
+                    if ref.scope == -1:
+                        self._write(ref.block, Category.INPUT, -1, None)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)

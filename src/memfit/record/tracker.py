@@ -1,0 +1,125 @@
+"""``memfit.track``: the way into recording a run."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+import memfit
+from memfit.errors import ConfigError
+from memfit.ledger import Category, Ledger, LedgerBuilder, RunInfo
+from memfit.ledger.storage import Journal
+from memfit.record import patches
+from memfit.record.recorder import Recorder
+from memfit.record.torch_private import calibrate
+
+
+def track(*subjects: Any, save_to: str | Path | None = None) -> Tracker:
+    """Records where the memory of everything inside the ``with`` block goes.
+
+    ``subjects`` are the models, optimizers and input tensors that exist already, in any nesting of tuples, lists and dicts; what is
+    made inside the block is found by itself. With ``save_to`` the ledger is on disk as the run goes on, readable even if the
+    process is killed.
+
+    ::
+
+        with memfit.track(model, optimizer, batch) as tracker:
+            for _ in range(3):
+                train_step()
+        tracker.ledger.save("run.memfit")
+    """
+    return Tracker(*subjects, save_to=save_to)
+
+
+class Tracker:
+    """A recording. Entering it again goes on with the same ledger."""
+
+    def __init__(self, *subjects: Any, save_to: str | Path | None = None) -> None:
+        self._subjects = list(_flatten(subjects))
+        journal = Journal(save_to) if save_to is not None else None
+        self._builder = LedgerBuilder(_run_info(), journal)
+        self._recorder = Recorder(self._builder)
+        self._depth = 0
+        self._ledger: Ledger | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """Everything so far; after the block, the finished ledger."""
+        if self._ledger is not None:
+            return self._ledger
+        self._recorder.catch_up()
+        return self._builder.build()
+
+    @property
+    def active(self) -> bool:
+        return self._depth > 0
+
+    def step(self) -> None:
+        """Says that a training step begins here. By itself, a step begins at the first forward after an optimizer's step."""
+        self._recorder.marks_steps = False
+        self._recorder.mark_step()
+
+    def __enter__(self) -> Self:
+        if self._depth == 0:
+            calibrate()
+            self._ledger = None
+            self._adopt_subjects()
+            patches.attach(self._recorder)
+            self._recorder.__enter__()
+        self._depth += 1
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self._recorder.__exit__(kind, error, trace)
+        patches.detach(self._recorder)
+        self._recorder.catch_up()
+        self._recorder.close_scopes()
+        self._ledger = self._builder.close()
+
+    def _adopt_subjects(self) -> None:
+        """What existed before the recording began."""
+        roles = self._recorder.roles
+        for subject in self._subjects:
+            if isinstance(subject, nn.Module):
+                roles.learn_model(subject)
+            elif isinstance(subject, torch.Tensor):
+                role = Category.PARAMETER if isinstance(subject, nn.Parameter) else Category.INPUT
+                roles.assign(subject, role, before=True)
+        # Optimizers last: only models know the names of parameters.
+        for subject in self._subjects:
+            if isinstance(subject, torch.optim.Optimizer):
+                roles.learn_optimizer(subject, before=True)
+        self._subjects = []  # they are the run's; holding on would keep them alive
+
+
+def _flatten(value: Any) -> Any:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _flatten(item)
+    elif isinstance(value, (nn.Module, torch.Tensor, torch.optim.Optimizer)):
+        yield value
+    elif value is not None and not isinstance(value, (str, bytes, int, float, bool)):
+        raise ConfigError(
+            f"cannot track a {type(value).__name__}: pass models, optimizers, tensors, or tuples, lists and dicts of them"
+        )
+
+
+def _run_info() -> RunInfo:
+    rank, world_size = 0, 1
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    elif os.environ.get("RANK", "").isdigit() and os.environ.get("WORLD_SIZE", "").isdigit():
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    versions = {"memfit": memfit.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return RunInfo(versions=versions, rank=rank, world_size=world_size)

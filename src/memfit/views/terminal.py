@@ -1,0 +1,156 @@
+"""A report on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from memfit.analysis import INIT, DeviceReport, Peak, Report, StepPeak
+from memfit.ledger import Category
+from memfit.units import format_bytes
+from memfit.views.escaping import printable
+
+NUM_GROUPS = 12
+NUM_BLOCKS = 8
+NUM_STEPS_EACH_END = 5
+BAR_WIDTH = 40
+
+_COLOURS = {
+    Category.PARAMETER: "blue",
+    Category.SHARDED_PARAMETER: "blue",
+    Category.UNSHARDED_PARAMETER: "bright_blue",
+    Category.BUFFER: "cyan",
+    Category.GRADIENT: "magenta",
+    Category.SHARDED_GRADIENT: "magenta",
+    Category.UNSHARDED_GRADIENT: "bright_magenta",
+    Category.OPTIMIZER_STATE: "yellow",
+    Category.ACTIVATION: "green",
+    Category.INPUT: "bright_cyan",
+}
+"""The rest is what a run uses in passing, and stays grey."""
+
+
+def show(report: Report, console: Console) -> None:
+    """Prints where the memory of a run went, the main device in full: in colour on a terminal, plain and aligned elsewhere."""
+    block = "#" if console.options.ascii_only else "█"
+    console.print(_header(report))
+    for index, device in enumerate(report.devices):
+        sections = [_headline(device), *_sections(device, block)]
+        console.print(*(sections if index == 0 else sections[:2]), sep="\n")
+
+
+def _header(report: Report) -> RenderableType:
+    info = report.info
+    facts = [info.source, _count(report.num_steps, "step"), _count(report.num_events, "event")]
+    if info.world_size > 1:
+        facts.append(f"rank {info.rank} of {info.world_size}")
+    facts += [f"{name} {version}" for name, version in info.versions.items()]
+    lines = [Text(printable(", ".join(facts)), style="dim")]
+    if not info.complete:
+        lines.append(Text(f"incomplete: {printable(info.problem)}", style="bold red"))
+    lines += [Text(f"assumed: {printable(assumption)}", style="yellow") for assumption in info.assumptions]
+    return Group(*lines)
+
+
+def _headline(device: DeviceReport) -> Text:
+    line = Text(f"\n{printable(device.name)}", style="bold")
+    line.append(f"  peak {format_bytes(device.peak.size_bytes)}", style="green")
+    line.append(f"  {_moment(device.peak)}", style="not bold")
+    return line
+
+
+def _sections(device: DeviceReport, block: str) -> list[RenderableType]:
+    if not device.peak.size_bytes:
+        return []
+    return [
+        _section("The peak by category", _categories(device, block)),
+        _section("The modules that hold it", _modules(device)),
+        _section("The largest blocks in it", _blocks(device)),
+        _section("The peak of each step", _steps(device)),
+    ]
+
+
+def _section(title: str, table: Table) -> RenderableType:
+    return Group(Text(f"\n{title}", style="bold"), Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def _categories(device: DeviceReport, block: str) -> Table:
+    table = _table("", "bytes>", "%>", "")
+    for share in device.shares_at_peak:
+        bar = Text(block * max(1, round(share.fraction * BAR_WIDTH)), style=_COLOURS.get(share.category, "bright_black"))
+        table.add_row(share.category.label, format_bytes(share.size_bytes), f"{share.fraction:.1%}", bar)
+    return table
+
+
+def _modules(device: DeviceReport) -> Table:
+    table = _table("module", "modules>", "bytes>")
+    for group in device.module_groups[:NUM_GROUPS]:
+        table.add_row(Text(printable(group.path)), f"{group.num_modules:,}", format_bytes(group.bytes_at_peak))
+    if device.bytes_outside_modules:
+        table.add_row(Text("outside all modules", style="dim"), "", format_bytes(device.bytes_outside_modules))
+    return table
+
+
+def _blocks(device: DeviceReport) -> Table:
+    table = _table("bytes>", "category", "op", "belongs to")
+    for block in device.largest_blocks[:NUM_BLOCKS]:
+        owner = ".".join(part for part in (block.module, block.name) if part)
+        table.add_row(format_bytes(block.size_bytes), block.category.label, Text(printable(block.op)), Text(printable(owner)))
+    return table
+
+
+def _steps(device: DeviceReport) -> Table:
+    table = _table("step>", "peak>", "at its end>", "the peak is in")
+    for step in _chosen_steps(device):
+        if step is None:
+            table.add_row("...")
+            continue
+        style = "bold green" if step.step == device.peak.step else ""
+        size, end = format_bytes(step.peak.size_bytes), format_bytes(step.end_bytes)
+        table.add_row(_step_name(step.step), size, end, Text(_running(step.peak)), style=style)
+    return table
+
+
+def _chosen_steps(device: DeviceReport) -> Iterator[StepPeak | None]:
+    """The first, the last and the highest of many steps; ``None`` for a gap."""
+    last = len(device.steps) - NUM_STEPS_EACH_END
+    before = -1
+    for index, step in enumerate(device.steps):
+        if index <= NUM_STEPS_EACH_END or index >= last or step.step == device.peak.step:
+            if index > before + 1:
+                yield None
+            yield step
+            before = index
+
+
+def _moment(peak: Peak) -> str:
+    when = "during initialisation" if peak.step == INIT else f"in step {peak.step}"
+    running = _running(peak)
+    return f"{when}, in {running}" if running else when
+
+
+def _running(peak: Peak) -> str:
+    if peak.phase is None:
+        return ""
+    phase = peak.phase.name.lower().replace("_", " ").replace("fsdp", "FSDP")
+    return f"{phase} of {printable(peak.module)}" if peak.module else phase
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _step_name(step: int) -> str:
+    return "init" if step == INIT else str(step)
+
+
+def _table(*headings: str) -> Table:
+    """A table without lines; a heading that ends in ``>`` stands over figures."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headings[:1]))
+    for heading in headings:
+        table.add_column(heading.rstrip(">"), justify="right" if heading.endswith(">") else "left", overflow="fold")
+    return table
