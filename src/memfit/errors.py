@@ -7,6 +7,7 @@
     ├── LedgerError                         a ledger that cannot be used
     │   ├── LedgerFormatError               the file is not a ledger, is damaged, or is newer than this memfit
     │   └── LedgerLawError                  the events contradict each other
+    ├── TraceError                          a recording of an allocator that cannot be used
     └── UnsupportedTorchError               a private part of torch is not where this version of memfit knows it
 
 Each message says what to do next.
@@ -47,6 +48,16 @@ class LedgerLawError(LedgerError):
             "the ledger breaks its own laws: " + "; ".join(violations) + ". Record the run again; if it happens again, report it."
         )
         self.violations = violations
+
+
+class TraceError(MemfitError):
+    """A recording of an allocator (a trace, or a PyTorch snapshot) that cannot be read, or that contradicts itself."""
+
+    def __init__(self, path: Path | str, problem: str, advice: str) -> None:
+        super().__init__(f"{path}: {problem}. {advice}")
+        self.path = Path(path)
+        self.problem = problem
+        self.advice = advice
 
 
 class UnsupportedTorchError(MemfitError):

@@ -4,7 +4,7 @@
 
     memfit.testing.ledger("alloc 4MiB parameter layers.0.w; step; enter forward layers.0; alloc 1MiB x; exit; free x")
 
-Statements are separated by semicolons or line ends:
+Statements are separated by semicolons or line ends::
 
     alloc SIZE [ROLE] NAME [on DEVICE] [stream N]    a block, on ``cpu`` unless said otherwise; NAME stands as its op
     free NAME
@@ -61,10 +61,8 @@ _PATTERNS = {
 def ledger(script: str) -> Ledger:
     """The ledger that ``script`` describes; a script that cannot be meant raises ``ConfigError`` and names the statement."""
     stage = _Stage()
-    for number, statement in enumerate(re.split(r"[;\n]", script), start=1):
-        line = " ".join(statement.split())
-        if not line:
-            continue
+    statements = (" ".join(statement.split()) for statement in re.split(r"[;\n]", script))
+    for number, line in enumerate(filter(None, statements), start=1):
         try:
             stage.perform(line)
         except ConfigError as error:
@@ -104,8 +102,8 @@ class _Stage:
             parse_bytes(size), device_number, self._builder.string(name), self._scope(), int(stream or 0)
         )
         if category is not None:
-            path, _, last = name.rpartition(".")
-            self._builder.role(self._blocks[name], category, self._module(path) if path else -1, last)
+            path = name.rpartition(".")[0]
+            self._builder.role(self._blocks[name], category, self._module(path) if path else -1, name)
 
     def _free(self, name: str) -> None:
         self._builder.free(self._block(name))

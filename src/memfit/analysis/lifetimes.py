@@ -21,7 +21,7 @@ class BlockLife:
     module: str
     """The path of the module that owns it, empty where none does."""
     name: str
-    """What it is called in its module, ``weight``; empty where it has no name."""
+    """What it is called, ``layers.0.weight``: for a gradient or optimizer state its parameter's name. Empty where it has none."""
     category: Category
     device: str
     size_bytes: int

@@ -18,7 +18,7 @@ def find_owners(ledger: Ledger) -> Array:
 
 
 def find_names(ledger: Ledger, blocks: Array) -> list[str]:
-    """What each of ``blocks`` is called in its module, ``weight``; empty where it has no name."""
+    """What each of ``blocks`` is called, ``layers.0.weight``; empty where it has no name."""
     nameless = np.full(len(ledger.blocks), -1, dtype=np.int64)
     names = _first_said(ledger, ledger.roles.name, nameless)[blocks].tolist()
     return [ledger.strings[name] if name >= 0 else "" for name in names]

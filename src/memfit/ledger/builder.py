@@ -130,6 +130,10 @@ class LedgerBuilder:
     def mark_incomplete(self, problem: str) -> None:
         self.info = replace(self.info, problem=problem)
 
+    def elapsed_ns(self) -> int:
+        """The time on the ledger's clock."""
+        return self._clock() - self._start_ns
+
     # -- out -----------------------------------------------------------------------------------------------------------------
 
     def build(self) -> Ledger:

@@ -87,7 +87,8 @@ def _from_lives(ledger: Ledger) -> Array:
 
 def _backward_starts(ledger: Ledger) -> Array:
     whole = (ledger.scopes.phase == Phase.BACKWARD) & (ledger.scopes.module == -1)
-    return ledger.scope_enter[whole]
+    starts: Array = ledger.scope_enter[whole]
+    return starts
 
 
 def _next_index(ledger: Ledger, marks: Array) -> Array:

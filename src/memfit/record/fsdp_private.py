@@ -18,6 +18,17 @@ def loaded(name: str) -> Any | None:
     return sys.modules.get(name)
 
 
+def is_fsdp_root(module: nn.Module) -> bool:
+    """Was FSDP of either kind applied to this module?"""
+    fsdp2, fsdp1 = (
+        loaded("torch.distributed.fsdp._fully_shard._fully_shard"),
+        loaded("torch.distributed.fsdp.fully_sharded_data_parallel"),
+    )
+    return (fsdp2 is not None and isinstance(module, fsdp2.FSDPModule)) or (
+        fsdp1 is not None and isinstance(module, fsdp1.FullyShardedDataParallel)
+    )
+
+
 def parameter_groups(root: nn.Module) -> Iterator[Any]:
     """FSDP2's parameter groups below ``root``, each once; a grouped unit has several modules and one group."""
     fsdp = loaded("torch.distributed.fsdp._fully_shard._fully_shard")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections.abc import Iterator
 
 from torch import nn
 
@@ -29,23 +30,41 @@ class ModuleNames:
         self._known: dict[int, tuple[weakref.ref[nn.Module], int]] = {}
         self._numbers: dict[str, int] = {}
         self._paths: list[str] = []
+        self._first_root_kind = ""
+        self._in_first_tree: list[bool] = []
 
     def number(self, module: nn.Module) -> int | None:
         """The module's number, ``None`` if it was never named."""
         entry = self._known.get(id(module))
         return entry[1] if entry is not None and entry[0]() is module else None
 
+    def living(self) -> Iterator[tuple[nn.Module, int]]:
+        """The named modules that still exist."""
+        for reference, number in list(self._known.values()):
+            module = reference()
+            if module is not None:
+                yield module, number
+
     def name_tree(self, root: nn.Module) -> str:
         """Names a root and all below it; gives the prefix its names carry."""
         prefix = self._prefix_for(root)
+        if not self._paths:
+            self._first_root_kind = type(root).__name__
         for name, module in root.named_modules(remove_duplicate=False):
             if self.number(module) is None:
-                number = self._number_for(_join(prefix, _strip_data_parallel(root, name)), module)
+                number = self._number_for(_join(prefix, _strip_data_parallel(root, name)), module, is_root=module is root)
                 self._known[id(module)] = (weakref.ref(module), number)
         return prefix
 
     def path(self, number: int) -> str:
         return self._paths[number]
+
+    def class_name(self, number: int) -> str:
+        """The path with its root's class in front: ``Llama.layers.0``."""
+        path = self._paths[number]
+        if not self._in_first_tree[number]:
+            return path  # a further model's names carry its class already
+        return f"{self._first_root_kind}.{path}" if path else self._first_root_kind
 
     def number_for_path(self, path: str) -> int:
         """The number of a known path, -1 if there is none."""
@@ -70,12 +89,13 @@ class ModuleNames:
             suffix += 1
         return f"{kind}#{suffix}"
 
-    def _number_for(self, path: str, module: nn.Module) -> int:
+    def _number_for(self, path: str, module: nn.Module, *, is_root: bool) -> int:
         number = self._numbers.get(path)
         if number is None:
-            parent = self._numbers.get(path.rpartition(".")[0], -1) if path else -1
+            parent = -1 if is_root else self._numbers.get(path.rpartition(".")[0], -1)
             number = self._numbers[path] = self._builder.module(path, type(module).__name__, parent)
             self._paths.append(path)
+            self._in_first_tree.append(self._in_first_tree[parent] if parent >= 0 else not path)
         return number
 
 

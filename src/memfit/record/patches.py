@@ -1,4 +1,4 @@
-"""What a dispatch mode cannot see, seen by patching torch while a tracker is active.
+"""What a dispatch mode cannot see, seen by patching torch while somebody listens.
 
 ::
 
@@ -25,25 +25,27 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from memfit.ledger import Phase
 from memfit.record.fsdp_private import loaded, unsharded_flat_parameters, unsharded_parameters
-from memfit.record.recorder import Recorder
+from memfit.record.listener import Listener
 from memfit.record.torch_private import graph_task_id
 
-_active: list[Recorder] = []
+_active: list[Listener] = []
 _undo: list[Callable[[], None]] = []
+_patched: set[str] = set()
 
 
-def attach(recorder: Recorder) -> None:
-    """From now on the recorder is told what happens."""
+def attach(listener: Listener) -> None:
+    """From now on the listener is told what happens."""
     if not _active:
         _install()
-    _active.append(recorder)
+    _active.append(listener)
 
 
-def detach(recorder: Recorder) -> None:
-    _active.remove(recorder)
+def detach(listener: Listener) -> None:
+    _active.remove(listener)
     if not _active:
         while _undo:
             _undo.pop()()
+        _patched.clear()
 
 
 def _install() -> None:
@@ -51,16 +53,16 @@ def _install() -> None:
     _replace(torch.UntypedStorage, "resize_", _storage_resize)
     for handle in (register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)):
         _undo.append(handle.remove)
-    if groups := loaded("torch.distributed.fsdp._fully_shard._fsdp_param_group"):
-        for name, phase in _FSDP2_PHASES.items():
-            _replace(groups.FSDPParamGroup, name, functools.partial(_fsdp2_call, phase))
-        _replace(groups.FSDPParamGroup, "wait_for_unshard", _fsdp2_unsharded)
-    if runtime := loaded("torch.distributed.fsdp._runtime_utils"):
-        _replace(runtime, "_unshard", _fsdp1_unshard)
-        _replace(runtime, "_reshard", _fsdp1_reshard)
-        _replace(runtime, "_reduce_grad", _fsdp1_reduce)
-    if propagation := loaded("torch.distributed.tensor._sharding_prop"):
-        _replace(propagation.ShardingPropagator, "_propagate_tensor_meta_non_cached", _shape_propagation)
+    patch_loaded()
+
+
+def patch_loaded() -> None:
+    """Patches the optional parts of torch that the run has imported by now; called again where a run may have imported more."""
+    for name, patch in _OPTIONAL.items():
+        module = loaded(name)
+        if module is not None and name not in _patched:
+            _patched.add(name)
+            patch(module)
 
 
 def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -81,17 +83,17 @@ def _replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callabl
     _undo.append(undo)
 
 
-def _tell(recorder: Recorder, tell: Callable[..., Any], *args: Any) -> Any:
-    """Calls one of the recorder's methods; a failure is the recorder's, never the run's."""
+def _tell(listener: Listener, tell: Callable[..., Any], *args: Any) -> Any:
+    """Calls one of the listener's methods; a failure is the listener's, never the run's."""
     try:
         return tell(*args)
     except Exception as error:
-        recorder.fail(error)
+        listener.fail(error)
         return None
 
 
-def _listeners() -> list[Recorder]:
-    return [recorder for recorder in _active if recorder.listening()]
+def _listeners() -> list[Listener]:
+    return [listener for listener in _active if listener.listening()]
 
 
 # -- modules, storages, optimizers -------------------------------------------------------------------------------------------
@@ -99,18 +101,18 @@ def _listeners() -> list[Recorder]:
 
 def _module_call(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        recorders = _listeners()
-        if not recorders:
+        listeners = _listeners()
+        if not listeners:
             return original(module, *args, **kwargs)
-        for recorder in recorders:
-            _tell(recorder, recorder.enter_module, module, args, kwargs)
+        for listener in listeners:
+            _tell(listener, listener.enter_module, module, args, kwargs)
         result = None
         try:
             result = original(module, *args, **kwargs)
         finally:
-            for recorder in recorders:
-                if not recorder.failed:
-                    _tell(recorder, recorder.exit_module, module, result)
+            for listener in listeners:
+                if not listener.failed:
+                    _tell(listener, listener.exit_module, module, args, result)
         return result
 
     return call
@@ -119,22 +121,22 @@ def _module_call(original: Callable[..., Any]) -> Callable[..., Any]:
 def _storage_resize(original: Callable[..., Any]) -> Callable[..., Any]:
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
         result = original(storage, size)
-        for recorder in _active:
-            if not recorder.failed:
-                _tell(recorder, recorder.resized, storage)
+        for listener in _active:
+            if not listener.failed:
+                _tell(listener, listener.resized, storage)
         return result
 
     return resize_
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    for recorder in _listeners():
-        _tell(recorder, recorder.enter_optimizer, optimizer)
+    for listener in _listeners():
+        _tell(listener, listener.enter_optimizer, optimizer)
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    for recorder in _listeners():
-        _tell(recorder, recorder.exit_optimizer, optimizer)
+    for listener in _listeners():
+        _tell(listener, listener.exit_optimizer, optimizer)
 
 
 # -- FSDP2 -------------------------------------------------------------------------------------------------------------------
@@ -147,6 +149,12 @@ _FSDP2_PHASES = {
 }
 
 
+def _patch_fsdp2(groups: Any) -> None:
+    for name, phase in _FSDP2_PHASES.items():
+        _replace(groups.FSDPParamGroup, name, functools.partial(_fsdp2_call, phase))
+    _replace(groups.FSDPParamGroup, "wait_for_unshard", _fsdp2_unsharded)
+
+
 def _fsdp2_call(phase: Phase, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
         return _in_fsdp_phase(
@@ -156,24 +164,30 @@ def _fsdp2_call(phase: Phase, original: Callable[..., Any]) -> Callable[..., Any
     return call
 
 
-def _learn_shards(group: Any, recorder: Recorder) -> None:
+def _learn_shards(group: Any, listener: Listener) -> None:
     for managed in group.fsdp_params:
         if managed.sharded_param.grad is not None:
-            recorder.roles.learn_gradient(managed.sharded_param.grad, managed.sharded_param)
+            listener.learn_gradient(managed.sharded_param.grad, managed.sharded_param)
 
 
 def _fsdp2_unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
     def wait_for_unshard(group: Any) -> Any:
         result = original(group)
-        for recorder in _listeners():
+        for listener in _listeners():
             for tensor, module, name in unsharded_parameters(group):
-                _tell(recorder, recorder.learn_unsharded, tensor, module, name)
+                _tell(listener, listener.learn_unsharded, tensor, module, name)
         return result
 
     return wait_for_unshard
 
 
 # -- FSDP1 -------------------------------------------------------------------------------------------------------------------
+
+
+def _patch_fsdp1(runtime: Any) -> None:
+    _replace(runtime, "_unshard", _fsdp1_unshard)
+    _replace(runtime, "_reshard", _fsdp1_reshard)
+    _replace(runtime, "_reduce_grad", _fsdp1_reduce)
 
 
 def _in_backward(forward: Phase, backward: Phase) -> Phase:
@@ -186,9 +200,9 @@ def _fsdp1_unshard(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(state, handle, *args, **kwargs)
         phase = _in_backward(Phase.FSDP_PRE_FORWARD, Phase.FSDP_PRE_BACKWARD)
 
-        def learn(recorder: Recorder) -> None:
+        def learn(listener: Listener) -> None:
             for tensor in unsharded_flat_parameters(handle):
-                recorder.learn_unsharded(tensor, handle._fully_sharded_module, "flat_param")
+                listener.learn_unsharded(tensor, handle._fully_sharded_module, "flat_param")
 
         return _in_fsdp_phase(phase, (handle._fully_sharded_module,), lambda: original(state, handle, *args, **kwargs), learn)
 
@@ -205,10 +219,10 @@ def _fsdp1_reshard(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _fsdp1_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce_grad(state: Any, handle: Any) -> Any:
-        def learn(recorder: Recorder) -> None:
+        def learn(listener: Listener) -> None:
             shard = getattr(handle.flat_param, "_saved_grad_shard", None)
             if shard is not None:
-                recorder.roles.learn_gradient(shard, handle.flat_param._local_shard)
+                listener.learn_gradient(shard, handle.flat_param._local_shard)
 
         modules = (handle._fully_sharded_module,)
         return _in_fsdp_phase(Phase.FSDP_POST_BACKWARD, modules, lambda: original(state, handle), learn)
@@ -216,31 +230,42 @@ def _fsdp1_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     return reduce_grad
 
 
-def _in_fsdp_phase(phase: Phase, modules: Any, work: Callable[[], Any], learn: Callable[[Recorder], None] | None = None) -> Any:
+def _in_fsdp_phase(phase: Phase, modules: Any, work: Callable[[], Any], learn: Callable[[Listener], None] | None = None) -> Any:
     """Runs FSDP's own work as a scope of the units' first module, then looks at what it left."""
-    opened = [(recorder, _tell(recorder, recorder.enter_fsdp, phase, modules)) for recorder in _listeners()]
+    opened = [(listener, _tell(listener, listener.enter_fsdp, phase, modules)) for listener in _listeners()]
     try:
         return work()
     finally:
-        for recorder, depth in opened:
-            if not recorder.failed and depth is not None:
+        for listener, depth in opened:
+            if not listener.failed and depth is not None:
                 if learn is not None:
-                    _tell(recorder, learn, recorder)
-                _tell(recorder, recorder.exit_fsdp, depth)
+                    _tell(listener, learn, listener)
+                _tell(listener, listener.exit_fsdp, depth)
 
 
 # -- DTensor -----------------------------------------------------------------------------------------------------------------
 
 
+def _patch_dtensor(propagation: Any) -> None:
+    _replace(propagation.ShardingPropagator, "_propagate_tensor_meta_non_cached", _shape_propagation)
+
+
 def _shape_propagation(original: Callable[..., Any]) -> Callable[..., Any]:
     def propagate(*args: Any, **kwargs: Any) -> Any:
         silenced = list(_active)
-        for recorder in silenced:
-            recorder.silence(+1)
+        for listener in silenced:
+            listener.silence(+1)
         try:
             return original(*args, **kwargs)
         finally:
-            for recorder in silenced:
-                recorder.silence(-1)
+            for listener in silenced:
+                listener.silence(-1)
 
     return propagate
+
+
+_OPTIONAL = {
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group": _patch_fsdp2,
+    "torch.distributed.fsdp._runtime_utils": _patch_fsdp1,
+    "torch.distributed.tensor._sharding_prop": _patch_dtensor,
+}

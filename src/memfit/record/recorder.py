@@ -6,9 +6,7 @@ pass run (and whose), does this operator make new tensors at all, and is the sto
 
 from __future__ import annotations
 
-import threading
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,10 +14,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.ledger import Category, LedgerBuilder, Phase
+from memfit.record.calls import ModuleCalls
+from memfit.record.listener import Listener, modes_reach_this_thread
 from memfit.record.naming import ModuleNames
+from memfit.record.patches import patch_loaded
 from memfit.record.roles import Roles, tensors_in
-from memfit.record.scopes import BackwardPass, Chain, ScopeStack, SequenceTable
-from memfit.record.storages import StorageRef, StorageTable, plain_tensors
+from memfit.record.scopes import BackwardPass, ScopeStack
+from memfit.record.storages import PLAIN_TYPES, StorageRef, StorageTable, plain_tensors
 from memfit.record.torch_private import (
     LEAF_SEQUENCE_NR,
     FakeTensor,
@@ -27,8 +28,6 @@ from memfit.record.torch_private import (
     current_node,
     graph_task_id,
     held_by_the_engine_alone,
-    next_sequence_nr,
-    num_dispatch_modes,
     raw_stream_getter,
 )
 
@@ -36,14 +35,15 @@ Plan = Callable[[Any, Any, Any], None]
 """What to do with an operator's outputs: takes the operator, its arguments and its result."""
 
 aten = torch.ops.aten
-_PLAIN_TYPES = (torch.Tensor, nn.Parameter, FakeTensor)
 
 
 class _Deferred(dict[Any, bool]):
     """Whether operators on these types are first left to a tensor subclass, whose inner operators we then see."""
 
     def __missing__(self, types: Any) -> bool:
-        answer = self[types] = not all(issubclass(kind, FakeTensor) or kind in _PLAIN_TYPES for kind in types)
+        answer = self[types] = not all(issubclass(kind, FakeTensor) or kind in PLAIN_TYPES for kind in types)
+        if answer:
+            patch_loaded()  # DTensor, for one
         return answer
 
 
@@ -58,15 +58,14 @@ class _Plans(dict[Any, "Plan | None"]):
         return plan
 
 
-class Recorder(TorchDispatchMode):
-    """Writes what it sees to a builder. ``patches.py`` calls the methods named after what happens: ``enter_module`` and so on."""
+class Recorder(Listener, TorchDispatchMode):
+    """Writes what it sees, and what ``patches.py`` tells it, to a builder."""
 
     supports_higher_order_operators = True
 
     def __init__(self, builder: LedgerBuilder) -> None:
         super().__init__()
         self.builder = builder
-        self.failed = False
         self._silenced = 0
         self._table = StorageTable(builder)
         self._refs = self._table.refs
@@ -77,10 +76,7 @@ class Recorder(TorchDispatchMode):
         self._plans = _Plans(self._plan)
         self._ops: dict[Any, int] = {}
         self._devices: dict[torch.device, tuple[int, Callable[[], int] | None]] = {}
-        self._calls: list[tuple[int, int, Chain]] = []
-        """Open module calls: the module's identity, the scope depth around it, the chain of calls up to it."""
-        self._sequences: dict[int, SequenceTable] = {}
-        self._latest_sequences: SequenceTable | None = None
+        self._calls = ModuleCalls()
         self._passes: list[BackwardPass] = []
         self._task = -1
         self._pinned = 0
@@ -138,7 +134,7 @@ class Recorder(TorchDispatchMode):
             self.scopes.pop_to(ended.outer_depth)
             self._pinned = ended.outer_pinned
         if task != -1 and (not self._passes or self._passes[-1].task != task):
-            self._passes.append(BackwardPass(task, self.scopes, self._latest_sequences, self._pinned))
+            self._passes.append(BackwardPass(task, self.scopes, self._calls.latest, self._pinned))
             self._pinned = 0
         self._task = task
         if task == -1:
@@ -164,41 +160,46 @@ class Recorder(TorchDispatchMode):
         return None
 
     def _on_new(self, func: Any, args: Any, result: Any) -> None:
-        if isinstance(result, torch.Tensor):
-            storage = result.untyped_storage() if result.layout is torch.strided else None
-            if storage is None or id(storage) not in self._refs:
-                self._add(result, func)
+        if type(result) in PLAIN_TYPES and result.layout is torch.strided:
+            storage = result.untyped_storage()
+            if id(storage) not in self._refs:
+                self._new_block(result, storage, self._op(func), before=False)
+        elif isinstance(result, torch.Tensor):
+            for plain in plain_tensors(result):
+                self._adopt(plain, before=False, op=self._op(func))
         elif isinstance(result, (tuple, list)):
             for item in result:
                 self._on_new(func, args, item)
 
-    def _add(self, tensor: torch.Tensor, func: Any) -> None:
+    def _op(self, func: Any) -> int:
         op = self._ops.get(func)
         if op is None:
             op = self._ops[func] = self.builder.string(str(func))
-        for plain in plain_tensors(tensor):
-            device = plain.device
-            if device.type != "meta" and id(plain.untyped_storage()) not in self._refs:
-                self._new_block(plain, device, op, before=False)
+        return op
 
-    def _new_block(self, plain: torch.Tensor, device: torch.device, op: int, *, before: bool) -> StorageRef:
+    def _new_block(self, plain: torch.Tensor, storage: torch.UntypedStorage, op: int, *, before: bool) -> StorageRef | None:
+        """Writes a block for a storage that is not known; none for the meta device, which has no memory."""
+        device = plain.device
         known = self._devices.get(device)
         if known is None:
+            if device.type == "meta":
+                return None
             known = self._devices[device] = (self.builder.device(str(device)), raw_stream_getter(device))
         number, get_stream = known
         stream = get_stream() if get_stream is not None else 0
-        storage = plain.untyped_storage()
         size, scope = int(storage.nbytes()), self.scopes.top
         if before:
             return self._table.add(storage, self.builder.alloc_before(size, number, op, stream), -1, size)
         return self._table.add(storage, self.builder.alloc(size, number, op, scope, stream), scope, size)
 
-    def _adopt(self, plain: torch.Tensor, before: bool) -> StorageRef:
+    def _adopt(self, plain: torch.Tensor, before: bool, op: int | None = None) -> StorageRef | None:
         """The reference of a storage that we may be meeting for the first time."""
-        ref = self._table.find(plain.untyped_storage())
+        storage = plain.untyped_storage()
+        ref = self._table.find(storage)
         if ref is None:
-            origin = "before the recording" if before else "outside the recording"
-            ref = self._new_block(plain, plain.device, self.builder.string(origin), before=before)
+            if op is None:
+                op = self.builder.string("before the recording" if before else "outside the recording")
+            ref = self._new_block(plain, storage, op, before=before)
         return ref
 
     def _on_add(self, func: Any, args: Any, result: Any) -> None:
@@ -251,8 +252,7 @@ class Recorder(TorchDispatchMode):
     # -- what patches.py tells -----------------------------------------------------------------------------------------------
 
     def listening(self) -> bool:
-        """Does this thread's work belong to the recorded run? A loader's threads, for one, do not."""
-        return not self.failed and not self._silenced and num_dispatch_modes() > 0
+        return not self.failed and not self._silenced and modes_reach_this_thread()
 
     def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         task = graph_task_id()
@@ -265,24 +265,19 @@ class Recorder(TorchDispatchMode):
             self.roles.learn_model(module)
             number = self._names.number(module)
             assert number is not None
-        size = _bytes_of((args, kwargs))
-        depth, chain = self.scopes.depth, self._calls[-1][2] if self._calls else ()
-        scope = self.scopes.push(Phase.FORWARD if task == -1 else Phase.RECOMPUTE, number, size)
+        depth = self.scopes.depth
+        scope = self.scopes.push(Phase.FORWARD if task == -1 else Phase.RECOMPUTE, number, _bytes_of((args, kwargs)))
         self._pinned += task != -1
-        self._calls.append((id(module), depth, (*chain, (scope, number))))
-        self._note_sequence()
+        self._calls.enter(id(module), scope, number, depth)
 
-    def exit_module(self, module: nn.Module, result: Any) -> None:
+    def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
         task = graph_task_id()
         if task != self._task:
             self._follow_backward(task)
-        while self._calls:
-            identity, depth, _ = self._calls.pop()
-            self._pinned = max(0, self._pinned - (task != -1))
-            if identity == id(module):
-                self.scopes.pop_to(depth, _bytes_of(result))
-                break
-        self._note_sequence()
+        depths = self._calls.exit(id(module))
+        if depths:
+            self.scopes.pop_to(depths[-1], _bytes_of(result))
+            self._pinned = max(0, self._pinned - (len(depths) if task != -1 else 0))
         if not self._calls:
             self.builder.flush_if_due()
 
@@ -291,6 +286,7 @@ class Recorder(TorchDispatchMode):
             self.mark_step()
             self.roles.relearn_parameters()
         if id(module) not in self._learned_roots or self._names.number(module) is None:
+            patch_loaded()  # FSDP, for one
             self.roles.learn_model(module)
             self._learned_roots.add(id(module))
         self.roles.learn_inputs(arguments)
@@ -298,14 +294,6 @@ class Recorder(TorchDispatchMode):
     def mark_step(self) -> None:
         self._step_is_due = False
         self.builder.step()
-
-    def _note_sequence(self) -> None:
-        thread = threading.get_ident()
-        table = self._sequences.get(thread)
-        if table is None:
-            table = self._sequences[thread] = SequenceTable()
-        table.note(next_sequence_nr(), self._calls[-1][2] if self._calls else ())
-        self._latest_sequences = table
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._follow_backward(graph_task_id())
@@ -332,7 +320,6 @@ class Recorder(TorchDispatchMode):
                     break
 
     def enter_fsdp(self, phase: Phase, modules: Any) -> int:
-        """FSDP works around a unit; gives what ``exit_fsdp`` takes."""
         self._follow_backward(graph_task_id())
         depth = self.scopes.depth
         numbers = [number for module in modules if (number := self._names.number(module)) is not None]
@@ -344,34 +331,33 @@ class Recorder(TorchDispatchMode):
         self._pinned = max(0, self._pinned - 1)
         self.scopes.pop_to(depth)
 
-    def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module | None, name: str) -> None:
-        """A parameter that FSDP gathered."""
-        number = self._names.number(module) if module is not None else None
+    def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None:
+        number = self._names.number(module)
         prefix = self._names.path(number) if number is not None else ""
         self.roles.learn_parameter(tensor, Category.UNSHARDED_PARAMETER, f"{prefix}.{name}" if prefix else name)
+
+    def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
+        self.roles.learn_gradient(gradient, parameter)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         self._table.resized(storage)
 
     def silence(self, by: int) -> None:
-        """Operators that only compute shapes make no memory."""
         self._silenced += by
+
+    def modules(self) -> Iterator[tuple[nn.Module, int]]:
+        return self._names.living()
 
     # -- failure and the end -------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> None:
-        """Stops recording, says so once, and lets the run go on."""
-        if self.failed:
-            return
-        self.failed = True
-        self._silenced = 1
+        self._silenced += not self.failed  # operators from here on only pass through
+        super().fail(error)
+
+    def describe_failure(self, error: BaseException) -> str:
         problem = f"the recorder failed and detached: {type(error).__name__}: {error}"
         self.builder.mark_incomplete(problem)
-        message = f"memfit: {problem}. Your run goes on without it; please report this."
-        try:
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
-        except RuntimeWarning:  # warnings are errors here, but the run is not ours to end
-            print(message)
+        return problem
 
     def catch_up(self) -> None:
         """Closes what is over but has not been noticed, so that a ledger read now is up to date."""

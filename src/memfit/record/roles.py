@@ -1,8 +1,8 @@
 """What blocks turn out to be: parameters, buffers, gradients, optimizer state, inputs.
 
-Roles are facts learned along the way; the ledger decides a block's category from them when the run is over. Parameters are found from
-models when these are given or first called, gradients when autograd accumulates them and again when a backward is over, optimizer
-state after each optimizer step.
+Roles are facts learned along the way; the ledger decides a block's category from them when the run is over. Parameters are found
+from models when these are given or first called, gradients when autograd accumulates them and again when a backward is over,
+optimizer state after each optimizer step.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from torch import nn
 from memfit.ledger import Category, LedgerBuilder
 from memfit.record.fsdp_private import sharded_parameters
 from memfit.record.naming import ModuleNames
-from memfit.record.storages import StorageRef, StorageTable, plain_tensors
-from memfit.record.torch_private import FakeTensor
-
-_PLAIN_TYPES = (torch.Tensor, nn.Parameter, FakeTensor)
+from memfit.record.storages import PLAIN_TYPES, StorageRef, StorageTable, plain_tensors
 
 GRADIENT_OF = {
     Category.PARAMETER: Category.GRADIENT,
@@ -28,8 +25,9 @@ GRADIENT_OF = {
     Category.UNSHARDED_PARAMETER: Category.UNSHARDED_GRADIENT,
 }
 
-Adopt = Callable[[torch.Tensor, bool], StorageRef]
-"""Gives the reference of a plain tensor's storage, writing a block for it if it is new; true: it was there before the recording."""
+Adopt = Callable[[torch.Tensor, bool], StorageRef | None]
+"""Gives the reference of a plain tensor's storage, writing a block for it if it is new; true: it was there before the recording.
+``None`` for a tensor without memory."""
 
 
 class Roles:
@@ -49,12 +47,17 @@ class Roles:
         self, tensor: torch.Tensor, role: Category, module: int = -1, name: str | None = None, *, before: bool = False
     ) -> None:
         """Every block behind ``tensor`` has this role."""
-        if type(tensor) in _PLAIN_TYPES and tensor.layout is torch.strided:  # the common case, a thousand times a step
-            ref = self._table.find(tensor.untyped_storage())
-            if ref is not None and (ref.block, role) in self._written:
-                return
         for plain in plain_tensors(tensor):
-            self._write(self._adopt(plain, before).block, role, module, name)
+            ref = self._adopt(plain, before)
+            if ref is not None:
+                self._write(ref.block, role, module, name)
+
+    def _is_written(self, tensor: torch.Tensor, role: Category) -> bool:
+        """Cheap, for what is asked a thousand times a step."""
+        if type(tensor) not in PLAIN_TYPES or tensor.layout is not torch.strided:
+            return False
+        ref = self._table.find(tensor.untyped_storage())
+        return ref is not None and (ref.block, role) in self._written
 
     def _write(self, block: int, role: Category, module: int, name: str | None) -> None:
         fact = (block, role)
@@ -80,10 +83,11 @@ class Roles:
     def learn_parameter(self, parameter: torch.Tensor, role: Category, name: str | None = None) -> None:
         module = self._names.number_for_path(name.rpartition(".")[0]) if name is not None else -1
         for plain in plain_tensors(parameter):
-            block = self._adopt(plain, True).block
-            self._write(block, role, module, name)
-            # The first to name a parameter knows best: an optimizer has no names to give.
-            self._owners.setdefault(block, (GRADIENT_OF[role], module, name))
+            ref = self._adopt(plain, True)
+            if ref is not None:
+                self._write(ref.block, role, module, name)
+                # The first to name a parameter knows best: an optimizer has no names to give.
+                self._owners.setdefault(ref.block, (GRADIENT_OF[role], module, name))
         if id(parameter) not in self._parameters:
             key, parameters = id(parameter), self._parameters
             parameters[key] = (weakref.ref(parameter, lambda _: parameters.pop(key, None)), role, name)
@@ -118,8 +122,9 @@ class Roles:
         """Looks at the ``.grad`` of every known parameter."""
         for reference, _, _ in list(self._parameters.values()):
             parameter = reference()
-            if parameter is not None and parameter.is_leaf and parameter.grad is not None:
-                self.learn_gradient(parameter.grad, parameter)
+            gradient = parameter.grad if parameter is not None and parameter.is_leaf else None
+            if gradient is not None and not any(self._is_written(gradient, role) for role in GRADIENT_OF.values()):
+                self.learn_gradient(gradient, parameter)
 
     # -- optimizers ----------------------------------------------------------------------------------------------------------
 
@@ -130,9 +135,11 @@ class Roles:
                 if id(parameter) not in self._parameters:
                     self.learn_parameter(parameter, Category.PARAMETER)
         for parameter, state in optimizer.state.items():
-            _, module, name = self._owner_of(parameter if isinstance(parameter, torch.Tensor) else None)
-            for tensor in tensors_in(state):
-                self.assign(tensor, Category.OPTIMIZER_STATE, module, name, before=before)
+            fresh = [tensor for tensor in tensors_in(state) if not self._is_written(tensor, Category.OPTIMIZER_STATE)]
+            if fresh:
+                _, module, name = self._owner_of(parameter if isinstance(parameter, torch.Tensor) else None)
+                for tensor in fresh:
+                    self.assign(tensor, Category.OPTIMIZER_STATE, module, name, before=before)
 
     # -- inputs --------------------------------------------------------------------------------------------------------------
 
@@ -142,7 +149,7 @@ class Roles:
             if tensor.grad_fn is None and not isinstance(tensor, nn.Parameter):
                 for plain in plain_tensors(tensor):
                     ref = self._adopt(plain, False)
-                    if ref.scope == -1:
+                    if ref is not None and ref.scope == -1:
                         self._write(ref.block, Category.INPUT, -1, None)
 
 

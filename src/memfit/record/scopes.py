@@ -1,46 +1,13 @@
 """What runs at each moment: a stack of open scopes.
 
-Forward scopes follow module calls. Backward needs no hooks at all: every autograd node carries the sequence number it was made with,
-and the numbers at a module's entry and exit bracket the nodes of its forward. So the node that runs tells whose backward it is, and
-scopes open and close as it moves from one module to the next.
+Forward scopes follow module calls. Backward needs no hooks at all: the autograd node that runs tells, by its sequence number, in
+whose forward it was made. Scopes open and close as the engine moves from one module's nodes to the next.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from memfit.ledger import LedgerBuilder, Phase
-
-Call = tuple[int, int]
-"""A module's call: its forward scope and its module number."""
-Chain = tuple[Call, ...]
-"""The calls around a moment of forward, outermost first."""
-
-KEPT_BOUNDARIES = 100_000
-"""How far back in forward a backward can be placed, in module boundaries; bounds memory over long runs."""
-
-
-class SequenceTable:
-    """For one thread: which module calls were open when an autograd node was made."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._chains: list[Chain] = []
-
-    def note(self, sequence_nr: int, chain: Chain) -> None:
-        """From this number on, nodes belong to ``chain``."""
-        if self._starts and self._starts[-1] == sequence_nr:
-            self._chains[-1] = chain
-            return
-        self._starts.append(sequence_nr)
-        self._chains.append(chain)
-        if len(self._starts) > 2 * KEPT_BOUNDARIES:
-            del self._starts[:KEPT_BOUNDARIES]
-            del self._chains[:KEPT_BOUNDARIES]
-
-    def find(self, sequence_nr: int) -> Chain:
-        index = bisect_right(self._starts, sequence_nr) - 1
-        return self._chains[index] if index >= 0 else ()
+from memfit.record.calls import Chain, SequenceTable
 
 
 class ScopeStack:
@@ -71,11 +38,11 @@ class ScopeStack:
 class BackwardPass:
     """One pass of the autograd engine, and the modules whose nodes it is running."""
 
-    def __init__(self, task: int, scopes: ScopeStack, table: SequenceTable | None, outer_pinned: int) -> None:
+    def __init__(self, task: int, scopes: ScopeStack, table: SequenceTable, outer_pinned: int) -> None:
         self.task = task
         self.outer_pinned = outer_pinned
         self._scopes = scopes
-        self._table = table or SequenceTable()
+        self._table = table
         self._chain: Chain = ()
         self._sequence_nr = -1
         self.outer_depth = scopes.depth

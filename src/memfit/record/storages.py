@@ -12,7 +12,11 @@ from collections.abc import Iterator
 import torch
 
 from memfit.ledger import LedgerBuilder
-from memfit.record.torch_private import is_traceable_wrapper_subclass
+from memfit.record.torch_private import FakeTensor, is_traceable_wrapper_subclass
+
+
+PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, FakeTensor))
+"""Types whose own storage holds their bytes, if their layout is strided."""
 
 
 class StorageRef(weakref.ref[torch.UntypedStorage]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,12 +42,26 @@ class Tracker:
     """A recording. Entering it again goes on with the same ledger."""
 
     def __init__(self, *subjects: Any, save_to: str | Path | None = None) -> None:
-        self._subjects = list(_flatten(subjects))
+        found = list(_flatten(subjects))
         journal = Journal(save_to) if save_to is not None else None
         self._builder = LedgerBuilder(_run_info(), journal)
         self._recorder = Recorder(self._builder)
         self._depth = 0
         self._ledger: Ledger | None = None
+        self.adopt(*found)
+
+    def adopt(self, *subjects: nn.Module | torch.optim.Optimizer | torch.Tensor) -> None:
+        """Makes known what existed before the recording began. Nothing is held on to."""
+        roles = self._recorder.roles
+        for subject in subjects:
+            if isinstance(subject, nn.Module):
+                roles.learn_model(subject)
+            elif isinstance(subject, torch.Tensor):
+                roles.assign(subject, Category.INPUT, before=True)
+        # Optimizers last: only models know the names of parameters.
+        for subject in subjects:
+            if isinstance(subject, torch.optim.Optimizer):
+                roles.learn_optimizer(subject, before=True)
 
     @property
     def ledger(self) -> Ledger:
@@ -56,9 +71,13 @@ class Tracker:
         self._recorder.catch_up()
         return self._builder.build()
 
-    @property
-    def active(self) -> bool:
-        return self._depth > 0
+    def modules(self) -> Iterator[tuple[nn.Module, int]]:
+        """The modules that were seen and still exist, each with its number in the ledger."""
+        return self._recorder.modules()
+
+    def elapsed_ns(self) -> int:
+        """The time on the ledger's clock."""
+        return self._builder.elapsed_ns()
 
     def step(self) -> None:
         """Says that a training step begins here. By itself, a step begins at the first forward after an optimizer's step."""
@@ -69,7 +88,6 @@ class Tracker:
         if self._depth == 0:
             calibrate()
             self._ledger = None
-            self._adopt_subjects()
             patches.attach(self._recorder)
             self._recorder.__enter__()
         self._depth += 1
@@ -84,21 +102,6 @@ class Tracker:
         self._recorder.catch_up()
         self._recorder.close_scopes()
         self._ledger = self._builder.close()
-
-    def _adopt_subjects(self) -> None:
-        """What existed before the recording began."""
-        roles = self._recorder.roles
-        for subject in self._subjects:
-            if isinstance(subject, nn.Module):
-                roles.learn_model(subject)
-            elif isinstance(subject, torch.Tensor):
-                role = Category.PARAMETER if isinstance(subject, nn.Parameter) else Category.INPUT
-                roles.assign(subject, role, before=True)
-        # Optimizers last: only models know the names of parameters.
-        for subject in self._subjects:
-            if isinstance(subject, torch.optim.Optimizer):
-                roles.learn_optimizer(subject, before=True)
-        self._subjects = []  # they are the run's; holding on would keep them alive
 
 
 def _flatten(value: Any) -> Any:

@@ -35,7 +35,10 @@ _COLOURS = {
 
 
 def show(report: Report, console: Console) -> None:
-    """Prints where the memory of a run went, the main device in full: in colour on a terminal, plain and aligned elsewhere."""
+    """Prints where the memory of a run went: in colour on a terminal, plain and aligned elsewhere.
+
+    The device that matters most is shown in full, the others by category.
+    """
     block = "#" if console.options.ascii_only else "█"
     console.print(_header(report))
     for index, device in enumerate(report.devices):
@@ -79,7 +82,7 @@ def _section(title: str, table: Table) -> RenderableType:
 
 
 def _categories(device: DeviceReport, block: str) -> Table:
-    table = _table("", "bytes>", "%>", "")
+    table = _table("", ">", ">", "")
     for share in device.shares_at_peak:
         bar = Text(block * max(1, round(share.fraction * BAR_WIDTH)), style=_COLOURS.get(share.category, "bright_black"))
         table.add_row(share.category.label, format_bytes(share.size_bytes), f"{share.fraction:.1%}", bar)
@@ -98,8 +101,8 @@ def _modules(device: DeviceReport) -> Table:
 def _blocks(device: DeviceReport) -> Table:
     table = _table("bytes>", "category", "op", "belongs to")
     for block in device.largest_blocks[:NUM_BLOCKS]:
-        owner = ".".join(part for part in (block.module, block.name) if part)
-        table.add_row(format_bytes(block.size_bytes), block.category.label, Text(printable(block.op)), Text(printable(owner)))
+        owner = Text(printable(block.name or block.module))
+        table.add_row(format_bytes(block.size_bytes), block.category.label, Text(printable(block.op)), owner)
     return table
 
 
@@ -149,8 +152,14 @@ def _step_name(step: int) -> str:
 
 
 def _table(*headings: str) -> Table:
-    """A table without lines; a heading that ends in ``>`` stands over figures."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headings[:1]))
+    """A table without lines; a heading that ends in ``>`` stands over figures, which line up on the right."""
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+        show_header=any(heading.strip(">") for heading in headings),
+    )
     for heading in headings:
         table.add_column(heading.rstrip(">"), justify="right" if heading.endswith(">") else "left", overflow="fold")
     return table

@@ -1,0 +1,130 @@
+"""``MemTracker``, with PyTorch's methods, over ``memfit.track``."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from memfit.analysis import ScopeSnapshots, take_snapshots
+from memfit.compat.snapshots import ModuleMemStats, Snapshot, Translation, event_at, stats_over_devices
+from memfit.compat.tables import natural_order, print_snapshot, print_states
+from memfit.compat.words import MEM_REF_TYPES, TOTAL, ModState, State
+from memfit.ledger import Ledger, Phase
+from memfit.record import Tracker
+
+
+class MemTracker:
+    """Tracks, categorises and attributes the memory of everything that runs inside its context.
+
+    ::
+
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer, batch)
+        with tracker:
+            train_step()
+        tracker.display_snapshot("peak", units="MiB")
+        tracker.display_modulewise_snapshots(depth=3, units="MiB")
+
+    Any number of iterations; ``ledger`` has all of what was recorded.
+    """
+
+    _translation = Translation(MEM_REF_TYPES)
+    _states: dict[Phase, tuple[State | None, State | None, State | None]] = {
+        Phase.FORWARD: (ModState.PEAK_FW, ModState.PRE_FW, ModState.POST_FW),
+        Phase.BACKWARD: (ModState.PEAK_BW, ModState.PRE_BW, ModState.POST_BW),
+        Phase.RECOMPUTE: (None, ModState.PRE_FW_AC, ModState.POST_FW_AC),
+    }
+    """By phase: the states of a scope's peak, its beginning and its end, where they have one."""
+
+    def __init__(self) -> None:
+        self._tracker = Tracker()
+        self._since_ns = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._tracker.ledger
+
+    # -- before --------------------------------------------------------------------------------------------------------------
+
+    def track_external(self, *external: nn.Module | torch.optim.Optimizer | torch.Tensor) -> None:
+        """Modules, optimizers and tensors that were made outside the tracker; tensors count as ``Other``."""
+        kinds = (nn.Module, torch.optim.Optimizer, torch.Tensor)
+        leaves = [leaf for leaf in tree_leaves(external) if leaf is not None]
+        for leaf in leaves:
+            if not isinstance(leaf, kinds):
+                raise TypeError(f"cannot track a {type(leaf).__name__}: pass modules, optimizers and tensors")
+        self._tracker.adopt(*leaves)
+
+    # -- answers -------------------------------------------------------------------------------------------------------------
+
+    def get_tracker_snapshot(self, type: str = "current") -> Snapshot:
+        """Bytes by device and category: ``"current"``, or ``"peak"`` since tracking or ``reset_mod_stats`` began."""
+        if type == "current":
+            return self._translation.current(self.ledger)
+        if type == "peak":
+            return self._translation.peak(self.ledger, self._since_ns)
+        raise ValueError(f"Invalid type {type}")
+
+    @property
+    def memory_tracking(self) -> WeakIdKeyDictionary:
+        """Module -> its statistics and snapshots by state, since tracking or ``reset_mod_stats`` began."""
+        found = WeakIdKeyDictionary()
+        stats = self._module_stats(self.ledger)
+        for module, number in self._tracker.modules():
+            if number in stats:
+                found[module] = stats[number]
+        return found
+
+    def _module_stats(self, ledger: Ledger) -> dict[int, ModuleMemStats]:
+        stats = dict(stats_over_devices(ledger))
+        for taken in self._recent_snapshots(ledger):
+            self._add_states(stats[taken.module], taken)
+        return {module: entry for module, entry in stats.items() if entry.snapshots}
+
+    def _recent_snapshots(self, ledger: Ledger) -> list[ScopeSnapshots]:
+        wanted = (ledger.scopes.module >= 0) & (ledger.scope_enter > self._first_recent_event(ledger))
+        return take_snapshots(ledger, np.flatnonzero(wanted))
+
+    def _first_recent_event(self, ledger: Ledger) -> int:
+        return event_at(ledger, self._since_ns) if self._since_ns else -1
+
+    def _add_states(self, stats: ModuleMemStats, taken: ScopeSnapshots) -> None:
+        states = self._states.get(taken.phase, (None, None, None))
+        for state, snapshot in zip(states, (taken.peak, taken.enter, taken.exit), strict=True):
+            if state is not None and snapshot is not None:
+                stats.add(state, self._translation.snapshot(snapshot))
+        if states[0] is not None:
+            stats.local_peak = {device: sizes[TOTAL] for device, sizes in stats.snapshots[states[0]][-1].items()}
+
+    def reset_mod_stats(self) -> None:
+        """Starts the statistics and the peak anew; what is in use stays known."""
+        self._since_ns = self._tracker.elapsed_ns()
+
+    # -- printed -------------------------------------------------------------------------------------------------------------
+
+    def display_snapshot(self, type: str = "current", units: str = "B", tabulate: bool = False) -> None:
+        """Prints ``get_tracker_snapshot(type)`` in B, KiB, MiB or GiB."""
+        print_snapshot(self.get_tracker_snapshot(type), units, tabulate)
+
+    def display_modulewise_snapshots(self, depth: int = 2, units: str = "B", tabulate: bool = False) -> None:
+        """Prints the snapshots of every module down to ``depth`` levels."""
+        stats = self._module_stats(self.ledger).values()
+        for entry in sorted(stats, key=lambda entry: natural_order(entry.mod_fqn)):
+            if entry.mod_fqn.count(".") < depth:
+                print(f"Module:  {entry.mod_fqn}")
+                print_states(entry.snapshots, units, tabulate)
+
+    # -- context -------------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._tracker.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._tracker.__exit__(kind, error, trace)

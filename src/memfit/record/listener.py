@@ -1,0 +1,67 @@
+"""What ``patches.py`` tells whoever listens. Everything here does nothing; listeners override what they care about."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit.ledger import Phase
+from memfit.record.torch_private import num_dispatch_modes
+
+
+class Listener:
+    """Told of module calls, optimizer steps, storage resizes and FSDP's work while it is attached.
+
+    Whatever goes wrong in a listener is caught, reported once, and ends the listening, never the run.
+    """
+
+    failed = False
+
+    def listening(self) -> bool:
+        """Does this thread's work belong to the run that is followed?"""
+        return not self.failed
+
+    def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None: ...
+
+    def exit_module(self, module: nn.Module, args: Any, result: Any) -> None: ...
+
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None: ...
+
+    def enter_fsdp(self, phase: Phase, modules: Any) -> int | None:
+        """FSDP begins work around a unit; gives what ``exit_fsdp`` takes, ``None`` to hear no more of it."""
+        return None
+
+    def exit_fsdp(self, depth: int) -> None: ...
+
+    def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None: ...
+
+    def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
+
+    def resized(self, storage: torch.UntypedStorage) -> None: ...
+
+    def silence(self, by: int) -> None:
+        """Operators that only compute shapes begin (+1) or end (-1): they make no memory."""
+
+    def fail(self, error: BaseException) -> None:
+        """Stops listening, says so once, and lets the run go on."""
+        if self.failed:
+            return
+        self.failed = True
+        message = f"memfit: {self.describe_failure(error)}. Your run goes on without it; please report this."
+        try:
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+        except RuntimeWarning:  # warnings are errors here, but the run is not ours to end
+            print(message)
+
+    def describe_failure(self, error: BaseException) -> str:
+        return f"{type(self).__name__} failed and detached: {type(error).__name__}: {error}"
+
+
+def modes_reach_this_thread() -> bool:
+    """Dispatch modes are thread-local: a loader's threads, for one, are not part of the run they follow."""
+    return num_dispatch_modes() > 0

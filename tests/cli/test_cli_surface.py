@@ -1,0 +1,49 @@
+"""The command line's surface, frozen: a change here is a change for everyone who has scripted it."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+import memfit
+from memfit.cli import COMMANDS, build_parser, main
+
+SURFACE = {
+    "memfit": ["--help", "--version", "-h", "COMMAND"],
+    "memfit show": ["--help", "--json", "-h", "FILE"],
+}
+
+
+def surface(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
+    """The options and arguments of a parser and of its commands, by name."""
+    found = {parser.prog: sorted(name for action in parser._actions for name in action.option_strings)}
+    found[parser.prog] += [str(action.metavar or action.dest) for action in parser._actions if not action.option_strings]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                found |= surface(command)
+    return found
+
+
+def test_the_surface_is_what_it_was():
+    assert surface(build_parser()) == SURFACE
+
+
+def test_commands_are_listed_under_their_own_names():
+    assert [f"memfit {name}" for name in COMMANDS] == [name for name in SURFACE if " " in name]
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"memfit {memfit.__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["dance"], ["show"], ["show", "--loud", "x"]], ids=str)
+def test_a_command_line_that_cannot_be_meant(argv: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "memfit" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""Laws that hold for every ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from arbitrary_ledgers import Action, Player, ledgers, play, recordings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memfit.errors import LedgerLawError
+from memfit.ledger import EventKind, Ledger, LedgerBuilder
+from memfit.ledger.schema import TABLES
+from memfit.ledger.storage import Journal
+
+
+@given(ledgers)
+def test_every_recording_keeps_the_laws(ledger: Ledger):
+    assert ledger.check() is ledger
+
+
+@given(ledger=ledgers)
+def test_a_saved_ledger_is_the_same_when_loaded(tmp_path: Path, ledger: Ledger):
+    ledger.save(tmp_path / "run.memfit")
+    assert Ledger.load(tmp_path / "run.memfit").same_as(ledger)
+
+
+@given(ledgers, ledgers)
+def test_same_as_tells_ledgers_apart(one: Ledger, other: Ledger):
+    assert one.same_as(one)
+    if len(one.events) != len(other.events) or one.info != other.info:
+        assert not one.same_as(other)
+
+
+@given(
+    st.lists(st.tuples(recordings, st.sampled_from(("flush", "build", "nothing"))), max_size=4),
+)
+def test_a_journal_holds_everything_up_to_its_last_flush(tmp_path: Path, parts: list[tuple[list[Action], str]]):
+    builder = LedgerBuilder(journal=Journal(tmp_path / "run.memfit"))
+    player, flushed = Player(builder), LedgerBuilder().build()
+    for recording, then in parts:
+        for action in recording:
+            player.perform(action)
+        if then != "nothing":
+            flushed = _flush(builder, then)
+    left_behind = Ledger.load(tmp_path / "run.memfit").check()
+    whole = builder.close()
+
+    assert not left_behind.info.complete
+    assert replace(left_behind, info=flushed.info).same_as(flushed)
+    assert _begins_with(whole, left_behind)
+    assert Ledger.load(tmp_path / "run.memfit").same_as(whole)
+
+
+def _flush(builder: LedgerBuilder, how: str) -> Ledger:
+    if how == "flush":
+        builder.flush()
+    return builder.build()
+
+
+def _begins_with(whole: Ledger, part: Ledger) -> bool:
+    """Tables only ever grow at their end, but for blocks found later to have been there before, whose events come first."""
+    tables = [kind.NAME for kind in TABLES if kind.NAME != "events"]
+    prefixes = [
+        np.array_equal(values[: len(getattr(part, table))], getattr(getattr(part, table), name))
+        for table in tables
+        for name, values in getattr(whole, table).columns().items()
+    ]
+    return all(prefixes) and whole.strings[: len(part.strings)] == part.strings and len(part.events) <= len(whole.events)
+
+
+# -- corruptions -------------------------------------------------------------------------------------------------------------
+
+
+def _with_events(ledger: Ledger, **columns: np.ndarray) -> Ledger:
+    return replace(ledger, events=replace(ledger.events, **columns))
+
+
+def _keep_events(ledger: Ledger, kept: np.ndarray) -> Ledger:
+    return _with_events(ledger, **{name: values[kept] for name, values in ledger.events.columns().items()})
+
+
+def _some(ledger: Ledger, *kinds: EventKind) -> int:
+    where = np.flatnonzero(np.isin(ledger.events.kind, kinds))
+    return int(where[len(where) // 2])
+
+
+def _dropped(ledger: Ledger, kind: EventKind) -> Ledger:
+    return _keep_events(ledger, np.delete(np.arange(len(ledger.events)), _some(ledger, kind)))
+
+
+def _twice(ledger: Ledger, kind: EventKind) -> Ledger:
+    return _keep_events(ledger, np.insert(np.arange(len(ledger.events)), _some(ledger, kind), _some(ledger, kind)))
+
+
+def _moved_first(ledger: Ledger, kind: EventKind) -> Ledger:
+    event = _some(ledger, kind)
+    return _keep_events(ledger, np.insert(np.delete(np.arange(len(ledger.events)), event), 0, event))
+
+
+def _changed(ledger: Ledger, column: str, value: int, *kinds: EventKind) -> Ledger:
+    values = getattr(ledger.events, column).copy()
+    values[_some(ledger, *kinds)] = value
+    return _with_events(ledger, **{column: values})
+
+
+def _child_of_a_closed_scope(ledger: Ledger) -> Ledger:
+    enter, leave = ledger.scope_enter, ledger.scope_exit
+    pairs = np.argwhere(leave[:, None] < enter[None, :])
+    parent = ledger.scopes.parent.copy()
+    parent[pairs[0][1]] = pairs[0][0]
+    return replace(ledger, scopes=replace(ledger.scopes, parent=parent))
+
+
+def _own_parent(ledger: Ledger, table: str) -> Ledger:
+    rows = getattr(ledger, table)
+    parent = rows.parent.copy()
+    parent[-1] = len(rows) - 1
+    return replace(ledger, **{table: replace(rows, parent=parent)})
+
+
+def _resized_after_free(ledger: Ledger) -> Ledger:
+    freed = _some(ledger, EventKind.FREE)
+    columns = {name: np.append(values, values[freed]) for name, values in ledger.events.columns().items()}
+    columns["kind"][-1] = EventKind.RESIZE
+    return _with_events(ledger, **columns)
+
+
+CORRUPTIONS = {
+    "an allocation is missing": lambda ledger: _dropped(ledger, EventKind.ALLOC),
+    "an allocation happens twice": lambda ledger: _twice(ledger, EventKind.ALLOC),
+    "a free happens twice": lambda ledger: _twice(ledger, EventKind.FREE),
+    "a free comes first": lambda ledger: _moved_first(ledger, EventKind.FREE),
+    "a free has a size": lambda ledger: _changed(ledger, "size", 1, EventKind.FREE),
+    "a resize comes first": lambda ledger: _moved_first(ledger, EventKind.RESIZE),
+    "a resize comes after the free": _resized_after_free,
+    "an entry is missing": lambda ledger: _dropped(ledger, EventKind.ENTER),
+    "an entry happens twice": lambda ledger: _twice(ledger, EventKind.ENTER),
+    "an exit happens twice": lambda ledger: _twice(ledger, EventKind.EXIT),
+    "an exit comes first": lambda ledger: _moved_first(ledger, EventKind.EXIT),
+    "a size is negative": lambda ledger: _changed(ledger, "size", -1, *EventKind),
+    "a block does not exist": lambda ledger: _changed(ledger, "subject", len(ledger.blocks), EventKind.ALLOC, EventKind.FREE),
+    "a block has a negative number": lambda ledger: _changed(ledger, "subject", -1, EventKind.ALLOC),
+    "a scope does not exist": lambda ledger: _changed(ledger, "subject", len(ledger.scopes), EventKind.ENTER, EventKind.EXIT),
+    "a scope is inside one that is over": _child_of_a_closed_scope,
+    "a scope is its own parent": lambda ledger: _own_parent(ledger, "scopes"),
+    "a module is its own parent": lambda ledger: _own_parent(ledger, "modules"),
+}
+
+
+A_LITTLE_OF_EVERYTHING = [Action(name, 0, 8, "x") for name in ("module", "alloc", "resize", "free", "enter", "exit", "enter")]
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
+@given(recording=recordings)
+@settings(max_examples=25)
+def test_check_notices_a_single_corruption(corrupt, recording: list[Action]):
+    broken = corrupt(play(recording + A_LITTLE_OF_EVERYTHING))
+    with pytest.raises(LedgerLawError, match="breaks its own laws") as caught:
+        broken.check()
+    assert caught.value.violations
