@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -56,7 +57,7 @@ class Listener:
         try:
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         except RuntimeWarning:  # warnings are errors here, but the run is not ours to end
-            print(message)
+            print(message, file=sys.stderr)
 
     def describe_failure(self, error: BaseException) -> str:
         return f"{type(self).__name__} failed and detached: {type(error).__name__}: {error}"

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from memfit.ledger import Category, LedgerBuilder
-from memfit.record.fsdp_private import sharded_parameters
+from memfit.record.fsdp_private import flat_handles, sharded_parameters
 from memfit.record.naming import ModuleNames
 from memfit.record.storages import PLAIN_TYPES, StorageRef, StorageTable, plain_tensors
 
@@ -39,6 +39,7 @@ class Roles:
         self._names = names
         self._adopt = adopt
         self._written: set[tuple[int, Category]] = set()
+        self._named: set[tuple[int, str]] = set()
         self._owners: dict[int, tuple[Category, int, str | None]] = {}
         """By a parameter's block: the role of its gradient, its module and its name."""
         self._parameters: dict[int, tuple[weakref.ref[torch.Tensor], Category, str | None]] = {}
@@ -63,6 +64,14 @@ class Roles:
         fact = (block, role)
         if fact not in self._written:
             self._written.add(fact)
+            if name is not None:
+                self._named.add((block, name))
+            self._builder.role(block, role, module, name)
+
+    def _write_tied(self, block: int, role: Category, module: int, name: str) -> None:
+        """A whole block that a second module knows by a name of its own: tied weights."""
+        if (block, name) not in self._named:
+            self._named.add((block, name))
             self._builder.role(block, role, module, name)
 
     # -- models --------------------------------------------------------------------------------------------------------------
@@ -70,6 +79,8 @@ class Roles:
     def learn_model(self, root: nn.Module) -> None:
         """Names the modules of a model, and finds its parameters, their gradients and its buffers."""
         prefix = self._names.name_tree(root)
+        for handle in flat_handles(root):
+            self._learn_flat(handle)
         sharded = {id(plain.untyped_storage()) for managed in sharded_parameters(root) for plain in plain_tensors(managed)}
         for name, parameter in root.named_parameters(remove_duplicate=False):
             full_name = self._names.parameter_name(root, prefix, name)
@@ -80,12 +91,23 @@ class Roles:
             module = self._names.number_for_path(full_name.rpartition(".")[0])
             self.assign(buffer, Category.BUFFER, module, full_name, before=True)
 
+    def _learn_flat(self, handle: Any) -> None:
+        """FSDP1 keeps a unit's parameters as views of one: the block belongs to the unit, not to the first of them."""
+        number = self._names.number(handle._fully_sharded_module)
+        unit = self._names.path(number) if number is not None else ""
+        for shard in (getattr(handle.flat_param, "_local_shard", None), handle.flat_param):
+            if shard is not None:
+                role = Category.SHARDED_PARAMETER if handle.uses_sharded_strategy else Category.PARAMETER
+                self.learn_parameter(shard, role, f"{unit}.flat_param" if unit else "flat_param")
+
     def learn_parameter(self, parameter: torch.Tensor, role: Category, name: str | None = None) -> None:
         module = self._names.number_for_path(name.rpartition(".")[0]) if name is not None else -1
         for plain in plain_tensors(parameter):
             ref = self._adopt(plain, True)
             if ref is not None:
                 self._write(ref.block, role, module, name)
+                if name is not None and plain.numel() * plain.element_size() == ref.size:
+                    self._write_tied(ref.block, role, module, name)
                 # The first to name a parameter knows best: an optimizer has no names to give.
                 self._owners.setdefault(ref.block, (GRADIENT_OF[role], module, name))
         if id(parameter) not in self._parameters:
@@ -116,7 +138,13 @@ class Roles:
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor | None) -> None:
         """Autograd accumulates this into ``parameter.grad``."""
-        self.assign(gradient, *self._owner_of(parameter))
+        if parameter is None or self._find_owner(parameter) is not None or not self._is_made_by_a_module(parameter):
+            self.assign(gradient, *self._owner_of(parameter))
+
+    def _is_made_by_a_module(self, leaf: torch.Tensor) -> bool:
+        """Reentrant checkpointing detaches activations and backpropagates to them as if they were leaves."""
+        refs = (self._table.find(plain.untyped_storage()) for plain in plain_tensors(leaf))
+        return any(ref is not None and ref.scope != -1 for ref in refs)
 
     def learn_gradients(self) -> None:
         """Looks at the ``.grad`` of every known parameter."""

@@ -14,7 +14,6 @@ import torch
 from memfit.ledger import LedgerBuilder
 from memfit.record.torch_private import FakeTensor, is_traceable_wrapper_subclass
 
-
 PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, FakeTensor))
 """Types whose own storage holds their bytes, if their layout is strided."""
 

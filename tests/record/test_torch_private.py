@@ -1,0 +1,120 @@
+"""Each private part of torch that the recorder leans on, exercised by name: a new torch breaks one of these, not a user's run."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memfit.errors import UnsupportedTorchError
+from memfit.record import torch_private
+
+
+def test_graph_task_id_and_current_node():
+    seen = []
+    x = torch.ones(1, requires_grad=True)
+    y = x.sin()
+    y.register_hook(lambda g: seen.append((torch_private.graph_task_id(), torch_private.current_node())))
+    y.backward()
+    assert torch_private.graph_task_id() == -1
+    assert seen[0][0] >= 0
+    assert type(seen[0][1]).__name__ == "SinBackward0"
+
+
+def test_sequence_numbers_bracket_the_nodes_made_between():
+    x = torch.ones(1, requires_grad=True)
+    before = torch_private.next_sequence_nr()
+    y = x.sin()
+    after = torch_private.next_sequence_nr()
+    assert before <= y.grad_fn._sequence_nr() < after
+    assert y.grad_fn.next_functions[0][0]._sequence_nr() == torch_private.LEAF_SEQUENCE_NR
+
+
+def test_custom_functions_have_sequence_numbers():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(torch_private.current_node()._sequence_nr())
+            return gradient * 2
+
+    seen = []
+    before = torch_private.next_sequence_nr()
+    Double.apply(torch.ones(1, requires_grad=True)).backward()
+    assert before <= seen[0] < torch_private.next_sequence_nr()
+
+
+class Adds(TorchDispatchMode):
+    """Collects, for each sum of gradients, who issued it and whether the engine alone holds the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.add.Tensor and torch_private.graph_task_id() != -1:
+            self.look(args)
+        return func(*args, **(kwargs or {}))
+
+    def look(self, args):
+        self.seen.append((torch_private.called_by_the_engine(frames_above=3), torch_private.held_by_the_engine_alone(args[0])))
+
+
+def test_sums_of_gradients_by_the_engine():
+    torch_private.calibrate()
+    x = torch.ones(4, requires_grad=True)
+    with Adds() as adds:
+        (x.relu() + x.sigmoid()).sum().backward()
+    assert adds.seen == [(True, True)]
+
+
+def test_a_gradient_handed_out_twice_is_not_the_engines_alone():
+    x = torch.ones(4, requires_grad=True)
+    h = x.sin()
+    with Adds() as adds:
+        (h + h).sin().sum().backward()
+    assert adds.seen == [(True, False)]
+
+
+def test_sums_in_a_python_backward_are_not_the_engines():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient + gradient
+
+    with Adds() as adds:
+        Twice.apply(torch.ones(4, requires_grad=True)).sum().backward()
+    assert [by_engine for by_engine, _ in adds.seen] == [False]
+
+
+def test_dispatch_modes_are_thread_local():
+    assert torch_private.num_dispatch_modes() == 0
+    with Adds():
+        assert torch_private.num_dispatch_modes() == 1
+
+
+def test_a_missing_part_is_named():
+    with pytest.raises(UnsupportedTorchError, match=r"torch\._C\._no_such_thing") as caught:
+        torch_private._need(torch._C, "_no_such_thing")
+    assert torch.__version__ in str(caught.value)
+
+
+def test_the_places_that_are_patched_exist():
+    from torch.distributed.fsdp import _runtime_utils
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    for name in ("pre_forward", "post_forward", "pre_backward", "post_backward", "wait_for_unshard"):
+        assert callable(getattr(FSDPParamGroup, name))
+    for name in ("_unshard", "_reshard", "_reduce_grad"):
+        assert callable(getattr(_runtime_utils, name))
+    assert callable(ShardingPropagator._propagate_tensor_meta_non_cached)
