@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -50,8 +51,8 @@ class CollectiveCounter(TorchDispatchMode):
         self.counts = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(kind not in (torch.Tensor, nn.Parameter) for kind in types):
-            return NotImplemented  # DTensor and its kin issue their own
+        if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
+            return NotImplemented  # they issue their own
         if func.namespace in ("c10d", "_c10d_functional"):
             self.counts[str(func)] += 1
         return func(*args, **(kwargs or {}))
