@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memfit.analysis import Report, build_report
     from memfit.ledger import Category, Ledger, Phase
     from memfit.record import Tracker, track
+    from memfit.units import format_bytes, parse_bytes
 
 _HOMES = {
     "Category": "memfit.ledger",
@@ -28,10 +29,23 @@ _HOMES = {
     "Report": "memfit.analysis",
     "Tracker": "memfit.record",
     "build_report": "memfit.analysis",
+    "format_bytes": "memfit.units",
+    "parse_bytes": "memfit.units",
     "track": "memfit.record",
 }
 
-__all__ = ["Category", "Ledger", "Phase", "Report", "Tracker", "__version__", "build_report", "track"]
+__all__ = [
+    "Category",
+    "Ledger",
+    "Phase",
+    "Report",
+    "Tracker",
+    "__version__",
+    "build_report",
+    "format_bytes",
+    "parse_bytes",
+    "track",
+]
 
 
 def __getattr__(name: str) -> Any:

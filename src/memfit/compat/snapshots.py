@@ -32,6 +32,12 @@ class ModuleMemStats:
     def add(self, state: State, snapshot: Snapshot) -> None:
         self.snapshots.setdefault(state, []).append(snapshot)
 
+    def sort(self) -> None:
+        """Puts the snapshots in the order of their states."""
+        self.snapshots = {
+            state: self.snapshots[state] for kind in {type(state) for state in self.snapshots} for state in kind if state in self.snapshots
+        }
+
 
 class Translation:
     """From a ledger's categories to a tracker's."""

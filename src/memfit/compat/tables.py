@@ -12,11 +12,12 @@ _UNIT_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def print_snapshot(snapshot: Snapshot, units: str, tabulate: bool) -> None:
-    divisor = _divisor(units)
-    shown = {device: sizes for device, sizes in snapshot.items() if _scaled(sizes[TOTAL], divisor) > 0}
     if not snapshot:
         print("No memory tracked.")
-    elif tabulate:
+        return
+    divisor = _divisor(units)
+    shown = {device: sizes for device, sizes in snapshot.items() if _scaled(sizes[TOTAL], divisor) > 0}
+    if tabulate:
         headers = ["Device", *(_word(key) for key in next(iter(snapshot.values())))]
         rows = [[str(device), *(f"{_scaled(v, divisor)} {units}" for v in sizes.values())] for device, sizes in shown.items()]
         _print_table(rows, headers)

@@ -157,8 +157,10 @@ def _patch_fsdp2(groups: Any) -> None:
 
 def _fsdp2_call(phase: Phase, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+        # Before a forward, FSDP names the module: a grouped unit runs this for each of its own.
+        modules = args[:1] if phase is Phase.FSDP_PRE_FORWARD and args else group.modules
         return _in_fsdp_phase(
-            phase, group.modules, lambda: original(group, *args, **kwargs), functools.partial(_learn_shards, group)
+            phase, modules, lambda: original(group, *args, **kwargs), functools.partial(_learn_shards, group)
         )
 
     return call

@@ -7,6 +7,7 @@ pass run (and whose), does this operator make new tensors at all, and is the sto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from memfit.record.storages import PLAIN_TYPES, StorageRef, StorageTable, plain_
 from memfit.record.torch_private import (
     LEAF_SEQUENCE_NR,
     FakeTensor,
+    call_after_backward,
     called_by_the_engine,
     current_node,
     graph_task_id,
@@ -136,9 +138,18 @@ class Recorder(Listener, TorchDispatchMode):
         if task != -1 and (not self._passes or self._passes[-1].task != task):
             self._passes.append(BackwardPass(task, self.scopes, self._calls.latest, self._pinned))
             self._pinned = 0
+            call_after_backward(partial(self._end_pass, task))
         self._task = task
         if task == -1:
             self.roles.learn_gradients()
+
+    def _end_pass(self, task: int) -> None:
+        """The engine is done with a pass: what dies from here on did not die in backward."""
+        if self._task == task and self._passes and not self.failed:
+            try:
+                self._switch_pass(self._passes[-2].task if len(self._passes) > 1 else -1)
+            except Exception as error:
+                self.fail(error)
 
     def _plan(self, func: Any) -> Plan | None:
         """What an operator's outputs need, from its schema."""
@@ -147,7 +158,7 @@ class Recorder(Listener, TorchDispatchMode):
         if func in (aten.detach.default, aten.clone.default):
             return self._on_detach_or_clone
         schema = getattr(func, "_schema", None)
-        if schema is None:  # a higher-order operator
+        if schema is None or func is aten.lift_fresh.default:  # a higher-order operator; what torch.tensor(...) made out of our sight
             return self._on_new
         if func.namespace == "c10d":
             return self._on_collective
@@ -256,7 +267,7 @@ class Recorder(Listener, TorchDispatchMode):
 
     def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         task = graph_task_id()
-        if task != self._task:
+        if task != -1 or self._task != -1:  # a recomputation belongs to the module whose node asks for it
             self._follow_backward(task)
         if not self._calls and task == -1:
             self._enter_root(module, (args, kwargs))

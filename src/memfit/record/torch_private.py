@@ -57,6 +57,12 @@ def raw_stream_getter(device: torch.device) -> Callable[[], int] | None:
     return lambda: int(get_raw_stream(index))
 
 
+def call_after_backward(function: Callable[[], None]) -> None:
+    """Has the engine call ``function`` when the pass that runs in this thread is over, after what FSDP, DDP and others asked for."""
+    queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
+    queue(lambda: queue(function))
+
+
 def called_by_the_engine(frames_above: int) -> bool:
     """Was the operator issued by the autograd engine itself, rather than by Python code that it called?
 
@@ -108,6 +114,7 @@ __all__ = [
     "LEAF_SEQUENCE_NR",
     "FakeTensor",
     "calibrate",
+    "call_after_backward",
     "called_by_the_engine",
     "current_node",
     "graph_task_id",
