@@ -4,8 +4,9 @@ Each workload is a function device -> Run(model, optimizer, step) where step(mar
 step and calls mark("forward"/"backward"/"step"/"zero") between its phases. Nothing here knows a tracker.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -164,7 +165,7 @@ def fsdp2(
 ):
     def build(device):
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, OffloadPolicy
+        from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
         dm = init_device_mesh(torch.device(device).type, mesh or (world,), mesh_dim_names=("dp",) if not mesh else ("rep", "dp"))
         with torch.device("meta"):
@@ -218,6 +219,7 @@ def fsdp1(
 ):
     def build(device):
         import functools
+
         from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
         from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 

@@ -1,7 +1,7 @@
 """Track three training steps of a small transformer, on whatever device there is, and look at where the memory went.
 
-    python examples/track_training.py        # writes run.memfit
-    memfit show run.memfit
+python examples/track_training.py        # writes run.memfit
+memfit show run.memfit
 """
 
 import torch

@@ -76,7 +76,7 @@ MAY_IMPORT = {
     "allocator": LEDGER,
     "analysis": LEDGER,
     "testing": LEDGER,
-    "record": LEDGER,
+    "record": LEDGER | {"allocator"},
     "views": LEDGER | {"allocator", "analysis"},
     "compat": LEDGER | {"allocator", "analysis", "record"},
     "cli": EVERYTHING,

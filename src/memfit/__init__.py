@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from memfit.analysis import Report, build_report
     from memfit.ledger import Category, Ledger, Phase
+    from memfit.prediction import Prediction, predict
     from memfit.record import Tracker, track
     from memfit.units import format_bytes, parse_bytes
 
@@ -26,11 +27,13 @@ _HOMES = {
     "Category": "memfit.ledger",
     "Ledger": "memfit.ledger",
     "Phase": "memfit.ledger",
+    "Prediction": "memfit.prediction",
     "Report": "memfit.analysis",
     "Tracker": "memfit.record",
     "build_report": "memfit.analysis",
     "format_bytes": "memfit.units",
     "parse_bytes": "memfit.units",
+    "predict": "memfit.prediction",
     "track": "memfit.record",
 }
 
@@ -38,12 +41,14 @@ __all__ = [
     "Category",
     "Ledger",
     "Phase",
+    "Prediction",
     "Report",
     "Tracker",
     "__version__",
     "build_report",
     "format_bytes",
     "parse_bytes",
+    "predict",
     "track",
 ]
 

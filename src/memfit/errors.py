@@ -7,6 +7,9 @@
     ├── LedgerError                         a ledger that cannot be used
     │   ├── LedgerFormatError               the file is not a ledger, is damaged, or is newer than this memfit
     │   └── LedgerLawError                  the events contradict each other
+    ├── PredictionError                     a run that could not be predicted
+    │   ├── NoGpuWorkError                  it never put anything on the GPU
+    │   └── StepFailedError                 the user's own code raised
     ├── TraceError                          a recording of an allocator that cannot be used
     └── UnsupportedTorchError               a private part of torch is not where this version of memfit knows it
 
@@ -48,6 +51,30 @@ class LedgerLawError(LedgerError):
             "the ledger breaks its own laws: " + "; ".join(violations) + ". Record the run again; if it happens again, report it."
         )
         self.violations = violations
+
+
+class PredictionError(MemfitError):
+    """A run that could not be predicted."""
+
+
+class NoGpuWorkError(PredictionError):
+    """The run never put anything on the GPU, so there is nothing to predict."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(f"nothing was put on {device}: move the model and its inputs there with .to('cuda'), as on a real GPU")
+        self.device = device
+
+
+class StepFailedError(PredictionError):
+    """The user's own code raised; the message shows its traceback first."""
+
+    def __init__(self, what: str, error: BaseException, users_traceback: str) -> None:
+        super().__init__(
+            f"{what} failed.\n\n{users_traceback}\nIf this code runs on a real GPU, memfit's phantom GPU is at fault: please report it."
+        )
+        self.what = what
+        self.error = error
+        self.users_traceback = users_traceback
 
 
 class TraceError(MemfitError):

@@ -12,6 +12,7 @@ from memfit.cli import COMMANDS, build_parser, main
 SURFACE = {
     "memfit": ["--help", "--version", "-h", "COMMAND"],
     "memfit show": ["--help", "--json", "-h", "FILE"],
+    "memfit fit": ["--alloc-conf", "--gpu", "--help", "--json", "--process-groups", "--torch-version", "-h", "FILE"],
 }
 
 

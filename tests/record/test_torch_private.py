@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.errors import UnsupportedTorchError
@@ -43,6 +44,30 @@ def test_custom_functions_have_sequence_numbers():
     before = torch_private.next_sequence_nr()
     Double.apply(torch.ones(1, requires_grad=True)).backward()
     assert before <= seen[0] < torch_private.next_sequence_nr()
+
+
+def test_a_call_after_backward_comes_after_those_that_others_asked_for():
+    calls, task = [], []
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+
+    def ask(gradient):
+        torch_private.call_after_backward(lambda: calls.append("ours"))
+        queue(lambda: calls.append("theirs"))
+        task.append(torch_private.graph_task_id())
+
+    x = torch.ones(1, requires_grad=True)
+    y = x.sin()
+    y.register_hook(ask)
+    y.backward()
+    assert calls == ["theirs", "ours"]
+    assert task != [-1]
+
+
+def test_fake_tensors_ask_their_implementations(monkeypatch):
+    item = torch.ops.aten._local_scalar_dense.default
+    monkeypatch.setitem(torch_private.fake_implementations, item, lambda mode, op, tensor: 42)
+    with FakeTensorMode():
+        assert (torch.ones(1) + 1).item() == 42
 
 
 class Adds(TorchDispatchMode):

@@ -382,6 +382,19 @@ def test_fake_cuda_tensors_count_in_units_of_512():
     assert tensor.shape == (3,)
 
 
+def test_a_tracked_run_is_judged():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(), memfit.track() as tracker:
+        tensors = [torch.empty(6 * 2**30, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    assert len(tensors) == 3
+    assert tracker.fit(gpu="A10").fits
+    verdict = tracker.fit(gpu="T4", torch_version="2.11")
+    assert (verdict.peak_allocated, verdict.fits) == (18 * 2**30, False)
+    with pytest.raises(ConfigError, match="H100-80GB"):
+        tracker.fit(gpu="H1000")
+
+
 def test_tensors_without_memory():
     with memfit.track() as tracker:
         model = nn.Linear(8, 8, device="meta")

@@ -12,6 +12,7 @@
     mem_tracker.py   MemTracker: memfit.track and the three above
     fsdp_tracker.py  FSDPMemTracker: the same with FSDP's words
     mod_tracker.py   ModTracker: which modules run, and nothing about memory
+    fake_values.py   what only data can tell, assumed on fake tensors
 
 No accounting happens here: every figure is a question to the ledger.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -11,11 +12,13 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from memfit.analysis import ScopeSnapshots, take_snapshots
-from memfit.compat.snapshots import ModuleMemStats, Snapshot, Translation, event_at, stats_over_devices
+from memfit.analysis import take_snapshots
+from memfit.compat.fake_values import assume_values, stop_assuming_values
+from memfit.compat.snapshots import ModuleMemStats, Moment, Snapshot, Translation, event_at, stats_over_devices
 from memfit.compat.tables import natural_order, print_snapshot, print_states
-from memfit.compat.words import MEM_REF_TYPES, TOTAL, ModState, State
+from memfit.compat.words import MEM_REF_TYPES, ModState, State
 from memfit.ledger import Ledger, Phase
+from memfit.ledger.schema import Array
 from memfit.record import Tracker
 
 
@@ -83,24 +86,21 @@ class MemTracker:
 
     def _module_stats(self, ledger: Ledger) -> dict[int, ModuleMemStats]:
         stats = dict(stats_over_devices(ledger))
-        for taken in self._recent_snapshots(ledger):
-            self._add_states(stats[taken.module], taken)
+        for moment in sorted(self._moments(ledger), key=lambda moment: moment.event):
+            stats[moment.module].add(moment.state, self._translation.snapshot(moment.snapshot))
         return {module: entry for module, entry in stats.items() if entry.snapshots}
 
-    def _recent_snapshots(self, ledger: Ledger) -> list[ScopeSnapshots]:
-        wanted = (ledger.scopes.module >= 0) & (ledger.scope_enter > self._first_recent_event(ledger))
-        return take_snapshots(ledger, np.flatnonzero(wanted))
+    def _moments(self, ledger: Ledger) -> Iterator[Moment]:
+        recent = ledger.scope_enter > self._first_recent_event(ledger)
+        for taken in take_snapshots(ledger, np.flatnonzero((ledger.scopes.module >= 0) & recent & ~_inside_a_wrapper(ledger))):
+            begin, end = int(ledger.scope_enter[taken.scope]), int(ledger.scope_exit[taken.scope])
+            states = self._states.get(taken.phase, (None, None, None))
+            for event, state, snapshot in zip((begin, begin, end), states, (taken.peak, taken.enter, taken.exit), strict=True):
+                if state is not None and snapshot is not None:
+                    yield Moment(event=event, module=taken.module, state=state, snapshot=snapshot)
 
     def _first_recent_event(self, ledger: Ledger) -> int:
         return event_at(ledger, self._since_ns) if self._since_ns else -1
-
-    def _add_states(self, stats: ModuleMemStats, taken: ScopeSnapshots) -> None:
-        states = self._states.get(taken.phase, (None, None, None))
-        for state, snapshot in zip(states, (taken.peak, taken.enter, taken.exit), strict=True):
-            if state is not None and snapshot is not None:
-                stats.add(state, self._translation.snapshot(snapshot))
-        if states[0] is not None:
-            stats.local_peak = {device: sizes[TOTAL] for device, sizes in stats.snapshots[states[0]][-1].items()}
 
     def reset_mod_stats(self) -> None:
         """Starts the statistics and the peak anew; what is in use stays known."""
@@ -124,7 +124,16 @@ class MemTracker:
 
     def __enter__(self) -> Self:
         self._tracker.__enter__()
+        assume_values()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        stop_assuming_values()
         self._tracker.__exit__(kind, error, trace)
+
+
+def _inside_a_wrapper(ledger: Ledger) -> Array:
+    """Per scope: is it inside a wrapper's (FSDP, DDP, checkpoint wrappers)? Both have one name, and the outer scope has it all."""
+    module, phase, parent = ledger.scopes.module, ledger.scopes.phase, ledger.scopes.parent
+    inside: Array = (parent >= 0) & (module[parent] == module) & (phase[parent] == phase)
+    return inside

@@ -40,7 +40,7 @@ class ModTracker(Listener):
         self._backward_table = self._calls.latest
         self._pass = -1
         self._in_hook_of: set[str] = set()
-        self._late_hooks: list[Callable[[], None]] = []
+        self._late_hooks: list[tuple[Chain, Callable[[], None]]] = []
         self._hooks: dict[str, Callable[..., Any] | None] = {}
         self._depth = 0
 
@@ -88,13 +88,19 @@ class ModTracker(Listener):
         assert number is not None
         self._num_calls += 1
         self._calls.enter(id(module), self._num_calls, number, 0)
-        self._call_hook("pre_fw", module, args)
+        try:
+            self._call_hook("pre_fw", module, args)
+        except BaseException:
+            self._calls.exit(id(module))  # the module itself will not run
+            raise
         if not self.is_bw and not self._hook_gradients("post_bw", module, (args, kwargs), "all"):
-            self._late_hooks.append(self._backward_hook("post_bw", module))
+            self._hook_end_of_backward("post_bw", module)
 
     def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
-        self._call_hook("post_fw", module, args, result)
-        self._calls.exit(id(module))
+        try:
+            self._call_hook("post_fw", module, args, result)
+        finally:
+            self._calls.exit(id(module))
         if not self.is_bw:
             self._hook_gradients("pre_bw", module, result, "any")
 
@@ -110,9 +116,14 @@ class ModTracker(Listener):
     def _hook_gradients(self, name: str, module: nn.Module, value: Any, mode: Any) -> bool:
         """Calls the user's hook when gradients reach these tensors; false where none ever will."""
         tensors = [tensor for tensor in tensors_in(value) if tensor.requires_grad]
-        if tensors and self._hooks.get(name) is not None:
+        if tensors and (self._hooks.get(name) is not None or self._late_hooks):
             register_multi_grad_hook(tensors, self._backward_hook(name, module), mode=mode)
         return bool(tensors)
+
+    def _hook_end_of_backward(self, name: str, module: nn.Module) -> None:
+        """A module none of whose inputs needs a gradient is done when backward is; the innermost first."""
+        if self._hooks.get(name) is not None and torch.is_grad_enabled():
+            self._late_hooks.append((self._calls.chain, self._backward_hook(name, module)))
 
     def _backward_hook(self, name: str, module: nn.Module) -> Callable[..., None]:
         reference, module_name = weakref.ref(module), self.get_known_fqn(module)
@@ -131,12 +142,12 @@ class ModTracker(Listener):
         return hook
 
     def _run_late_hooks_after_backward(self) -> None:
-        """A module none of whose inputs needs a gradient is done when backward is; the innermost first."""
         late, self._late_hooks = self._late_hooks, []
         if late and self.is_bw:
 
             def run() -> None:
-                for hook in reversed(late):
+                for chain, hook in reversed(late):
+                    self._pass, self._backward_chain = graph_task_id(), chain
                     hook()
 
             torch.autograd.Variable._execution_engine.queue_callback(run)

@@ -17,6 +17,17 @@ from memfit.ledger import Category, Ledger
 Snapshot = dict[torch.device, dict[str, int]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A state that a module was in."""
+
+    event: int
+    """When it was entered; a peak is listed with the beginning of what it is the peak of."""
+    module: int
+    state: State
+    snapshot: LedgerSnapshot
+
+
 @dataclass
 class ModuleMemStats:
     """A module's statistics, with the attributes that PyTorch's have."""
@@ -31,12 +42,8 @@ class ModuleMemStats:
 
     def add(self, state: State, snapshot: Snapshot) -> None:
         self.snapshots.setdefault(state, []).append(snapshot)
-
-    def sort(self) -> None:
-        """Puts the snapshots in the order of their states."""
-        self.snapshots = {
-            state: self.snapshots[state] for kind in {type(state) for state in self.snapshots} for state in kind if state in self.snapshots
-        }
+        if state.is_peak:
+            self.local_peak = {device: sizes[TOTAL] for device, sizes in snapshot.items()}
 
 
 class Translation:

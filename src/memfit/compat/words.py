@@ -19,6 +19,11 @@ class RefType(str, Enum):
 class State(str, Enum):
     """When a snapshot of a module was taken."""
 
+    @property
+    def is_peak(self) -> bool:
+        """Was it taken at the highest moment, rather than at a certain one?"""
+        return self.name.startswith("PEAK")
+
 
 class MemRefType(RefType):
     PARAM = "Parameter"
@@ -45,33 +50,29 @@ class FSDPRefType(RefType):
 
 
 class ModState(State):
-    """In the order in which a module's snapshots are listed."""
-
-    PEAK_FW = "Peak-Forward"
     PRE_FW = "Pre-Forward"
     POST_FW = "Post-Forward"
-    PEAK_BW = "Peak-Backward"
+    PEAK_FW = "Peak-Forward"
     PRE_BW = "Pre-Backward"
     PRE_FW_AC = "Pre-Forward-AC"
     POST_FW_AC = "Post-Forward-AC"
     POST_BW = "Post-Backward"
+    PEAK_BW = "Peak-Backward"
 
 
 class FSDPModState(State):
-    """In the order in which a unit's snapshots are listed."""
-
-    PEAK_FW = "Peak Forward"
     BEF_PRE_FW = "Before Pre-Forward"
     AFT_PRE_FW = "After Pre-Forward"
     BEF_POST_FW = "Before Post-Forward"
     AFT_POST_FW = "After Post-Forward"
-    PEAK_BW = "Peak Backward"
     BEF_PRE_BW = "Before Pre-Backward"
     AFT_PRE_BW = "After Pre-Backward"
-    PRE_FW_AC = "Pre-Forward AC"
-    POST_FW_AC = "Post-Forward AC"
     BEF_POST_BW = "Before Post-Backward"
     AFT_POST_BW = "After Post-Backward"
+    PRE_FW_AC = "Pre-Forward AC"
+    POST_FW_AC = "Post-Forward AC"
+    PEAK_FW = "Peak Forward"
+    PEAK_BW = "Peak Backward"
 
 
 MEM_REF_TYPES: dict[Category, RefType] = {

@@ -159,9 +159,7 @@ def _fsdp2_call(phase: Phase, original: Callable[..., Any]) -> Callable[..., Any
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
         # Before a forward, FSDP names the module: a grouped unit runs this for each of its own.
         modules = args[:1] if phase is Phase.FSDP_PRE_FORWARD and args else group.modules
-        return _in_fsdp_phase(
-            phase, modules, lambda: original(group, *args, **kwargs), functools.partial(_learn_shards, group)
-        )
+        return _in_fsdp_phase(phase, modules, lambda: original(group, *args, **kwargs), functools.partial(_learn_shards, group))
 
     return call
 

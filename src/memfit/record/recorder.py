@@ -158,8 +158,8 @@ class Recorder(Listener, TorchDispatchMode):
         if func in (aten.detach.default, aten.clone.default):
             return self._on_detach_or_clone
         schema = getattr(func, "_schema", None)
-        if schema is None or func is aten.lift_fresh.default:  # a higher-order operator; what torch.tensor(...) made out of our sight
-            return self._on_new
+        if schema is None or func is aten.lift_fresh.default:
+            return self._on_new  # a higher-order operator; or torch.tensor(...), whose storage was made out of sight
         if func.namespace == "c10d":
             return self._on_collective
         if schema.name == "_c10d_functional::wait_tensor":

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -39,6 +40,9 @@ num_dispatch_modes: Callable[[], int] = _need(torch._C, "_len_torch_dispatch_sta
 storage_use_count: Callable[[int], int] = _need(torch._C, "_storage_Use_Count")
 run_backward_code = _need(_need(torch.autograd.graph, "_engine_run_backward"), "__code__")
 
+fake_implementations: dict[Any, Callable[..., Any]] = _need(fake_impls, "op_implementations_dict")
+"""By operator: how fake tensors answer it, where they do not ask its meta kernel."""
+
 LEAF_SEQUENCE_NR = 2**64 - 1
 """What gradient accumulation nodes answer as their sequence number."""
 
@@ -58,7 +62,7 @@ def raw_stream_getter(device: torch.device) -> Callable[[], int] | None:
 
 
 def call_after_backward(function: Callable[[], None]) -> None:
-    """Has the engine call ``function`` when the pass that runs in this thread is over, after what FSDP, DDP and others asked for."""
+    """Has the engine call ``function`` when this thread's pass is over, after what FSDP, DDP and others asked for."""
     queue: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
     queue(lambda: queue(function))
 
@@ -117,6 +121,7 @@ __all__ = [
     "call_after_backward",
     "called_by_the_engine",
     "current_node",
+    "fake_implementations",
     "graph_task_id",
     "held_by_the_engine_alone",
     "is_traceable_wrapper_subclass",

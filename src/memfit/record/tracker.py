@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 import memfit
+from memfit.allocator import Verdict, judge, parse_alloc_conf, requests_from_ledger
 from memfit.errors import ConfigError
+from memfit.hardware import find_gpu
 from memfit.ledger import Category, Ledger, LedgerBuilder, RunInfo
 from memfit.ledger.storage import Journal
 from memfit.record import patches
@@ -70,6 +72,11 @@ class Tracker:
             return self._ledger
         self._recorder.catch_up()
         return self._builder.build()
+
+    def fit(self, gpu: str, alloc_conf: str = "", torch_version: str | None = None) -> Verdict:
+        """Would this run fit on that GPU? ``torch_version`` is the allocator's, by default that of the recorded run."""
+        version = torch_version or self.ledger.info.versions["torch"]
+        return judge(requests_from_ledger(self.ledger), find_gpu(gpu), parse_alloc_conf(alloc_conf, version))
 
     def modules(self) -> Iterator[tuple[nn.Module, int]]:
         """The modules that were seen and still exist, each with its number in the ledger."""

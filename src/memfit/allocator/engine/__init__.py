@@ -1,0 +1,30 @@
+"""The allocator itself, twice: readable in Python, fast in C.
+
+::
+
+    Requests ──> Prepared ──┬─> native.py ─> csrc/    when the package was built with a C compiler
+             (settings)     └─> python.py             everywhere else
+                                     │
+                                     └─> Outcome: the size of each block, what became of segments, where it ran out
+
+    rules.py       what an engine must know: limits, thresholds, tie-breaks, as plain numbers
+    prepared.py    requests with their sizes rounded and their free lists found
+    blocks.py      blocks, their chains, and the free lists they wait in
+    allocator.py   one allocation or free at a time
+    expandable.py  segments that grow page by page
+    python.py      a whole run, in Python
+    native.py      a whole run, in C
+    running.py     chooses one of the two
+    compiling.py   makes the library of csrc/, when the package is built
+
+``allocator.py`` and its neighbours are the description; ``csrc/`` follows them function by function, and a property test holds the
+two equal.
+"""
+
+from memfit.allocator.engine.allocator import CachingAllocator
+from memfit.allocator.engine.outcome import Outcome, SegmentChange
+from memfit.allocator.engine.prepared import Prepared, prepare
+from memfit.allocator.engine.rules import NO_LIMIT, Rules
+from memfit.allocator.engine.running import run
+
+__all__ = ["NO_LIMIT", "CachingAllocator", "Outcome", "Prepared", "Rules", "SegmentChange", "prepare", "run"]

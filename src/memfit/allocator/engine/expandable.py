@@ -1,0 +1,124 @@
+"""Expandable segments: one address range a free list, with memory mapped behind it page by page.
+
+::
+
+    range   [ in use | free | in use |      unmapped      ]
+    pages   |    20 MiB    |    20 MiB    |
+
+A request takes a hole that holds it; failing that, the first stretch of free and unmapped space that is long enough gets the
+pages it lacks, so that large blocks lie back to back. Giving back unmaps the pages that lie wholly in free blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memfit.allocator.engine.blocks import FREE, UNMAPPED, Block, FreeList
+from memfit.allocator.engine.outcome import SegmentChange
+
+if TYPE_CHECKING:
+    from memfit.allocator.engine.allocator import CachingAllocator
+
+_MAP, _UNMAP = int(SegmentChange.MAP), int(SegmentChange.UNMAP)
+
+
+def prefer_holes(home: FreeList, index: int) -> int:
+    """The best fit when a block that can grow into unmapped space counts as large as it could become."""
+    blocks = home.blocks
+    while (
+        index + 1 < len(blocks)
+        and blocks[index].segment.expandable
+        and _potential_size(blocks[index + 1]) < _potential_size(blocks[index])
+    ):
+        index += 1
+    return index
+
+
+def grow(allocator: CachingAllocator, home: FreeList, size: int) -> Block | None:
+    """A free block of at least ``size`` bytes, taken off its list, with memory mapped behind it; ``None`` if there is none left."""
+    block = _find_room(allocator, home, size)
+    if block.state == UNMAPPED and not _map(allocator, block, min(block.size, size)):
+        return None
+    while block.size < size:
+        unmapped = block.following
+        assert unmapped is not None
+        if not _map(allocator, unmapped, min(size - block.size, unmapped.size)):
+            return None
+        block = unmapped
+    home.remove(block)
+    return block
+
+
+def unmap(allocator: CachingAllocator, block: Block) -> None:
+    """Gives back the pages that lie wholly inside a free block; what is left of it stays free."""
+    home, page, base = block.home, _page(allocator, block.home), block.segment.address
+    end = block.address + block.size
+    first_page = base - (base - block.address) // page * page
+    last_page = base + (end - base) // page * page
+    if first_page >= last_page:
+        return
+    home.remove(block)
+    if block.address < first_page:
+        front = Block(home, block.segment, allocator.next_block(), block.address, first_page - block.address)
+        front.link(block.previous, block)
+        home.put(front, allocator.num_lookups)
+    if last_page < end:
+        rest = Block(home, block.segment, allocator.next_block(), last_page, end - last_page)
+        rest.link(block, block.following)
+        home.put(rest, allocator.num_lookups)
+    block.address, block.size = first_page, last_page - first_page
+    allocator.reserved -= block.size
+    allocator.log(_UNMAP, block)
+    for neighbour in (block.previous, block.following):
+        if neighbour is not None and neighbour.state == UNMAPPED:
+            home.remove_unmapped(neighbour)
+            block.swallow(neighbour)
+    home.put_unmapped(block)
+
+
+def _find_room(allocator: CachingAllocator, home: FreeList, size: int) -> Block:
+    """The start of the first stretch of free and unmapped blocks with room for ``size`` bytes, in a new range if need be."""
+    for block in home.unmapped:
+        before = block.previous
+        start = before if before is not None and before.state == FREE else block
+        if _has_room(start, size):
+            return start
+    page = _page(allocator, home)
+    block = allocator.open_segment(home, -(-allocator.rules.range_bytes // page) * page, expandable=True)
+    home.put_unmapped(block)
+    return block
+
+
+def _has_room(block: Block | None, size: int) -> bool:
+    room = 0
+    while room < size and block is not None and block.state in (FREE, UNMAPPED):
+        room += block.size
+        block = block.following
+    return room >= size
+
+
+def _map(allocator: CachingAllocator, block: Block, size: int) -> bool:
+    """Maps the first pages of an unmapped block, enough for ``size`` bytes, and merges them with free neighbours."""
+    home, page = block.home, _page(allocator, block.home)
+    mapped = -(-size // page) * page
+    if allocator.reserved + mapped > allocator.rules.capacity:
+        return False
+    home.remove_unmapped(block)
+    if mapped < block.size:
+        rest = Block(home, block.segment, allocator.next_block(), block.address + mapped, block.size - mapped)
+        rest.link(block, block.following)
+        home.put_unmapped(rest)
+        block.size = mapped
+    allocator.reserved += mapped
+    allocator.log(_MAP, block)
+    allocator.free(block)
+    return True
+
+
+def _potential_size(block: Block) -> int:
+    following = block.following
+    return block.size + (following.size if following is not None and following.state == UNMAPPED else 0)
+
+
+def _page(allocator: CachingAllocator, home: FreeList) -> int:
+    return allocator.rules.small_page if home.small else allocator.rules.large_page

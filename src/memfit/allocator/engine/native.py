@@ -1,0 +1,108 @@
+"""A whole run, in C, through ctypes: the library knows nothing of Python, so one serves every version of it."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from memfit.allocator.engine.compiling import LIBRARY, compile_engine, in_checkout, source_digest
+from memfit.allocator.engine.outcome import Outcome
+from memfit.allocator.engine.prepared import Prepared
+from memfit.allocator.engine.rules import Rules
+from memfit.ledger.schema import Array
+
+_NUMBER = ctypes.c_int64
+_NUMBERS = ctypes.POINTER(_NUMBER)
+
+
+class _Rules(ctypes.Structure):
+    _fields_ = [(field.name, _NUMBER) for field in fields(Rules)]
+
+
+class _Requests(ctypes.Structure):
+    _fields_ = [
+        *((name, _NUMBER) for name in ("num_requests", "num_blocks", "num_free_lists", "top_address")),
+        ("kind", ctypes.POINTER(ctypes.c_uint8)),
+        *((name, _NUMBERS) for name in ("block", "size", "segment", "address", "free_list", "free_list_small", "free_list_pool")),
+    ]
+
+
+class _Outcome(ctypes.Structure):
+    _fields_ = [
+        *((name, _NUMBERS) for name in ("block_bytes", "completed", "num_inactive", "segment_log")),
+        *((name, _NUMBER) for name in ("num_log_rows", "num_done")),
+        *((name, _NUMBER) for name in ("num_alloc_retries", "num_sync_all_streams", "num_oom_rejections")),
+    ]
+
+
+def load(path: Path) -> ctypes.CDLL | None:
+    """A compiled engine; ``None`` where there is none, or it was made from another version of the source."""
+    try:
+        engine = ctypes.CDLL(str(path))
+        engine.memfit_source.restype = ctypes.c_char_p
+        if engine.memfit_source().decode() != source_digest():
+            return None
+    except (OSError, AttributeError):
+        return None
+    engine.memfit_run.argtypes = [ctypes.POINTER(_Rules), ctypes.POINTER(_Requests), ctypes.POINTER(_Outcome)]
+    engine.memfit_release.argtypes = [ctypes.POINTER(_Outcome)]
+    return engine
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The engine that the package was built with, if it was. In a checkout it is built when it is missing or out of date."""
+    engine = load(LIBRARY)
+    if engine is None and in_checkout() and not compile_engine(LIBRARY):
+        engine = load(LIBRARY)
+    return engine
+
+
+def run(engine: ctypes.CDLL, prepared: Prepared, rules: Rules) -> Outcome:
+    """Serves the requests until they are over or memory has run out."""
+    num_requests = len(prepared.kind)
+    columns = [np.ascontiguousarray(getattr(prepared, name)) for name in ("block", "size", "segment", "address", "free_list")]
+    small, pool = (np.array([row[i] for row in prepared.free_lists], dtype=np.int64) for i in (1, 2))
+    kind = np.ascontiguousarray(prepared.kind)
+    block_bytes = np.zeros(prepared.num_blocks, dtype=np.int64)
+    completed = np.full(prepared.num_blocks, num_requests, dtype=np.int64)
+    num_inactive = np.zeros((num_requests, 2), dtype=np.int64)
+    requests = _Requests(
+        num_requests,
+        prepared.num_blocks,
+        len(prepared.free_lists),
+        prepared.top_address,
+        kind.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)),
+        *(_pointer(column) for column in (*columns, small, pool)),
+    )
+    outcome = _Outcome(_pointer(block_bytes), _pointer(completed), _pointer(num_inactive))
+    numbers = _Rules(*(int(getattr(rules, field.name)) for field in fields(Rules)))
+    failed = engine.memfit_run(ctypes.byref(numbers), ctypes.byref(requests), ctypes.byref(outcome))
+    segment_log = _copy_rows(outcome)
+    engine.memfit_release(ctypes.byref(outcome))
+    if failed:
+        raise MemoryError("replaying the run took more memory than this machine has")
+    return Outcome(
+        num_done=outcome.num_done,
+        block_bytes=block_bytes,
+        completed=completed,
+        num_inactive=num_inactive[: outcome.num_done],
+        segment_log=segment_log,
+        num_alloc_retries=outcome.num_alloc_retries,
+        num_sync_all_streams=outcome.num_sync_all_streams,
+        num_oom_rejections=outcome.num_oom_rejections,
+    )
+
+
+def _pointer(column: Array) -> ctypes._Pointer[ctypes.c_int64]:
+    return column.ctypes.data_as(_NUMBERS)
+
+
+def _copy_rows(outcome: _Outcome) -> Array:
+    if not outcome.num_log_rows:
+        return np.zeros((0, 5), dtype=np.int64)
+    return np.ctypeslib.as_array(outcome.segment_log, shape=(outcome.num_log_rows, 5)).copy()

@@ -1,0 +1,65 @@
+"""Requests as an engine takes them: sizes rounded, free lists found, nothing left to look up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from memfit.allocator.engine.allocator import TOP_ADDRESS
+from memfit.allocator.requests import RequestKind, Requests
+from memfit.allocator.settings import SMALL_REQUEST, AllocatorSettings
+from memfit.allocator.sizing import round_sizes
+from memfit.ledger.schema import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """``Requests`` under certain settings, whatever the capacity."""
+
+    kind: Array
+    block: Array
+    size: Array
+    """Rounded."""
+    segment: Array
+    """The bytes of a new segment, should this request need one."""
+    address: Array
+    """Where the recorded run's new segment lay, if it had this size."""
+    free_list: Array
+    """Of an allocation: where its block comes from. Of ``RELEASE_POOL``: the pool."""
+    num_blocks: int
+    free_lists: tuple[tuple[int, bool, int], ...]
+    """Stream, small or not, pool."""
+    top_address: int
+    """Segments at no recorded address lie below this."""
+
+
+def prepare(requests: Requests, settings: AllocatorSettings, *, use_recorded_addresses: bool) -> Prepared:
+    size, segment = round_sizes(requests.size, settings)
+    small = size <= SMALL_REQUEST
+    number, free_lists = _find_free_lists(requests, small)
+    number = np.where(requests.kind == RequestKind.RELEASE_POOL, requests.pool, number)
+    recorded = requests.segment_address if use_recorded_addresses else np.zeros_like(requests.segment_address)
+    address = np.where(requests.segment_size == segment, recorded, 0)
+    known = address[address > 0]
+    return Prepared(
+        kind=requests.kind.astype(np.uint8),
+        block=requests.block.astype(np.int64),
+        size=size,
+        segment=segment,
+        address=address.astype(np.int64),
+        free_list=number.astype(np.int64),
+        num_blocks=requests.num_blocks,
+        free_lists=free_lists,
+        top_address=min(TOP_ADDRESS, int(known.min()) if len(known) else TOP_ADDRESS),
+    )
+
+
+def _find_free_lists(requests: Requests, small: Array) -> tuple[Array, tuple[tuple[int, bool, int], ...]]:
+    """Per request the number of its free list, and what each free list is for."""
+    num_streams = int(requests.stream.max(initial=0)) + 1
+    key = (requests.pool.astype(np.int64) * num_streams + requests.stream) * 2 + small
+    allocs = requests.kind == RequestKind.ALLOC
+    distinct = np.unique(key[allocs])
+    number = np.searchsorted(distinct, key)
+    return number, tuple((k // 2 % num_streams, bool(k % 2), k // 2 // num_streams) for k in distinct.tolist())

@@ -1,0 +1,125 @@
+"""The least memory under which a run completes, found by trying.
+
+::
+
+    floor                 answer                                    reserved, with memory to spare
+      |  fails  |  fails  |█ completes ████ completes █████████████|
+                          ^ bisection, then probes above it, closest together where they are closest to it
+
+More memory does not always help: with a little more, the allocator may cut it up differently and run out after all. Such
+exceptions were seen up to an eighth above the least capacity that works. So the answer is the least capacity at which the run
+completes and above which every probe completed too; what was found to work below it counts as luck, and is listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from memfit.allocator.engine import Prepared, Rules, prepare, run
+from memfit.allocator.replaying import Replay, recorded_settings
+from memfit.allocator.requests import RequestKind, Requests
+from memfit.allocator.settings import LARGE_ROUNDING, AllocatorSettings
+
+
+@dataclass(frozen=True, eq=False)
+class SmallestFit:
+    """The least capacity under which the run completes."""
+
+    capacity: int
+    """What the allocator must be able to get from the GPU, in bytes."""
+    replay: Replay
+    """The run at that capacity: its retries, and the cached memory it gave back to get by."""
+    probes: tuple[tuple[int, bool], ...]
+    """Every capacity that was tried, and whether the run completed."""
+
+    @property
+    def lucky(self) -> tuple[int, ...]:
+        """Smaller capacities at which it completed as well, though at some in between it did not."""
+        return tuple(capacity for capacity, completes in self.probes if completes and capacity < self.capacity)
+
+
+def smallest_fit(requests: Requests, settings: AllocatorSettings | None = None) -> SmallestFit:
+    """The least capacity under which all requests are served, by the allocator of ``settings``.
+
+    The capacity takes the place of ``per_process_memory_fraction``, if that is set.
+    """
+    settings = settings or recorded_settings(requests)
+    trials = _Trials(requests, settings)
+    fails = trials.steps(_floor(trials.prepared)) - 1
+    enough = trials.steps(trials.at(None).peak_reserved)
+    while not trials.completes(enough):
+        enough += enough // 8 + 1
+    found = _search(trials.completes, fails, enough)
+    probes = tuple(sorted((steps * trials.step, completed) for steps, completed in trials.tried.items()))
+    return SmallestFit(found * trials.step, trials.at(found), probes)
+
+
+class _Trials:
+    """Tries capacities, counted in steps between which nothing can change, each once."""
+
+    def __init__(self, requests: Requests, settings: AllocatorSettings) -> None:
+        self.requests, self.settings = requests, settings
+        self.prepared = prepare(requests, settings, use_recorded_addresses=False)
+        self.step = math.gcd(LARGE_ROUNDING, settings.large_segment_bytes)
+        self.tried: dict[int, bool] = {}
+
+    def steps(self, size: int) -> int:
+        return -(-size // self.step)
+
+    def completes(self, steps: int) -> bool:
+        if steps not in self.tried:
+            self.tried[steps] = self.at(steps).completes
+        return self.tried[steps]
+
+    def at(self, steps: int | None) -> Replay:
+        capacity = None if steps is None else steps * self.step
+        rules = Rules.of(replace(self.settings, per_process_memory_fraction=None), capacity)
+        if capacity is not None and self.settings.per_process_memory_fraction is not None:
+            rules = rules.limited(capacity, self.settings)
+        return Replay(self.requests, self.settings, self.prepared, rules, run(self.prepared, rules))
+
+
+def _floor(prepared: Prepared) -> int:
+    """What the blocks in use take at most: no allocator gets by with less."""
+    change = np.where(prepared.kind == RequestKind.ALLOC, prepared.size, 0)
+    size = np.zeros(prepared.num_blocks, dtype=np.int64)
+    size[prepared.block[prepared.kind == RequestKind.ALLOC]] = change[prepared.kind == RequestKind.ALLOC]
+    frees = (prepared.kind == RequestKind.FREE) | (prepared.kind == RequestKind.FREE_REQUESTED)
+    change[frees] = -size[prepared.block[frees]]
+    return int(np.cumsum(change).max(initial=0))
+
+
+def _search(completes: Callable[[int], bool], fails: int, enough: int) -> int:
+    """The least number that completes such that no probe above it fails; ``enough`` completes, ``fails`` cannot."""
+    works = enough
+    while True:
+        works = _bisect(completes, fails, works)
+        probes = [*_probes(works, enough), enough]
+        failed = [i for i, probe in enumerate(probes) if not completes(probe)]
+        if not failed:
+            return works
+        fails, works = probes[failed[-1]], probes[failed[-1] + 1]
+
+
+def _bisect(completes: Callable[[int], bool], fails: int, works: int) -> int:
+    while works - fails > 1:
+        middle = (fails + works) // 2
+        if completes(middle):
+            works = middle
+        else:
+            fails = middle
+    return works
+
+
+def _probes(start: int, end: int) -> Iterator[int]:
+    """Between ``start`` and ``end``: 1, 2, 3, 4, 6, 8, 12, 16, 24, ... above ``start``."""
+    power = 1
+    while start + power < end:
+        yield start + power
+        if power > 1 and start + power + power // 2 < end:
+            yield start + power + power // 2
+        power *= 2

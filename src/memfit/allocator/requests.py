@@ -1,0 +1,113 @@
+"""What a program asked of the allocator, whatever it was read from.
+
+::
+
+    Ledger ───────┐
+    trace .npz ───┼──> Requests ──> replay, smallest_fit
+    snapshot ─────┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from memfit.errors import ConfigError
+from memfit.ledger import Ledger
+from memfit.ledger.schema import Array
+
+SIZE_LIMIT: Final = 2**48
+"""No request of a real run is as large as this."""
+TOTAL_LIMIT: Final = 2**60
+"""Nor are all requests of a run together."""
+
+
+class RequestKind(IntEnum):
+    """What is asked of the allocator."""
+
+    ALLOC = 0
+    FREE = 1
+    """Freed, and no other stream uses it."""
+    FREE_REQUESTED = 2
+    """Freed, but another stream may still be using it: it can be reused after ``FREE_COMPLETED``."""
+    FREE_COMPLETED = 3
+    EMPTY_CACHE = 4
+    RELEASE_POOL = 5
+    """The private pool is no longer in use: what is idle in it is given back, now and with every ``EMPTY_CACHE``."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Requests:
+    """One row a request, in the program's order. Requests that no program could have made are refused."""
+
+    kind: Array
+    """``RequestKind``."""
+    block: Array
+    """The program's number for the block; -1 for requests about no block."""
+    size: Array
+    """Bytes asked for; 0 unless it is an allocation."""
+    stream: Array
+    """The number of the stream, 0 for the first."""
+    pool: Array
+    """The number of the private pool; 0 is the default pool."""
+    event: Array
+    """The event of the source that this request comes from."""
+    segment_address: Array
+    """Where the recorded run got a new segment for this allocation; 0 where it did not, or nothing was recorded."""
+    segment_size: Array
+    """The size of that segment."""
+    num_blocks: int
+    num_events: int
+    """Of the source, whether they are requests or not."""
+    source: str
+    """What it was read from: ``ledger``, ``trace`` or ``snapshot``."""
+    torch_version: str = ""
+    """The version that ran it, if the source says so."""
+    alloc_conf: str = ""
+    """The allocator's settings it ran under, if the source says so."""
+    warnings: tuple[str, ...] = ()
+    """What was odd about the source, and how it was taken."""
+    pool_ids: tuple[tuple[int, ...], ...] = ((0, 0),)
+    """What torch calls each pool."""
+    ledger: Ledger | None = None
+    """The ledger it was read from, if it was one."""
+    recorded_peaks: dict[str, int] = field(default_factory=dict)
+    """``peak_allocated`` and ``peak_reserved`` as the recorded run's own allocator counted them."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __post_init__(self) -> None:
+        if any(((column < 0) | (column >= limit)).any() for column, limit in self._limits()):
+            raise ConfigError("a request has a kind, stream or pool that cannot be")
+        sizes = self.size[self.kind == RequestKind.ALLOC]
+        if len(sizes) and not (sizes.min() > 0 and sizes.max() < SIZE_LIMIT and sizes.sum(dtype=float) < TOTAL_LIMIT):
+            raise ConfigError(f"requests for {sizes.min()} to {sizes.max()} bytes cannot be meant: check where they come from")
+        wrong = self._out_of_turn()
+        if len(wrong):
+            raise ConfigError(f"request {wrong[0]} frees a block that is not allocated, or allocates one a second time")
+
+    def _limits(self) -> tuple[tuple[Array, int], ...]:
+        return (self.kind, len(RequestKind)), (self.stream, 2**31), (self.pool, 2**31)
+
+    def _out_of_turn(self) -> Array:
+        """The requests that cannot come after the one before them about the same block."""
+        about_blocks = np.flatnonzero(self.kind <= RequestKind.FREE_COMPLETED)
+        order = about_blocks[np.argsort(self.block[about_blocks], kind="stable")]
+        kind, block = self.kind[order].astype(np.int64), self.block[order]
+        before = np.where(block == np.roll(block, 1), np.roll(kind, 1), -1)
+        before[:1] = -1
+        strange = (block < 0) | (block >= self.num_blocks) | ~np.isin(before * 8 + kind, _IN_TURN)
+        return np.sort(order[strange])
+
+
+_IN_TURN: Final = (
+    -1 * 8 + RequestKind.ALLOC,
+    RequestKind.ALLOC * 8 + RequestKind.FREE,
+    RequestKind.ALLOC * 8 + RequestKind.FREE_REQUESTED,
+    RequestKind.FREE_REQUESTED * 8 + RequestKind.FREE_COMPLETED,
+)
+"""What may come after what for one block: eight times the one before, -1 for none, and the one after."""

@@ -1,0 +1,77 @@
+"""How an allocator is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from memfit.allocator import versions
+from memfit.allocator.versions import DEFAULT_TORCH_VERSION, TieBreak
+from memfit.errors import ConfigError
+from memfit.units import MIB
+
+MIN_BLOCK: Final = 512
+"""Sizes are multiples of this, and no block is smaller."""
+SMALL_REQUEST: Final = MIB
+"""What is not larger than this lives in the small pool."""
+SMALL_SEGMENT: Final = 2 * MIB
+"""The small pool's segments."""
+MEDIUM_REQUEST: Final = 10 * MIB
+"""What is smaller than this, and not small, shares segments of ``large_segment_bytes``."""
+LARGE_ROUNDING: Final = 2 * MIB
+"""Anything larger has a segment of its own size, rounded up to this."""
+
+NUM_DIVISIONS: Final = 16
+"""The intervals of ``roundup_power2_divisions``: from 1 MiB, doubling, to 32 GiB and above."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatorSettings:
+    """PyTorch's version, and what ``PYTORCH_CUDA_ALLOC_CONF`` says. ``memfit.allocator.parse_alloc_conf`` reads the latter."""
+
+    torch_version: str = DEFAULT_TORCH_VERSION
+    """As torch writes it: ``2.11`` or ``2.11.0+cu130``."""
+    expandable_segments: bool = False
+    """Grow segments page by page instead of asking for new ones."""
+    max_split_bytes: int | None = None
+    """Blocks this large are never split, nor given to smaller requests. ``None``: every block may be."""
+    max_non_split_rounding_bytes: int = 20 * MIB
+    """How much larger than the request a block may be that is not split."""
+    roundup_power2_divisions: tuple[int, ...] = (0,) * NUM_DIVISIONS
+    """Per interval of sizes: into how many parts each power of two is divided for rounding. 0 and 1 leave it at 512 bytes."""
+    garbage_collection_threshold: float = 0.0
+    """The share of the limit above which idle cached segments are given back. Acts only with a memory fraction; 0 is off."""
+    large_segment_bytes: int = 20 * MIB
+    """The segments that requests of 1 to 10 MiB share; also the page of expandable segments in the large pool."""
+    per_process_memory_fraction: float | None = None
+    """The share of the GPU's memory that the allocator may take."""
+    throw_on_cudamalloc_oom: bool = False
+    """Run out at that share at once, without giving cached memory back first."""
+
+    def __post_init__(self) -> None:
+        versions.parse_version(self.torch_version)
+        _refuse(self.max_split_bytes is not None and self.max_split_bytes < 20 * MIB, "max_split_size_mb must be 20 or more")
+        _refuse(self.max_non_split_rounding_bytes < 20 * MIB, "max_non_split_rounding_mb must be 20 or more")
+        _refuse(self.large_segment_bytes <= MEDIUM_REQUEST, "large_segment_size_mb must be more than 10")
+        _refuse(self.large_segment_bytes % MIB != 0, "large_segment_size_mb must be a whole number")
+        threshold, fraction = self.garbage_collection_threshold, self.per_process_memory_fraction
+        _refuse(not 0.0 <= threshold < 1.0, "garbage_collection_threshold must be above 0 and below 1")
+        _refuse(fraction is not None and not 0.0 < fraction <= 1.0, "per_process_memory_fraction must be above 0 and at most 1")
+        powers = {0} | {2**i for i in range(31)}
+        _refuse(
+            len(self.roundup_power2_divisions) != NUM_DIVISIONS or not powers.issuperset(self.roundup_power2_divisions),
+            f"roundup_power2_divisions must be {NUM_DIVISIONS} powers of two",
+        )
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return versions.parse_version(self.torch_version)
+
+    @property
+    def tie_break(self) -> TieBreak:
+        return versions.tie_break(self.version)
+
+
+def _refuse(wrong: bool, demand: str) -> None:
+    if wrong:
+        raise ConfigError(demand)

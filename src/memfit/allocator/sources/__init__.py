@@ -1,0 +1,17 @@
+"""Where requests come from.
+
+::
+
+    Ledger ──────────────────> ledgers.py ──────────────────────┐
+    trace.npz ───> traces.py ────┐                              ├──> Requests
+    snapshot ────> snapshots.py ─┴─> Entries ─> entries.py ─────┘
+
+    files.py    tells them apart by what they hold
+
+Files come from strangers: nothing in them is executed, and what contradicts itself is refused.
+"""
+
+from memfit.allocator.sources.files import load_requests
+from memfit.allocator.sources.ledgers import requests_from_ledger
+
+__all__ = ["load_requests", "requests_from_ledger"]

@@ -1,0 +1,32 @@
+"""Files of requests, told apart by what they hold, not by their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memfit.allocator.requests import Requests
+from memfit.allocator.sources.ledgers import requests_from_ledger
+from memfit.allocator.sources.snapshots import requests_from_snapshot
+from memfit.allocator.sources.traces import requests_from_trace
+from memfit.errors import TraceError
+from memfit.ledger import Ledger
+from memfit.ledger.storage import MAGIC
+
+_ZIP, _PICKLE = b"PK", b"\x80"
+_KINDS = "Pass a ledger that memfit wrote, an allocator's log (.npz), or a file from torch.cuda.memory._dump_snapshot()"
+
+
+def load_requests(path: Path | str) -> Requests:
+    """Reads a ledger, an allocator trace (``.npz``) or a PyTorch snapshot (a pickle, of which nothing is executed)."""
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(path, f"cannot be read ({error.strerror})", "Check the path and its permissions") from error
+    if data.startswith(_ZIP):
+        return requests_from_trace(path)
+    if data.startswith(_PICKLE):
+        return requests_from_snapshot(path, data)
+    if data.startswith(MAGIC) or data[8:9] == b"{":
+        return requests_from_ledger(Ledger.load(path))
+    raise TraceError(path, "is neither a ledger, nor an allocator's log, nor a PyTorch snapshot", _KINDS)

@@ -1,0 +1,139 @@
+"""Does a run fit on a GPU?
+
+::
+
+    allocated  <=  smallest fit  <=  reserved          bytes that PyTorch's allocator counts
+                        │
+                        └─ + context + communicators  <=  usable memory of the GPU:  it fits
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from memfit.allocator.advice import EXPANDABLE, USUAL_SETTINGS, SettingsNeed, compare_settings
+from memfit.allocator.fit import SmallestFit, smallest_fit
+from memfit.allocator.peak import describe_moment, largest_categories
+from memfit.allocator.replaying import OutOfMemory, Replay, recorded_settings
+from memfit.allocator.replaying import replay as replay_requests
+from memfit.allocator.requests import Requests
+from memfit.allocator.settings import AllocatorSettings
+from memfit.allocator.versions import NEWEST, name
+from memfit.hardware import Gpu, least_gpu
+from memfit.units import format_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether a run fits on a GPU, by how much, and what would help if it does not. All figures are bytes."""
+
+    gpu: Gpu
+    settings: AllocatorSettings
+    peak_allocated: int
+    """What ``torch.cuda.max_memory_allocated()`` would say."""
+    smallest_fit: int
+    """The least that the allocator must be able to get for the run to complete."""
+    peak_reserved: int
+    """What ``torch.cuda.max_memory_reserved()`` would say with memory to spare."""
+    context: int
+    """Taken by CUDA and its libraries."""
+    communicators: int
+    """Taken by NCCL, for all process groups."""
+    capacity: int
+    """What the allocator can get on this GPU."""
+    fits: bool
+    num_alloc_retries: int
+    """How often the allocator must give cached memory back on this GPU to get by."""
+    given_back: int
+    """The bytes it gives back in doing so."""
+    out_of_memory: OutOfMemory | None
+    """Where it runs out on this GPU, if it does."""
+    least_gpu: Gpu | None
+    """The least GPU on which it fits; ``None`` if it is larger than any memfit knows."""
+    where: str
+    """The step and phase of the peak, if a ledger says so."""
+    largest: tuple[tuple[str, int], ...]
+    """What the peak is made of, largest first, if a ledger says so."""
+    alternatives: tuple[SettingsNeed, ...]
+    """What other settings would need, least first."""
+    warnings: tuple[str, ...]
+
+    @property
+    def needed(self) -> int:
+        """What the process needs of the GPU."""
+        return self.smallest_fit + self.context + self.communicators
+
+    @property
+    def margin(self) -> int:
+        """What is left of the GPU's usable memory; negative is what is missing."""
+        return self.capacity - self.smallest_fit
+
+    def to_json(self) -> dict[str, Any]:
+        """Every figure, for programs."""
+        plain = asdict(self) | {"needed": self.needed, "margin": self.margin, "usable": self.gpu.usable_bytes}
+        return plain | {"gpu": self.gpu.name, "least_gpu": self.least_gpu and self.least_gpu.name}
+
+
+def judge(
+    requests: Requests,
+    gpu: Gpu,
+    settings: AllocatorSettings | None = None,
+    *,
+    num_process_groups: int | None = None,
+) -> Verdict:
+    """Does the run fit? By default as it was recorded, with one process group if it had several ranks."""
+    settings = settings or recorded_settings(requests)
+    if num_process_groups is None:
+        num_process_groups = int(requests.ledger is not None and requests.ledger.info.world_size > 1)
+    capacity = _capacity(gpu, settings, num_process_groups)
+    unlimited = replay_requests(requests, replace(settings, per_process_memory_fraction=None))
+    least = smallest_fit(requests, settings)
+    here = replay_requests(requests, settings, capacity=capacity, total_memory=gpu.usable_bytes)
+    fits = least.capacity <= capacity and here.completes
+    ledger, event = requests.ledger, unlimited.peak_event
+    return Verdict(
+        gpu=gpu,
+        settings=settings,
+        peak_allocated=unlimited.peak_allocated,
+        smallest_fit=least.capacity,
+        peak_reserved=unlimited.peak_reserved,
+        context=gpu.context_bytes,
+        communicators=num_process_groups * gpu.communicator_bytes,
+        capacity=capacity,
+        fits=fits,
+        num_alloc_retries=here.num_alloc_retries,
+        given_back=here.given_back,
+        out_of_memory=here.out_of_memory,
+        least_gpu=least_gpu(least.capacity, num_process_groups),
+        where=describe_moment(ledger, event) if ledger is not None and event >= 0 else "",
+        largest=largest_categories(ledger, event) if ledger is not None and event >= 0 else (),
+        alternatives=compare_settings(requests, settings.torch_version, (EXPANDABLE,) if fits else USUAL_SETTINGS),
+        warnings=(*requests.warnings, *_warnings(requests, settings, gpu, unlimited, least)),
+    )
+
+
+def _capacity(gpu: Gpu, settings: AllocatorSettings, num_process_groups: int) -> int:
+    capacity = gpu.capacity(num_process_groups)
+    if settings.per_process_memory_fraction is None:
+        return capacity
+    return min(capacity, int(settings.per_process_memory_fraction * gpu.usable_bytes))
+
+
+def _warnings(requests: Requests, settings: AllocatorSettings, gpu: Gpu, unlimited: Replay, least: SmallestFit) -> list[str]:
+    found = [f"{gpu.name}: {gpu.caveat}"] if gpu.caveat else []
+    if settings.version > NEWEST:
+        found.append(
+            f"torch {settings.torch_version} is newer than memfit knows; its allocator is taken to be that of {name(NEWEST)}"
+        )
+    recorded = requests.recorded_peaks.get("peak_reserved", 0)
+    if recorded and settings == recorded_settings(requests) and abs(unlimited.peak_reserved - recorded) > 0.003 * recorded:
+        found.append(
+            f"the recorded run reserved {format_bytes(recorded)}, the replay reserves {format_bytes(unlimited.peak_reserved)}"
+        )
+    if least.lucky:
+        found.append(
+            f"it also completes at some capacities from {format_bytes(least.lucky[0])}, but not at all of those up to "
+            f"{format_bytes(least.capacity)}: more memory does not always help"
+        )
+    return found
