@@ -1,0 +1,181 @@
+"""Predict the zoo without a GPU and compare with what an H200 did.
+
+    python benchmarks/accuracy.py                       # all workloads, one fresh process each
+    python benchmarks/accuracy.py llama_amp fsdp2_full  # some of them
+
+Each process predicts one workload with ``memfit.predict`` for the H200 and torch that the truth was measured with, and compares peaks,
+levels and reserved memory with ``truth/h200_truth.json``, and the smallest fit with ``truth/h200_fit.json``. Writes
+``results/accuracy.md`` and ``results/accuracy.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+HERE = pathlib.Path(__file__).parent
+TRUTH = json.loads((HERE / "truth" / "h200_truth.json").read_text())
+FIT = {found["name"]: found for found in json.loads((HERE / "truth" / "h200_fit.json").read_text())}
+MIB = 2**20
+
+
+def world_size_of(name: str) -> int:
+    if not name.startswith(("fsdp", "ddp")):
+        return 1
+    sized = re.search(r"_w?(\d+)(?:_nockpt)?$", name)
+    return 1 if name.startswith("ddp") else int(sized[1]) if sized else 8
+
+
+def predict_one(name: str) -> dict:
+    """In a process of its own: what memfit says of a workload, beside the truth."""
+    sys.path.insert(0, str(HERE))
+    warnings.filterwarnings("ignore")
+    import torch
+    import zoo
+
+    import memfit
+
+    levels = []
+
+    def build():
+        if name.startswith(zoo.DISTRIBUTED):
+            torch.distributed.init_process_group("nccl")
+        run = zoo.ZOO[name]("cuda")
+
+        def step():
+            seen = {}
+            run.step(lambda mark: seen.setdefault(mark, torch.cuda.memory_allocated()))
+            levels.append(seen)
+
+        return step
+
+    truth = TRUTH[name]
+    start = time.perf_counter()
+    prediction = memfit.predict(
+        build, gpu="H200", world_size=world_size_of(name), steps=len(truth["iters"]), torch_version="2.11+cu130"
+    )
+    peak = prediction.peak_allocated
+    seconds = time.perf_counter() - start
+    off_levels = [
+        said[mark] / measured["marks"][mark] - 1
+        for said, measured in zip(levels, truth["iters"], strict=True)
+        for mark in ("forward", "backward", "step")
+    ]
+    off_steps = [
+        step.peak_allocated / measured["peak"] - 1 for step, measured in zip(prediction.steps, truth["iters"], strict=True)
+    ]
+    return {
+        "name": name,
+        "torch": torch.__version__,
+        "peak": peak,
+        "true_peak": max(truth["peak"], truth["init"]["peak"]),
+        "off_steps": off_steps,
+        "off_levels": off_levels,
+        "reserved": prediction.peak_reserved,
+        "true_reserved": truth["iters"][-1]["reserved"],
+        "fit": prediction.smallest_fit,
+        "true_fit": FIT.get(name, {}).get("min_fit_mib", 0) * MIB,
+        "seconds": seconds,
+        "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "events": len(prediction.ledger.events),
+        "breakdown": {category.label: size for category, size in prediction.breakdown.items()},
+        "assumptions": prediction.assumptions,
+    }
+
+
+def in_fresh_process(name: str, limit_s: float = 300) -> dict:
+    command = [sys.executable, __file__, "--one", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return {"name": name, "error": f"no answer in {limit_s:.0f} s"}
+    answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return json.loads(answers[-1]) if answers else {"name": name, "error": done.stderr.strip().splitlines()[-1][:300]}
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:+.2f} %"
+
+
+def worst(values: list[float]) -> float:
+    return max(values, key=abs)
+
+
+def row(found: dict) -> str:
+    if "error" in found:
+        return f"| {found['name']} | {found['error'][:120]} | | | | | | | |"
+    fit = percent(found["fit"] / found["true_fit"] - 1) if found["true_fit"] else ""
+    return (
+        f"| {found['name']} | {found['true_peak'] / MIB:,.1f} | {found['peak'] / MIB:,.1f} | {percent(found['peak'] / found['true_peak'] - 1)} "
+        f"| {percent(worst(found['off_steps']))} | {percent(worst(found['off_levels']))} "
+        f"| {percent(found['reserved'] / found['true_reserved'] - 1)} | {fit} | {found['seconds']:.1f} |"
+    )
+
+
+def summary(rows: list[dict]) -> list[str]:
+    ran = [found for found in rows if "error" not in found]
+    if not ran:
+        return ["Nothing ran."]
+    lines = [f"{len(ran)} of {len(rows)} workloads ran."]
+    for what, offs in {
+        "Allocated peak": [abs(found["peak"] / found["true_peak"] - 1) for found in ran],
+        "Worst step peak": [abs(worst(found["off_steps"])) for found in ran],
+        "Worst level": [abs(worst(found["off_levels"])) for found in ran],
+        "Reserved peak": [abs(found["reserved"] / found["true_reserved"] - 1) for found in ran],
+        "Smallest fit": [abs(found["fit"] / found["true_fit"] - 1) for found in ran if found["true_fit"]],
+    }.items():
+        if offs:
+            nine_in_ten = sorted(offs)[min(len(offs) - 1, int(len(offs) * 0.9))]
+            lines.append(
+                f"{what}: off by {100 * statistics.median(offs):.2f} % in the median, {100 * nine_in_ten:.2f} % for nine in ten, "
+                f"{100 * max(offs):.2f} % at worst."
+            )
+    return lines
+
+
+def table(rows: list[dict]) -> list[str]:
+    installed = next((found["torch"] for found in rows if "torch" in found), "none")
+    return [
+        f"Predicted without a GPU, torch {installed} installed, for an H200 with torch 2.11.0+cu130; `python benchmarks/accuracy.py`.",
+        "Peaks in MiB. Levels are those after forward, backward and optimizer step; the worst of all steps is shown.",
+        "",
+        "| workload | H200 peak | predicted | off | worst step | worst level | reserved | smallest fit | seconds |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *map(row, rows),
+        "",
+        *summary(rows),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workloads", nargs="*", default=list(TRUTH))
+    parser.add_argument("--one", action="store_true", help="in this process, as JSON")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--out", type=pathlib.Path, default=HERE / "results")
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(predict_one(args.workloads[0])))
+        return
+    rows = []
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for found in pool.map(in_fresh_process, args.workloads):
+            rows.append(found)
+            print(row(found), flush=True)
+    if args.workloads == list(TRUTH):
+        (args.out / "accuracy.json").write_text(json.dumps(rows, indent=1) + "\n")
+        (args.out / "accuracy.md").write_text("\n".join(table(rows)) + "\n")
+    print("\n".join(["", *summary(rows)]))
+
+
+if __name__ == "__main__":
+    main()
