@@ -18,11 +18,11 @@ import sys
 from collections.abc import Sequence
 
 from memfit import __version__
-from memfit.cli import fit, show
+from memfit.cli import fit, predict, run, show
 from memfit.errors import MemfitError
 from memfit.views.escaping import printable
 
-COMMANDS = {"show": show, "fit": fit}
+COMMANDS = {"show": show, "fit": fit, "predict": predict, "run": run}
 
 _PIPE_CLOSED, _MISUSED, _INTERRUPTED = 1, 2, 130
 

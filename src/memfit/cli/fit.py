@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"file": str(args.file)} | verdict.to_json()))
     else:
         console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-        console.print(_heading(args.file, requests, verdict, conf), *_sections(verdict, console), sep="\n")
+        console.print(_heading(args.file, requests, verdict, conf), *verdict_sections(verdict, console), sep="\n")
     return 0
 
 
@@ -67,7 +67,8 @@ def _heading(path: Path, requests: Requests, verdict: Verdict, conf: str) -> Ren
     return Group(Text(printable(str(path)), style="bold"), Text(printable(facts), style="dim"))
 
 
-def _sections(verdict: Verdict, console: Console) -> Iterator[RenderableType]:
+def verdict_sections(verdict: Verdict, console: Console) -> Iterator[RenderableType]:
+    """A verdict, ready to be printed."""
     yield _answer(verdict)
     yield Padding(_ladder(verdict, "#" if console.options.ascii_only else "█"), (0, 2))
     yield from (Text(line) for line in _remarks(verdict))

@@ -1,0 +1,40 @@
+"""``memfit run``: an unmodified training script, on a GPU that is not there."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from memfit.cli.predict import add_target, tell
+from memfit.errors import ConfigError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "run",
+        help="what a training script will need, without a GPU",
+        description="Runs a script on a GPU that is not there, stops it after some optimizer steps, and says whether it fits.",
+    )
+    parser.add_argument("--nproc", type=int, default=1, metavar="N", help="processes, as torchrun would start them; 1 by default")
+    add_target(parser)
+    parser.add_argument("script", type=Path, metavar="SCRIPT", help="train.py")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's own")
+
+
+def run(args: argparse.Namespace) -> int:
+    from memfit.phantom.target import DEFAULT_TORCH
+    from memfit.prediction.scripts import predict_script
+
+    if not args.script.is_file():
+        raise ConfigError(f"there is no script {args.script}")
+    prediction = predict_script(
+        args.script,
+        args.arguments,
+        gpu=args.gpu,
+        world_size=args.nproc,
+        steps=args.steps,
+        torch_version=args.torch_version or DEFAULT_TORCH,
+        alloc_conf=args.alloc_conf,
+    )
+    tell(prediction, args)
+    return 0

@@ -1,0 +1,221 @@
+"""Which attention kernel the GPU would run, and with it what is saved for backward.
+
+Facts from ATen/native/transformers/cuda/sdp_utils.cpp: an order of preference by torch, cuDNN and GPU, and what each kernel refuses.
+The first that refuses nothing is taken; the math fallback refuses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memfit.phantom.target import Target
+
+aten = torch.ops.aten
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one attention."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    dropout: float
+    is_causal: bool
+    scale: float | None
+    enable_gqa: bool
+
+    @property
+    def head_dim(self) -> int:
+        return int(self.query.shape[-1])
+
+    @property
+    def needs_grad(self) -> bool:
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (self.query, self.key, self.value))
+
+    @property
+    def is_regular(self) -> bool:
+        """What every kernel but math asks for."""
+        tensors = (self.query, self.key, self.value)
+        return (
+            all(tensor.dim() == 4 and tensor.dtype == self.query.dtype and tensor.stride(-1) == 1 for tensor in tensors)
+            and len({tensor.shape[0] for tensor in tensors}) == 1
+            and all(tensor.shape[2] > 0 for tensor in tensors)
+            and (self.mask is None or self.mask.stride(-1) == 1)
+        )
+
+    @property
+    def has_equal_heads(self) -> bool:
+        return self.query.shape[1] == self.key.shape[1] == self.value.shape[1]
+
+    @property
+    def has_equal_dims(self) -> bool:
+        return self.query.shape[-1] == self.key.shape[-1] == self.value.shape[-1]
+
+
+class Attention:
+    """Chooses and runs."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._order = _preference(target)
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        """``torch.nn.functional.scaled_dot_product_attention``."""
+        call = Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return _RUN[self.choose(call)](call)
+
+    def choose(self, call: Call) -> str:
+        for name in self._order:
+            if _ENABLED[name]() and _ACCEPTS[name](call, self._target):
+                return name
+        return "math"
+
+
+def _preference(target: Target) -> tuple[str, ...]:
+    """The order in which kernels are tried."""
+    major, minor = target.capability
+    is_favoured_gpu = (major, minor) in ((9, 0), (10, 0)) or (target.torch >= (2, 10) and (major, minor) == (10, 3))
+    if target.torch >= (2, 10):
+        cudnn_first = is_favoured_gpu and target.cudnn > (9, 15, 0)
+    else:
+        cudnn_first = target.torch == (2, 9) and is_favoured_gpu and target.cudnn >= (9, 9, 0)
+    return ("cudnn", "flash", "efficient") if cudnn_first else ("flash", "efficient")
+
+
+def _flash_accepts(call: Call, target: Target) -> bool:
+    return (
+        target.capability >= (8, 0)
+        and call.query.dtype in _HALVES
+        and call.is_regular
+        and call.mask is None
+        and call.has_equal_dims
+        and call.head_dim <= 256
+        and (not call.is_causal or call.query.shape[2] == call.key.shape[2])
+        and (call.has_equal_heads or _is_grouped(call))
+    )
+
+
+def _is_grouped(call: Call) -> bool:
+    return call.enable_gqa and call.query.shape[1] % call.key.shape[1] == 0 and call.key.shape[1] == call.value.shape[1]
+
+
+def _efficient_accepts(call: Call, target: Target) -> bool:
+    alignment = 4 if call.query.dtype == torch.float32 else 8
+    return (
+        call.query.dtype in (torch.float32, *_HALVES)
+        and (call.query.dtype != torch.bfloat16 or target.capability >= (8, 0))
+        and call.is_regular
+        and call.has_equal_heads
+        and call.query.shape[-1] == call.key.shape[-1]
+        and call.query.shape[-1] % alignment == 0
+        and call.value.shape[-1] % alignment == 0
+    )
+
+
+def _cudnn_accepts(call: Call, target: Target) -> bool:
+    largest = 256 if target.capability == (9, 0) and target.cudnn >= (9, 10, 0) else 128
+    return (
+        target.capability >= (8, 0)
+        and call.query.dtype in _HALVES
+        and call.is_regular
+        and call.has_equal_dims
+        and call.head_dim % 8 == 0
+        and call.head_dim <= largest
+        and call.key.shape[2] != 1
+        and (call.mask is None or not call.mask.requires_grad)
+        and (call.has_equal_heads or _is_grouped(call))
+        and not torch.are_deterministic_algorithms_enabled()
+    )
+
+
+def _run_flash(call: Call) -> torch.Tensor:
+    padding = -call.head_dim % 8
+    scale = call.scale if call.scale is not None else call.head_dim**-0.5
+    query, key, value = (
+        torch.nn.functional.pad(tensor, (0, padding)) if padding else tensor for tensor in (call.query, call.key, call.value)
+    )
+    out = aten._scaled_dot_product_flash_attention(query, key, value, call.dropout, call.is_causal, False, scale=scale)[0]
+    return out[..., : call.head_dim] if padding else out
+
+
+def _run_efficient(call: Call) -> torch.Tensor:
+    bias = _expand(_additive(call), call)
+    out = aten._scaled_dot_product_efficient_attention(
+        call.query, call.key, call.value, bias, call.needs_grad, call.dropout, call.is_causal, scale=call.scale
+    )
+    return out[0]  # type: ignore[no-any-return]
+
+
+def _run_cudnn(call: Call) -> torch.Tensor:
+    out = aten._scaled_dot_product_cudnn_attention(
+        call.query, call.key, call.value, _additive(call), call.needs_grad, call.dropout, call.is_causal, False, scale=call.scale
+    )
+    return out[0]  # type: ignore[no-any-return]
+
+
+def _run_math(call: Call) -> torch.Tensor:
+    out = aten._scaled_dot_product_attention_math(
+        call.query,
+        call.key,
+        call.value,
+        call.mask,
+        call.dropout,
+        call.is_causal,
+        None,
+        scale=call.scale,
+        enable_gqa=call.enable_gqa,
+    )
+    return out[0]  # type: ignore[no-any-return]
+
+
+def _additive(call: Call) -> torch.Tensor | None:
+    """A boolean mask is turned into one that is added, in the type of the query."""
+    if call.mask is None or call.mask.dtype != torch.bool:
+        return call.mask
+    return torch.where(call.mask, 0.0, float("-inf")).to(call.query.dtype)
+
+
+def _expand(bias: torch.Tensor | None, call: Call) -> torch.Tensor | None:
+    if bias is None:
+        return None
+    padding = -bias.shape[-1] % 8
+    if padding:
+        length = bias.shape[-1]
+        bias = torch.nn.functional.pad(bias, (0, padding))[..., :length]
+    return bias.expand(call.query.shape[0], call.query.shape[1], call.query.shape[2], call.key.shape[2])
+
+
+_ENABLED: dict[str, Callable[[], bool]] = {
+    "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
+    "flash": torch.backends.cuda.flash_sdp_enabled,
+    "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+}
+_ACCEPTS: dict[str, Callable[[Call, Target], bool]] = {
+    "cudnn": _cudnn_accepts,
+    "flash": _flash_accepts,
+    "efficient": _efficient_accepts,
+}
+_RUN: dict[str, Callable[[Call], Any]] = {
+    "cudnn": _run_cudnn,
+    "flash": _run_flash,
+    "efficient": _run_efficient,
+    "math": _run_math,
+}

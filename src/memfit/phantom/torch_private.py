@@ -1,0 +1,112 @@
+"""Everything the phantom world uses of torch that torch does not promise, in one place.
+
+Known to hold for torch 2.11 to 2.13. Where a name is missing, importing this file raises ``UnsupportedTorchError`` with that name in
+it; ``tests/phantom/test_phantom_torch_private.py`` exercises each one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.optim.optimizer
+import torch.utils._foreach_utils
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import backend_registration
+
+from memfit.errors import UnsupportedTorchError
+
+
+def need(owner: Any, name: str) -> Any:
+    """``owner.name``, or an error that names it."""
+    found = getattr(owner, name, None)
+    if found is None:
+        raise UnsupportedTorchError(f"{getattr(owner, '__name__', owner)}.{name}", torch.__version__)
+    return found
+
+
+register_python_backend: Callable[..., None] = need(backend_registration, "_setup_privateuseone_for_python_backend")
+"""Makes the PrivateUse1 device usable from Python: autograd then accepts its tensors on any build of torch."""
+
+BackendHooks: Any = need(backend_registration, "_DummyPrivateUse1Hook")
+private_backend_name: Callable[[], str] = need(torch._C, "_get_privateuse1_backend_name")
+
+device_handlers: dict[Any, Callable[[Any], Any]] = need(fake_tensor, "_DISPATCH_META_HANDLERS")
+"""How fake tensors answer questions from C++; one of them is the device."""
+
+device_query: Any = torch.ops.prim.device.default
+"""The question itself."""
+
+need(fake_tensor, "init_gpu_context")
+FAKE_TENSOR_MODULE = fake_tensor
+
+is_dispatching_below: Callable[..., Any] = need(torch._C, "_ExcludeDispatchKeyGuard")
+"""A guard under which the given dispatch keys are passed over in this thread."""
+
+below_autograd: Callable[[], Any] = need(torch._C, "_AutoDispatchBelowAutograd")
+"""A guard under which operators go straight to the dispatch modes."""
+
+DispatchKey: Any = need(torch._C, "DispatchKey")
+DispatchKeySet: Any = need(torch._C, "DispatchKeySet")
+
+graph_task_id: Callable[[], int] = need(torch._C, "_current_graph_task_id")
+"""The backward pass that runs in this thread, -1 outside one."""
+
+optimizer_foreach_types: list[type] = need(sys.modules["torch.optim.optimizer"], "_foreach_supported_types")
+"""The types of parameters for which optimizers choose their foreach form."""
+
+clipping_foreach_types: list[type] = need(torch.utils._foreach_utils, "_foreach_supported_types")
+"""The same, for gradient clipping."""
+
+swap_insides: Callable[[torch.Tensor, torch.Tensor], None] = need(torch._C, "_swap_tensor_impl")
+"""What ``torch.utils.swap_tensors`` does after its checks."""
+
+
+def default_device_context() -> Any:
+    """What ``torch.set_default_device`` left, ``None`` if nothing."""
+    return getattr(need(torch, "_GLOBAL_DEVICE_CONTEXT"), "device_context", None)
+
+
+def fake_store() -> Any:
+    """The store of torch's fake process group, whose collectives need no peers."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+def modules_that_ask_for_tracing() -> list[Any]:
+    """Parts of torch that take fake tensors for a compiler at work, and then keep no caches and wait for every collective."""
+    import torch.distributed.tensor  # whatever asks must have its own reference by now, or it would keep ours
+
+    named = [module for name, module in list(sys.modules.items()) if name.startswith("torch.distributed")]
+    found = [module for module in named if "_are_we_tracing" in vars(module)]
+    if not found:
+        raise UnsupportedTorchError("torch.distributed._functional_collectives._are_we_tracing", torch.__version__)
+    return found
+
+
+__all__ = [
+    "FAKE_TENSOR_MODULE",
+    "BackendHooks",
+    "DispatchKey",
+    "DispatchKeySet",
+    "FakeTensor",
+    "FakeTensorMode",
+    "below_autograd",
+    "clipping_foreach_types",
+    "default_device_context",
+    "device_handlers",
+    "device_query",
+    "fake_store",
+    "graph_task_id",
+    "is_dispatching_below",
+    "modules_that_ask_for_tracing",
+    "need",
+    "optimizer_foreach_types",
+    "private_backend_name",
+    "register_python_backend",
+    "swap_insides",
+]

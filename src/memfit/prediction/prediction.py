@@ -1,0 +1,125 @@
+"""What a prediction says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from memfit.allocator import Replay, Requests, Verdict, judge, parse_alloc_conf, replay, requests_from_ledger
+from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
+from memfit.ledger import Ledger
+from memfit.phantom.target import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPrediction:
+    """One step, or what came before the first. All figures are bytes."""
+
+    peak_allocated: int
+    """What ``torch.cuda.max_memory_allocated()`` would have said, counted from the beginning of the step."""
+    peak_reserved: int
+    end_allocated: int
+    """What was left in use when it ended."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prediction:
+    """A run that never happened, as the named GPU would have seen it. Everything is worked out from the ledger."""
+
+    ledger: Ledger
+    target: Target
+    torch_version: str
+    alloc_conf: str
+    device: str = "cuda:0"
+    """The device of this rank."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What had to be assumed: data-dependent values, kernels without a size formula."""
+        return self.ledger.info.assumptions
+
+    # -- memory --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def peak_allocated(self) -> int:
+        """What ``torch.cuda.max_memory_allocated()`` would have said."""
+        return self.replay.peak_allocated
+
+    @property
+    def peak_reserved(self) -> int:
+        """What ``torch.cuda.max_memory_reserved()`` would have said."""
+        return self.replay.peak_reserved
+
+    @property
+    def smallest_fit(self) -> int:
+        """The smallest allocator limit under which the run completes."""
+        return self.verdict.smallest_fit
+
+    @property
+    def fits(self) -> bool:
+        """On the named GPU, with its context and communicators counted."""
+        return self.verdict.fits
+
+    @cached_property
+    def init(self) -> StepPrediction:
+        """What came before the first step."""
+        return self._all_steps[0]
+
+    @cached_property
+    def steps(self) -> tuple[StepPrediction, ...]:
+        return self._all_steps[1:]
+
+    @cached_property
+    def _all_steps(self) -> tuple[StepPrediction, ...]:
+        allocated, reserved = (self.replay.per_event(level) for level in (self.replay.allocated, self.replay.reserved))
+        bounds = np.concatenate(([0], self.ledger.step_starts, [len(allocated)]))
+        found = []
+        for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            span = slice(max(first - 1, 0), end)  # a step's peak is at least what it began with
+            found.append(
+                StepPrediction(
+                    peak_allocated=int(allocated[span].max(initial=0)),
+                    peak_reserved=int(reserved[span].max(initial=0)),
+                    end_allocated=int(allocated[end - 1]) if end else 0,
+                )
+            )
+        return tuple(found)
+
+    # -- where it goes -------------------------------------------------------------------------------------------------------
+
+    @property
+    def breakdown(self) -> Breakdown:
+        """Bytes by category at the peak, as tensors asked for them: the allocator's slack is not among them."""
+        return breakdown_at(self.ledger, self.replay.peak_event, [known.name for known in self.ledger.devices].index(self.device))
+
+    @property
+    def modules(self) -> tuple[ModuleStats, ...]:
+        """What each module costs."""
+        return self._device_report.modules
+
+    @cached_property
+    def report(self) -> Report:
+        """All that the views show."""
+        return build_report(self.ledger)
+
+    @property
+    def _device_report(self) -> DeviceReport:
+        return next(device for device in self.report.devices if device.name == self.device)
+
+    # -- the allocator -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def requests(self) -> Requests:
+        return requests_from_ledger(self.ledger, self.device)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The run served by the allocator, with memory to spare."""
+        return replay(self.requests, parse_alloc_conf(self.alloc_conf, self.torch_version))
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Whether it fits on the named GPU, by how much, and what would help."""
+        return judge(self.requests, self.target.gpu, parse_alloc_conf(self.alloc_conf, self.torch_version))

@@ -1,0 +1,68 @@
+"""A whole script, run in the phantom world and stopped after some optimizer steps."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from memfit.errors import ConfigError
+from memfit.prediction.predicting import PhantomSession, calling
+from memfit.prediction.prediction import Prediction
+
+
+class _EnoughSteps(BaseException):
+    """Ends the script from within; no script catches it by accident."""
+
+
+def predict_script(
+    script: Path,
+    arguments: Sequence[str] = (),
+    *,
+    gpu: str,
+    world_size: int,
+    steps: int,
+    torch_version: str,
+    alloc_conf: str = "",
+) -> Prediction:
+    """Runs a script as ``python script arguments...`` would, on a GPU that is not there, until an optimizer has stepped so often."""
+    if steps < 1 or world_size < 1:
+        raise ConfigError(f"cannot predict {steps} steps of {world_size} processes: at least one of each")
+    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank=0)
+    session.recorder.marks_steps = True
+    with session.recording(), _as_main(script, arguments), _stopping_after(steps), suppress(_EnoughSteps, SystemExit):
+        calling(script.name, lambda: runpy.run_path(str(script), run_name="__main__"))
+    return session.prediction()
+
+
+@contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+@contextmanager
+def _stopping_after(steps: int) -> Iterator[None]:
+    """An optimizer that steps so often ends the script; several optimizers count apart."""
+    counts: dict[int, int] = {}
+
+    def count(optimizer: Any, args: Any, kwargs: Any) -> None:
+        counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
+        if counts[id(optimizer)] >= steps:
+            raise _EnoughSteps
+
+    handle = register_optimizer_step_post_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
