@@ -3,8 +3,8 @@
     python benchmarks/accuracy.py                       # all workloads, one fresh process each
     python benchmarks/accuracy.py llama_amp fsdp2_full  # some of them
 
-Each process predicts one workload with ``memfit.predict`` for the H200 and torch that the truth was measured with, and compares peaks,
-levels and reserved memory with ``truth/h200_truth.json``, and the smallest fit with ``truth/h200_fit.json``. Writes
+Each process predicts one workload with ``memfit.predict`` for the H200 and torch that the truth was measured with, and compares
+peaks, levels and reserved memory with ``truth/h200_truth.json``, and the smallest fit with ``truth/h200_fit.json``. Writes
 ``results/accuracy.md`` and ``results/accuracy.json``.
 """
 
@@ -114,8 +114,9 @@ def row(found: dict) -> str:
     if "error" in found:
         return f"| {found['name']} | {found['error'][:120]} | | | | | | | |"
     fit = percent(found["fit"] / found["true_fit"] - 1) if found["true_fit"] else ""
+    off = percent(found["peak"] / found["true_peak"] - 1)
     return (
-        f"| {found['name']} | {found['true_peak'] / MIB:,.1f} | {found['peak'] / MIB:,.1f} | {percent(found['peak'] / found['true_peak'] - 1)} "
+        f"| {found['name']} | {found['true_peak'] / MIB:,.1f} | {found['peak'] / MIB:,.1f} | {off} "
         f"| {percent(worst(found['off_steps']))} | {percent(worst(found['off_levels']))} "
         f"| {percent(found['reserved'] / found['true_reserved'] - 1)} | {fit} | {found['seconds']:.1f} |"
     )
@@ -145,7 +146,8 @@ def summary(rows: list[dict]) -> list[str]:
 def table(rows: list[dict]) -> list[str]:
     installed = next((found["torch"] for found in rows if "torch" in found), "none")
     return [
-        f"Predicted without a GPU, torch {installed} installed, for an H200 with torch 2.11.0+cu130; `python benchmarks/accuracy.py`.",
+        f"Predicted without a GPU, torch {installed} installed, for an H200 with torch 2.11.0+cu130:",
+        "`python benchmarks/accuracy.py`.",
         "Peaks in MiB. Levels are those after forward, backward and optimizer step; the worst of all steps is shown.",
         "",
         "| workload | H200 peak | predicted | off | worst step | worst level | reserved | smallest fit | seconds |",

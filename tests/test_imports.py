@@ -67,7 +67,7 @@ def test_the_proof_without_torch_can_fail(code: str):
 
 BASE = {"errors", "units", "hardware"}
 LEDGER = BASE | {"ledger"}
-EVERYTHING = LEDGER | {"allocator", "analysis", "views", "record", "compat", "testing", "cli"}
+EVERYTHING = LEDGER | {"allocator", "analysis", "views", "record", "compat", "phantom", "prediction", "testing", "cli"}
 MAY_IMPORT = {
     "errors": set(),
     "units": {"errors"},
@@ -79,6 +79,8 @@ MAY_IMPORT = {
     "record": LEDGER | {"allocator"},
     "views": LEDGER | {"allocator", "analysis"},
     "compat": LEDGER | {"allocator", "analysis", "record"},
+    "phantom": BASE,
+    "prediction": LEDGER | {"allocator", "analysis", "phantom", "record"},
     "cli": EVERYTHING,
 }
 """The arrows of the picture in docs/architecture.md: each part of memfit, and the parts it may lean on."""

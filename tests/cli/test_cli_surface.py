@@ -13,6 +13,14 @@ SURFACE = {
     "memfit": ["--help", "--version", "-h", "COMMAND"],
     "memfit show": ["--help", "--json", "-h", "FILE"],
     "memfit fit": ["--alloc-conf", "--gpu", "--help", "--json", "--process-groups", "--torch-version", "-h", "FILE"],
+    "memfit predict": [
+        *("--alloc-conf", "--gpu", "--help", "--json", "--out", "--rank", "--steps", "--torch-version", "--world-size", "-h"),
+        "FILE.py:FUNCTION",
+    ],
+    "memfit run": [
+        *("--alloc-conf", "--gpu", "--help", "--json", "--nproc", "--out", "--steps", "--torch-version", "-h"),
+        *("SCRIPT", "ARGUMENTS"),
+    ],
 }
 
 

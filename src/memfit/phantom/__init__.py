@@ -16,8 +16,8 @@
         ├─ workspaces.py    memory that kernels take and no operator shows
         └─ distributed.py   one rank of a fake world                                         ddp.py
 
-Nothing is replaced in torch before a world is entered, and everything is put back when it is left (``replacing.py``). What torch does
-not promise is reached through ``torch_private.py`` alone.
+Nothing is replaced in torch before a world is entered, and everything is put back when it is left (``replacing.py``). What torch
+does not promise is reached through ``torch_private.py`` alone.
 """
 
 from memfit.phantom.target import Target

@@ -1,14 +1,13 @@
 """Which attention kernel the GPU would run, and with it what is saved for backward.
 
-Facts from ATen/native/transformers/cuda/sdp_utils.cpp: an order of preference by torch, cuDNN and GPU, and what each kernel refuses.
-The first that refuses nothing is taken; the math fallback refuses nothing.
+Facts from ATen/native/transformers/cuda/sdp_utils.cpp: an order of preference by torch, cuDNN and GPU, and what each kernel
+refuses. The first that refuses nothing is taken; the math fallback refuses nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -153,7 +152,7 @@ def _run_flash(call: Call) -> torch.Tensor:
         torch.nn.functional.pad(tensor, (0, padding)) if padding else tensor for tensor in (call.query, call.key, call.value)
     )
     out = aten._scaled_dot_product_flash_attention(query, key, value, call.dropout, call.is_causal, False, scale=scale)[0]
-    return out[..., : call.head_dim] if padding else out
+    return out[..., : call.head_dim] if padding else out  # type: ignore[no-any-return]
 
 
 def _run_efficient(call: Call) -> torch.Tensor:
@@ -213,7 +212,7 @@ _ACCEPTS: dict[str, Callable[[Call, Target], bool]] = {
     "flash": _flash_accepts,
     "efficient": _efficient_accepts,
 }
-_RUN: dict[str, Callable[[Call], Any]] = {
+_RUN: dict[str, Callable[[Call], torch.Tensor]] = {
     "cudnn": _run_cudnn,
     "flash": _run_flash,
     "efficient": _run_efficient,

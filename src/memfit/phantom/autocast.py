@@ -1,7 +1,7 @@
 """``torch.autocast("cuda")`` for the phantom GPU, with CUDA's lists.
 
-Torch keeps one set of rules per kind of device, in C++. Those of CUDA look at the device of each tensor and would pass ours by, so the
-same lists are applied here, as kernels of the device kind that our tensors have. The lists are those of ATen/autocast_mode.h.
+Torch keeps one set of rules per kind of device, in C++. Those of CUDA look at the device of each tensor and would pass ours by, so
+the same lists are applied here, as kernels of the device kind that our tensors have. The lists are those of ATen/autocast_mode.h.
 """
 
 from __future__ import annotations
@@ -20,31 +20,36 @@ from memfit.phantom.torch_private import DispatchKey, DispatchKeySet, is_dispatc
 
 KEY = "AutocastPrivateUse1"
 
-LOWER_PRECISION = """
-    _convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input
-    convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot
-    _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
-    scaled_dot_product_attention
-""".split()
+LOWER_PRECISION = (
+    "_convolution.deprecated", "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d",
+    "conv_transpose2d.input", "conv_transpose3d.input", "convolution", "prelu", "addmm", "addmv", "addr", "matmul", "einsum",
+    "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
+    "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
+    "_scaled_dot_product_flash_attention", "scaled_dot_product_attention",
+)  # fmt: skip
 
-FULL_PRECISION = """
-    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar
-    softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity
-    poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
-    margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
-    dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d
-    upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
-    upsample_bicubic2d _upsample_bicubic2d_aa
-""".split()
+FULL_PRECISION = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan",
+    "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm", "group_norm",
+    "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim", "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss",
+    "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
+    "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss",
+    "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp", "upsample_nearest1d",
+    "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_nearest3d",
+    "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d",
+    "upsample_bicubic2d", "_upsample_bicubic2d_aa",
+)  # fmt: skip
 
-FULL_PRECISION_SINCE = {(2, 12): ["rms_norm"]}
+FULL_PRECISION_SINCE = {(2, 12): ("rms_norm",)}
 
-FULL_PRECISION_RESULT = """
-    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm linalg_matrix_norm.str_ord
-    sum sum.dim_IntList
-""".split()
+FULL_PRECISION_RESULT = (
+    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm",
+    "linalg_matrix_norm.str_ord", "sum", "sum.dim_IntList",
+)  # fmt: skip
 
-WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+WIDEST = (
+    "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot", "scatter_add",
+)  # fmt: skip
 
 Kernel = Callable[..., Any]
 
@@ -82,7 +87,7 @@ def install(replacements: Replacements, target: Target) -> None:
     replacements.finally_call(others._destroy)
     replacements.finally_call(library._destroy)
     others.fallback(torch.library.fallthrough_kernel)
-    full = FULL_PRECISION + [name for since, names in FULL_PRECISION_SINCE.items() if target.torch >= since for name in names]
+    full = FULL_PRECISION + sum((names for since, names in FULL_PRECISION_SINCE.items() if target.torch >= since), ())
     for names, make in ((LOWER_PRECISION, _lower), (full, _full), (FULL_PRECISION_RESULT, _full_result), (WIDEST, _widest)):
         for name in names:
             overload = _find(name)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import distributed as data_parallel
 
 from memfit.phantom.replacing import Replacements
+from memfit.phantom.torch_private import bucket_assignment
 
 BROADCASTS_IN_FLIGHT = 2
 
@@ -113,12 +114,10 @@ class Reducer:
         """Before the second forward: buckets in the order in which gradients came."""
         if self._is_rebuilt or len(self._arrived) < len(self._params):
             return False
-        ordered = [self._params[index] for index in self._arrived]
-        groups, _ = dist._compute_bucket_assignment_by_size(ordered, self._caps, [False] * len(ordered))  # type: ignore[attr-defined]
+        groups = _assign([self._params[index] for index in self._arrived], self._caps)
         if self._views:  # seen on an H200: with views, the old buckets live until the next backward
             self._replaced = self._buckets
-        self._buckets = []
-        self._bucket_of = {}
+        self._buckets, self._bucket_of = [], {}
         self._make_buckets([[self._arrived[i] for i in group] for group in groups])
         self._is_rebuilt = True
         return True
@@ -162,6 +161,12 @@ class Logger:
         return _nothing
 
 
+def _assign(tensors: list[torch.Tensor], caps: list[int]) -> list[list[int]]:
+    """Which tensors share a bucket, by number; the first cap is for the first bucket."""
+    groups: list[list[int]] = bucket_assignment(tensors, caps, [False] * len(tensors))[0]
+    return groups
+
+
 def _nothing(*args: Any, **kwargs: Any) -> None: ...
 
 
@@ -169,7 +174,7 @@ def _broadcast_coalesced(process_group: Any, tensors: Sequence[torch.Tensor], bu
     """Flat copies, broadcast two at a time: torch/csrc/distributed/c10d/comm.cpp."""
     if not tensors:
         return
-    groups, _ = dist._compute_bucket_assignment_by_size(list(tensors), [buffer_size])  # type: ignore[attr-defined]
+    groups = _assign(list(tensors), [buffer_size])
     in_flight: list[torch.Tensor] = []
     for group in groups:
         first = tensors[group[0]]

@@ -1,7 +1,7 @@
 """One device with two names.
 
-Python code, torch's own included, must see ``cuda:0``. Autograd, written in C++, must not: without a driver it cannot even ask which
-stream a CUDA tensor belongs to. So the same tensors are ``cuda`` to Python and a device of torch's PrivateUse1 kind to C++:
+Python code, torch's own included, must see ``cuda:0``. Autograd, written in C++, must not: without a driver it cannot even ask
+which stream a CUDA tensor belongs to. So the same tensors are ``cuda`` to Python and a device of torch's PrivateUse1 kind to C++:
 
 ::
 
@@ -36,6 +36,7 @@ from memfit.phantom.torch_private import (
 INNER = "phantom"
 OUTER = "cuda"
 
+_REAL_DEVICE = torch.device
 _is_open = False
 
 
@@ -44,6 +45,20 @@ class _Hooks(BackendHooks):  # type: ignore[misc]
 
     def is_available(self) -> bool:
         return _is_open
+
+
+class _DeviceType(type):
+    """Makes devices, and knows them when it sees them."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
+        return outer(_REAL_DEVICE(*args, **kwargs))
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _REAL_DEVICE)
+
+
+class _Device(metaclass=_DeviceType):
+    """``torch.device``, for which ``torch.device(0)`` is a GPU."""
 
 
 class _Module:
@@ -82,12 +97,12 @@ def register() -> None:
 
 def inner(device: torch.device) -> torch.device:
     """The device as C++ must see it."""
-    return torch.device(INNER, device.index or 0) if device.type == OUTER else device
+    return _REAL_DEVICE(INNER, device.index or 0) if device.type == OUTER else device
 
 
 def outer(device: torch.device) -> torch.device:
     """The device as Python must see it."""
-    return torch.device(OUTER, device.index or 0) if device.type == INNER else device
+    return _REAL_DEVICE(OUTER, device.index or 0) if device.type == INNER else device
 
 
 def install(replacements: Replacements) -> None:
@@ -105,8 +120,8 @@ def _close() -> None:
 
 
 def _answer_to_cpp(replacements: Replacements) -> None:
-    make_subclass = torch.Tensor._make_subclass  # type: ignore[attr-defined]
-    make_wrapper = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+    make_subclass = torch.Tensor._make_subclass
+    make_wrapper = torch.Tensor._make_wrapper_subclass
     dispatch, handler = FakeTensor.__torch_dispatch__, device_handlers[device_query]
 
     def _make_subclass(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +136,7 @@ def _answer_to_cpp(replacements: Replacements) -> None:
         return make_wrapper(*args, **kwargs)
 
     def __torch_dispatch__(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = dispatch(func, types, args, kwargs or {})
+        result: Any = dispatch(func, types, args, kwargs or {})
         return inner(result) if func is device_query else result
 
     # Not the interpreter's question: nobody but C++ asks for the device by an operator.
@@ -134,7 +149,7 @@ def _answer_to_cpp(replacements: Replacements) -> None:
 
 def _answer_to_python(replacements: Replacements) -> None:
     base = torch._C.TensorBase
-    ask_device, ask_index = base.device.__get__, base.get_device  # type: ignore[attr-defined]
+    ask_device, ask_index = base.device.__get__, base.get_device
 
     def get_device(tensor: torch.Tensor) -> int:
         device = tensor.device
@@ -148,6 +163,7 @@ def _answer_to_python(replacements: Replacements) -> None:
     for name in ("tensor", "as_tensor", "asarray"):
         replacements.attribute(torch, name, _speaking_inner(getattr(torch, name)))
     replacements.attribute(torch.Tensor, "cuda", _cuda)
+    replacements.attribute(torch, "device", _Device)
 
 
 def _speaking_inner(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
 """Which tensors hold data and which do not.
 
 Tensors on the phantom GPU have a shape, a type and a storage of the right size, and no data. Host tensors are real, so that data
-loaders, tokenizers and counters work as they do anywhere, apart from those too large to be worth it: a model built on the host costs
-no more than one built on the GPU. Whatever is computed from a tensor without data has none either.
+loaders, tokenizers and counters work as they do anywhere, apart from those too large to be worth it: a model built on the host
+costs no more than one built on the GPU. Whatever is computed from a tensor without data has none either.
 """
 
 from __future__ import annotations
@@ -17,6 +17,20 @@ from memfit.phantom.device import INNER, OUTER, outer
 from memfit.phantom.torch_private import FakeTensor, FakeTensorMode
 from memfit.phantom.values import Values
 from memfit.units import MIB
+
+aten = torch.ops.aten
+
+_FILLING = frozenset(
+    (
+        aten.uniform_.default,
+        aten.normal_.default,
+        aten.fill_.Scalar,
+        aten.zero_.default,
+        aten.random_.default,
+        aten.bernoulli_.float,
+    )
+)
+"""They change nothing that a tensor without data has."""
 
 LARGEST_REAL_BYTES = MIB
 """A host tensor made from nothing but a shape is real up to this size."""
@@ -41,7 +55,7 @@ class PhantomMode(FakeTensorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if isinstance(func, torch._ops.HigherOrderOperator):
-            return FakeTensorMode.__torch_dispatch__(self, func, types, args, kwargs or {})
+            return super().__torch_dispatch__(func, types, args, kwargs or {})  # type: ignore[arg-type]
         kwargs = dict(kwargs) if kwargs else {}
         kwargs.pop("pin_memory", None)  # there is nobody to pin it for
         device = kwargs.get("device")
@@ -50,6 +64,9 @@ class PhantomMode(FakeTensorMode):
         on_gpu = device is not None and device.type == OUTER
         if not on_gpu and FakeTensor not in types and not _is_large(func, args, kwargs):
             return func(*args, **kwargs)
+        if func in _FILLING and type(args[0]) is FakeTensor:
+            self._note(func, args, args[0])
+            return args[0]
         answer = self._answers.get(func)
         if answer is not None:
             with self:

@@ -56,7 +56,7 @@ class _NeverSeen:
 
 def _address(tensor: torch.Tensor) -> int:
     start = tensor.untyped_storage().data_ptr()
-    return start + tensor.storage_offset() * tensor.element_size() if start else 0
+    return start + int(tensor.storage_offset()) * tensor.element_size() if start else 0
 
 
 def _storage_address(ask: Callable[[torch.UntypedStorage], int]) -> Callable[[torch.UntypedStorage], int]:
@@ -75,7 +75,7 @@ class Generator(torch._C.Generator):
     _named: torch.device
 
     def __new__(cls, device: Any = "cpu") -> Generator:
-        made = super().__new__(cls, "cpu")
+        made = super().__new__(cls, "cpu")  # type: ignore[call-arg]
         made._named = torch.device(device)
         return made
 

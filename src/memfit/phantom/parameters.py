@@ -1,8 +1,8 @@
 """Parameters without data, and modules that can be moved and cast.
 
-``Module.to`` must leave every parameter the object it was, or tied weights come apart and optimizers made earlier lose theirs. Torch
-does that by exchanging the insides of two tensors, which it refuses while anybody holds a weak reference, as recorders do. Here the
-references are ours, and the exchange is harmless.
+``Module.to`` must leave every parameter the object it was, or tied weights come apart and optimizers made earlier lose theirs.
+Torch does that by exchanging the insides of two tensors, which it refuses while anybody holds a weak reference, as recorders do.
+Here the references are ours, and the exchange is harmless.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Everything the phantom world uses of torch that torch does not promise, in one place.
 
-Known to hold for torch 2.11 to 2.13. Where a name is missing, importing this file raises ``UnsupportedTorchError`` with that name in
-it; ``tests/phantom/test_phantom_torch_private.py`` exercises each one.
+Known to hold for torch 2.11 to 2.13. Where a name is missing, importing this file raises ``UnsupportedTorchError`` with that name
+in it; ``tests/phantom/test_phantom_torch_private.py`` exercises each one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed
 import torch.optim.optimizer
 import torch.utils._foreach_utils
 from torch._subclasses import fake_tensor
@@ -51,6 +52,9 @@ below_autograd: Callable[[], Any] = need(torch._C, "_AutoDispatchBelowAutograd")
 
 DispatchKey: Any = need(torch._C, "DispatchKey")
 DispatchKeySet: Any = need(torch._C, "DispatchKeySet")
+
+bucket_assignment: Callable[..., Any] = need(torch.distributed, "_compute_bucket_assignment_by_size")
+"""How DDP puts gradients into buckets; it needs sizes only."""
 
 graph_task_id: Callable[[], int] = need(torch._C, "_current_graph_task_id")
 """The backward pass that runs in this thread, -1 outside one."""
@@ -96,6 +100,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "below_autograd",
+    "bucket_assignment",
     "clipping_foreach_types",
     "default_device_context",
     "device_handlers",

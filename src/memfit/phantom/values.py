@@ -1,8 +1,8 @@
 """Values that only data can tell: assumed, noted, and gone on with.
 
-A tensor without data still has to answer ``.item()``, ``if tensor:`` and ``nonzero``. What is sensible depends on where it came from:
-a check for infinities finds none, a tensor filled with a constant holds that constant, a mask selects everything unless its making
-says how much.
+A tensor without data still has to answer ``.item()``, ``if tensor:`` and ``nonzero``. What is sensible depends on where it came
+from: a check for infinities finds none, a tensor filled with a constant holds that constant, a mask selects everything unless its
+making says how much.
 """
 
 from __future__ import annotations
@@ -31,8 +31,21 @@ _KNOWN_RESULTS = {
     aten.ones_like.default: 1.0,
 }
 _PASSING = frozenset(
-    (aten.all.default, aten.any.default, aten.all.dim, aten.any.dim, aten._to_copy.default, aten.clone.default, aten.detach.default)
-    + (aten.view.default, aten.squeeze.default, aten.unsqueeze.default, aten.select.int, aten.amax.default, aten.max.default)
+    getattr(packet, overload)
+    for packet, overloads in {
+        aten.all: ("default", "dim"),
+        aten.any: ("default", "dim"),
+        aten.amax: ("default",),
+        aten.max: ("default",),
+        aten.clone: ("default",),
+        aten.detach: ("default",),
+        aten.select: ("int",),
+        aten.squeeze: ("default",),
+        aten.unsqueeze: ("default",),
+        aten.view: ("default",),
+        aten._to_copy: ("default",),
+    }.items()
+    for overload in overloads
 )
 
 _LIKELY = {aten.all.default: True, aten.all.dim: True, aten.any.default: False, aten.any.dim: False}
@@ -70,8 +83,12 @@ class Values:
             setattr(result, _NOTE, _LIKELY[func])
         elif func is aten.full.default:
             setattr(result, _NOTE, args[1])
-        elif func is aten.zeros.default:
+        elif func in (aten.zeros.default, aten.zero_.default):
             setattr(result, _NOTE, 0.0)
+        elif func is aten.fill_.Scalar:
+            setattr(result, _NOTE, args[1])
+        elif func in (aten.uniform_.default, aten.normal_.default):
+            setattr(result, _NOTE, None)
         elif func in (aten.bitwise_not.default, aten.logical_not.default) and (value := getattr(args[0], _NOTE, None)) is not None:
             setattr(result, _NOTE, not value)
 

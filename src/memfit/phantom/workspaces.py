@@ -1,7 +1,7 @@
 """Memory that kernels take and no operator shows: one row a rule, each with the source of its fact.
 
-A rule gives the bytes that an operator takes from the allocator for as long as it runs. cuBLAS is apart: it keeps what it took, once
-for every pair of a host thread and a stream.
+A rule gives the bytes that an operator takes from the allocator for as long as it runs. cuBLAS is apart: it keeps what it took,
+once for every pair of a host thread and a stream.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _has_bias(func: Any, args: Any) -> bool:
     if func is not aten.addmm.default:
         return False
     bias, left, right = args[:3]
-    return bias.dim() == 1 and bias.is_contiguous() and left.dtype == bias.dtype and right.shape[0] > 1 and right.shape[1] > 1
+    return bool(bias.dim() == 1 and bias.is_contiguous() and left.dtype == bias.dtype and right.shape[0] > 1 and right.shape[1] > 1)
 
 
 # -- while an operator runs ----------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ _SPLIT_SUMS, _MOST_SPLIT_BYTES = 32, 32 * MIB
 
 
 def _relaid(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
-    """Bytes in which cuDNN lays out images, weights and results with channels last, unless they are, or a matrix product will do."""
+    """Bytes in which cuDNN lays out everything with channels last; none where they are, or where a matrix product will do."""
     is_matrix_product = all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
     if is_matrix_product or _is_channels_last(x):
         return 0
@@ -213,8 +213,10 @@ RULES = (
         source="ATen/native/cuda/EmbeddingBackwardKernel.cu; sizes seen in traces in benchmarks/truth",
     ),
     WorkspaceRule(
-        operators=(aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default, aten.prod.dim_int, aten.sum.default)
-        + (aten.mean.default, aten.prod.default),
+        operators=(
+            *(aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default),
+            *(aten.amax.default, aten.amin.default, aten.prod.dim_int, aten.prod.default),
+        ),
         sizes=_reduction(dims_at=1),
         source="ATen/native/cuda/Reduce.cuh: see reductions.py; sizes seen in traces in benchmarks/truth",
     ),

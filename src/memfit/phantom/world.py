@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from memfit.phantom import autocast, cuda, ddp, device, distributed, host, kernels, parameters, streams, values
+from memfit.phantom import autocast, cuda, ddp, device, distributed, host, kernels, parameters, shortcuts, streams, values
 from memfit.phantom.assumptions import Assumptions
 from memfit.phantom.cuda import CudaModule, Meter
 from memfit.phantom.fake import PhantomMode
@@ -62,6 +62,7 @@ class PhantomWorld:
         values.install(undo, self.values)
         distributed.install(undo, self._world_size, self._rank)
         ddp.install(undo)
+        shortcuts.install(undo)
 
     def _leave(self) -> None:
         # The mode first: what is put back must not be looked at by it.

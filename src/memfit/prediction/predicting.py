@@ -39,8 +39,8 @@ def predict(
 ) -> Prediction:
     """Runs ``build`` and the step it returns on a GPU that is not there.
 
-    ``build()`` makes model, optimizer and data on ``"cuda"`` and returns ``step()``, which does one training step. With a world size
-    above one, ``torch.distributed.init_process_group("nccl")`` makes this process one rank of a fake world.
+    ``build()`` makes model, optimizer and data on ``"cuda"`` and returns ``step()``, which does one training step. With a world
+    size above one, ``torch.distributed.init_process_group("nccl")`` makes this process one rank of a fake world.
 
     ::
 

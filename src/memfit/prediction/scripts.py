@@ -30,7 +30,7 @@ def predict_script(
     torch_version: str,
     alloc_conf: str = "",
 ) -> Prediction:
-    """Runs a script as ``python script arguments...`` would, on a GPU that is not there, until an optimizer has stepped so often."""
+    """Runs a script as ``python script arguments...`` would, without a GPU, until an optimizer has stepped so often."""
     if steps < 1 or world_size < 1:
         raise ConfigError(f"cannot predict {steps} steps of {world_size} processes: at least one of each")
     session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank=0)

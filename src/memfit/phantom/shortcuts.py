@@ -1,0 +1,66 @@
+"""Work that torch does once for every rank or for every pair of parameters, done once: with 512 ranks it is most of a prediction.
+
+Results are the same; where the installed torch has no such function there is nothing to shorten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+import torch
+from torch.distributed.fsdp._fully_shard import _fsdp_param
+from torch.distributed.tensor import _sharding_prop, placement_types
+
+from memfit.phantom.replacing import Replacements
+
+
+def install(replacements: Replacements) -> None:
+    if hasattr(_fsdp_param, "_chunk_with_empty"):
+        replacements.attribute(_fsdp_param, "_chunk_with_empty", Chunks)
+    name = "_propagate_use_strided_shard_flag"
+    if hasattr(_sharding_prop, name):
+        replacements.attribute(_sharding_prop, name, _asked_once(getattr(_sharding_prop, name)))
+
+
+class Chunks(Sequence[torch.Tensor]):
+    """A tensor in as many parts as there are ranks, of which FSDP only ever looks at its own."""
+
+    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._num_chunks, self._dim = tensor, num_chunks, dim
+        self._size = -(-tensor.shape[dim] // num_chunks)
+
+    def __len__(self) -> int:
+        return self._num_chunks
+
+    @overload
+    def __getitem__(self, index: int) -> torch.Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[torch.Tensor]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._num_chunks))]
+        if not 0 <= index < self._num_chunks:
+            raise IndexError(index)
+        start = index * self._size
+        length = min(self._size, self._tensor.shape[self._dim] - start)
+        return self._tensor.narrow(self._dim, start, length) if length > 0 else self._tensor.new_empty(0)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[i] for i in range(self._num_chunks))
+
+
+def _asked_once(propagate: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Looks for strided shards once an operator, not once for every tensor in its lists."""
+    last_without: list[Any] = [None]
+
+    def propagate_once(strategy: Any, schema: Any) -> None:
+        if schema is last_without[0]:
+            return
+        kind = placement_types._StridedShard
+        if any(isinstance(placement, kind) for spec in schema.args_spec for placement in spec.placements):
+            propagate(strategy, schema)
+        else:
+            last_without[0] = schema
+
+    return propagate_once
