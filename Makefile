@@ -10,7 +10,7 @@ BIN := .venv/bin
 	touch $@
 
 demo: .venv/ready
-	$(BIN)/python examples/track_training.py
+	$(BIN)/python examples/predict_llama3_8b.py
 	$(BIN)/memfit show run.memfit
 
 test: .venv/ready
