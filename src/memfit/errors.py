@@ -69,9 +69,8 @@ class StepFailedError(PredictionError):
     """The user's own code raised; the message shows its traceback first."""
 
     def __init__(self, what: str, error: BaseException, users_traceback: str) -> None:
-        super().__init__(
-            f"{what} failed.\n\n{users_traceback}\nIf this code runs on a real GPU, memfit's phantom GPU is at fault: please report it."
-        )
+        advice = "If this code runs on a real GPU, memfit's phantom GPU is at fault: please report it."
+        super().__init__(f"{what} failed.\n\n{users_traceback}\n{advice}")
         self.what = what
         self.error = error
         self.users_traceback = users_traceback

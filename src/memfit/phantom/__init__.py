@@ -6,7 +6,7 @@
         │
         ├─ cuda.py          torch.cuda and torch.accelerator answer for the target          target.py
         ├─ device.py        tensors are cuda to Python, a device kind of our own to C++
-        ├─ fake.py          which tensors hold data: PhantomMode, the dispatch mode
+        ├─ fake.py          which tensors hold data: PhantomMode, the dispatch mode          shapes.py
         ├─ values.py        what is assumed where only data could tell                       assumptions.py
         ├─ parameters.py    modules that can be moved and cast; foreach optimizers
         ├─ streams.py       streams and events with identity

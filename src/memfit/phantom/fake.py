@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from memfit.phantom import shapes
 from memfit.phantom.device import INNER, OUTER, outer
-from memfit.phantom.torch_private import FakeTensor, FakeTensorMode
+from memfit.phantom.torch_private import FakeTensor, FakeTensorMode, device_handlers, device_query
 from memfit.phantom.values import Values
 from memfit.units import MIB
 
@@ -32,6 +33,9 @@ _FILLING = frozenset(
 )
 """They change nothing that a tensor without data has."""
 
+_UPDATING = ("aten::_foreach_", "aten::_fused_")
+"""Optimizers update whole lists of tensors in place with them; without data there is nothing to update."""
+
 LARGEST_REAL_BYTES = MIB
 """A host tensor made from nothing but a shape is real up to this size."""
 
@@ -46,14 +50,21 @@ class PhantomMode(FakeTensorMode):
     def __init__(self, values: Values) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self._note = values.note
-        self._answers = values.answers()
+        self._answers = values.answers() | shapes.answers()
 
     @property
     def avoid_device_init(self) -> bool:
         """There is no device to initialise, whatever ``torch.cuda`` says."""
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would otherwise wrap the method below in two more calls an operator."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is device_query:
+            return device_handlers[device_query](args)
         if isinstance(func, torch._ops.HigherOrderOperator):
             return super().__torch_dispatch__(func, types, args, kwargs or {})  # type: ignore[arg-type]
         kwargs = dict(kwargs) if kwargs else {}
@@ -67,6 +78,8 @@ class PhantomMode(FakeTensorMode):
         if func in _FILLING and type(args[0]) is FakeTensor:
             self._note(func, args, args[0])
             return args[0]
+        if not func._schema.returns and func._schema.name.startswith(_UPDATING) and FakeTensor in types:
+            return None
         answer = self._answers.get(func)
         if answer is not None:
             with self:
@@ -75,7 +88,7 @@ class PhantomMode(FakeTensorMode):
                 return answered
         if on_gpu and FakeTensor not in types:
             args = tree_map_only(torch.Tensor, self._without_data, args)
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = self.dispatch(func, types, args, kwargs)
         self._note(func, args, result)
         return result
 

@@ -26,6 +26,7 @@ def install(replacements: Replacements, assumptions: Assumptions) -> None:
     replacements.attribute(torch._subclasses, "FakeTensor", _NeverSeen)
     replacements.attribute(torch, "Generator", Generator)
     replacements.attribute(torch, "compile", _run_eagerly(assumptions))
+    replacements.attribute(torch, "save", _save_nothing(assumptions))
     replacements.attribute(nn.Module, "compile", lambda module, *args, **kwargs: _note_eager(assumptions))
 
 
@@ -40,6 +41,16 @@ def _keep_defaults(replacements: Replacements) -> None:
             torch.set_default_device(context.device if context is not None else None)
 
     replacements.finally_call(restore_device)
+
+
+def _save_nothing(assumptions: Assumptions) -> Callable[..., None]:
+    """Saving takes no memory of a GPU: torch copies one storage after the other to the host. There are no data to write, and an
+    empty file might be taken for a checkpoint."""
+
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        assumptions.add("torch.save was passed over: it would have written a file, and taken nothing of the GPU")
+
+    return save
 
 
 def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:

@@ -16,6 +16,7 @@ import torch
 
 from memfit.phantom.assumptions import Assumptions
 from memfit.phantom.replacing import Replacements
+from memfit.phantom.shares import expected_count, note_shares
 from memfit.phantom.torch_private import FakeTensor
 
 aten = torch.ops.aten
@@ -73,6 +74,7 @@ class Values:
 
     def note(self, func: Any, args: Any, result: Any) -> None:
         """Keeps what is known of a small result."""
+        note_shares(func, args, result)
         if type(result) is not FakeTensor:
             return
         if func in _KNOWN_RESULTS:
@@ -104,6 +106,9 @@ class Values:
         return self._assume(value, f"a {str(x.dtype).removeprefix('torch.')} read from the GPU", str(value))
 
     def _count(self, mask: torch.Tensor, what: str) -> int:
+        balanced = expected_count(mask)
+        if balanced is not None:
+            return int(self._assume(balanced, what, f"{balanced:,} of {mask.numel():,} elements, an even share"))
         return int(self._assume(mask.numel(), what, f"all {mask.numel():,} elements"))
 
     def _nonzero(self, x: torch.Tensor) -> torch.Tensor:
@@ -112,8 +117,8 @@ class Values:
 
     def _masked_select(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         shape = torch.broadcast_shapes(x.shape, mask.shape)
-        self._count(mask, "what a mask selects")
-        return x.new_empty((math.prod(shape),))
+        count = self._count(mask, "what a mask selects")
+        return x.new_empty((count * math.prod(shape) // max(mask.numel(), 1),))
 
     def _index(self, x: torch.Tensor, indices: Any) -> Any:
         if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):

@@ -1,0 +1,103 @@
+"""How much of a mask is set, where its making says so: balanced routing.
+
+::
+
+    topk, argmax, ...    over E experts          indices with E choices
+    indices == 3                                 a mask, 1/E of it set
+    one_hot, scatter_    n values into zeros     a mask, n of its elements set
+    permute, index, ...                          as before
+
+A mixture of experts sends each token to a few experts. Which ones only data can tell; that each gets its share is the assumption
+that its training works for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+_CHOICES, _SHARE = "_memfit_choices", "_memfit_share"
+
+
+def note_shares(func: Any, args: Any, result: Any) -> None:
+    """Keeps what an operator says about its result, if it says anything."""
+    noter = _NOTERS.get(func)
+    if noter is not None:
+        noter(args, result)
+
+
+def expected_count(mask: torch.Tensor) -> int | None:
+    """How many elements of a mask are set, ``None`` where nothing is known of it."""
+    share = getattr(mask, _SHARE, None)
+    return None if share is None else max(1, round(mask.numel() * share))
+
+
+def _choose(dim_at: int, indices_at: int | None) -> Callable[[Any, Any], None]:
+    """For an operator that picks along the dimension its argument number ``dim_at`` names."""
+
+    def note(args: Any, result: Any) -> None:
+        dim = args[dim_at] if len(args) > dim_at and args[dim_at] is not None else -1
+        indices = result if indices_at is None else result[indices_at]
+        setattr(indices, _CHOICES, args[0].shape[dim])
+
+    return note
+
+
+def _compare(args: Any, result: Any) -> None:
+    choices = getattr(args[0], _CHOICES, None)
+    if choices:
+        setattr(result, _SHARE, 1 / choices)
+
+
+def _compare_with_each(args: Any, result: Any) -> None:
+    for side in args[:2]:
+        _compare((side,), result)
+
+
+def _scatter(args: Any, result: Any) -> None:
+    target, index = args[0], args[2]
+    if target.numel():
+        setattr(result, _SHARE, min(1.0, index.numel() / target.numel()))
+
+
+def _pass_on(args: Any, result: Any) -> None:
+    for name in (_CHOICES, _SHARE):
+        known = getattr(args[0], name, None)
+        if known is not None:
+            setattr(result, name, known)
+
+
+_PASSING = (
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.t.default,
+    aten.select.int,
+    aten.slice.Tensor,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.unsqueeze.default,
+    aten.expand.default,
+    aten.clone.default,
+    aten.detach.default,
+    aten._to_copy.default,
+    aten.index.Tensor,
+    aten.gt.Scalar,
+    aten.ne.Scalar,
+)
+
+_NOTERS: dict[Any, Callable[[Any, Any], None]] = dict.fromkeys(_PASSING, _pass_on) | {
+    aten.topk.default: _choose(dim_at=2, indices_at=1),
+    aten.argmax.default: _choose(dim_at=1, indices_at=None),
+    aten.max.dim: _choose(dim_at=1, indices_at=1),
+    aten.multinomial.default: _choose(dim_at=3, indices_at=None),
+    aten.eq.Scalar: _compare,
+    aten.eq.Tensor: _compare_with_each,
+    aten.scatter.value: _scatter,
+    aten.scatter_.value: _scatter,
+}
