@@ -6,6 +6,7 @@ once for every pair of a host thread and a stream.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class WorkspaceRule:
     operators: tuple[Any, ...]
     sizes: Sizes
     source: str
+    by_output: bool = False
+    """Each output is made by a kernel of its own, with its own workspace: there is one size an output."""
 
 
 # -- cuBLAS --------------------------------------------------------------------------------------------------------------------
@@ -160,22 +163,31 @@ def _convolution(target: Target, args: Any, result: Any) -> Sequence[int]:
 def _convolution_backward(target: Target, args: Any, result: Any) -> Sequence[int]:
     grad, x, weight, stride = args[0], args[1], args[2], args[4]
     relaid = _relaid(x, weight, grad, stride)
-    if result[1] is not None and not relaid:
-        relaid = min(_SPLIT_SUMS * _bytes(weight), _MOST_SPLIT_BYTES)
+    if _is_matrix_product(weight, stride):
+        parts = 0 if relaid else min(_MATRIX_PARTS * _bytes(weight), _MOST_MATRIX_PARTS)
+    else:
+        parts = min(_KERNEL_PARTS * _bytes(weight), _MOST_KERNEL_PARTS)
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
-    return max((relaid,), bias, key=sum)
+    return relaid, relaid + parts, sum(bias)
 
 
-_SPLIT_SUMS, _MOST_SPLIT_BYTES = 32, 32 * MIB
-"""The gradient of a weight that is a plain matrix is summed in so many parts."""
+_MATRIX_PARTS, _MOST_MATRIX_PARTS = 32, 32 * MIB
+_KERNEL_PARTS, _MOST_KERNEL_PARTS = 14, 7 * MIB
+"""The gradient of a weight is summed in so many parts, as long as they are small."""
 
 
 def _relaid(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
     """Bytes in which cuDNN lays out everything with channels last; none where they are, or where a matrix product will do."""
-    is_matrix_product = all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
-    if is_matrix_product or _is_channels_last(x):
+    if _is_channels_last(x):
         return 0
+    if all(size == 1 for size in weight.shape[2:]):
+        is_aligned = math.prod(x.shape[2:]) % 4 == 0
+        return 0 if _is_matrix_product(weight, stride) and is_aligned else _bytes(x) + _bytes(out)
     return _bytes(x) + _bytes(weight) + _bytes(out)
+
+
+def _is_matrix_product(weight: torch.Tensor, stride: Any) -> bool:
+    return all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
@@ -232,6 +244,7 @@ RULES = (
         operators=(aten.convolution_backward.default,),
         sizes=_convolution_backward,
         source="measured, likewise; the gradient of the bias is a sum: ATen/native/Convolution.cpp",
+        by_output=True,
     ),
 )
 

@@ -27,6 +27,16 @@ class PhantomRecorder(Recorder):
         if rule is None and func not in MATRIX_PRODUCTS:
             return plan
 
+        def plan_by_output(func: Any, args: Any, result: Any) -> None:
+            assert rule is not None
+            assert plan is not None
+            device = _gpu_of(result)
+            sizes = rule.sizes(self._target, args, result) if device is not None else [0] * len(result)
+            for output, size in zip(result, sizes, strict=True):
+                plan(func, args, output)
+                if output is not None and size:
+                    self.builder.free(self._write_workspace(func, output.device, size))
+
         def plan_with_workspaces(func: Any, args: Any, result: Any) -> None:
             if plan is not None:
                 plan(func, args, result)
@@ -34,7 +44,7 @@ class PhantomRecorder(Recorder):
             if device is not None:
                 self._take_workspaces(func, rule, args, result, device)
 
-        return plan_with_workspaces
+        return plan_by_output if rule is not None and rule.by_output else plan_with_workspaces
 
     def _take_workspaces(self, func: Any, rule: WorkspaceRule | None, args: Any, result: Any, device: torch.device) -> None:
         if func in MATRIX_PRODUCTS:
