@@ -37,6 +37,8 @@ Plan = Callable[[Any, Any, Any], None]
 """What to do with an operator's outputs: takes the operator, its arguments and its result."""
 
 aten = torch.ops.aten
+_DEVICE_QUERY = torch.ops.prim.device.default
+"""Asking a fake tensor for its device is an operator, and the most frequent of all."""
 
 
 class _Deferred(dict[Any, bool]):
@@ -99,7 +101,7 @@ class Recorder(Listener, TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and self._deferred[types]:
             return NotImplemented
-        if self._silenced:
+        if self._silenced or func is _DEVICE_QUERY:
             return func(*args, **kwargs) if kwargs else func(*args)
         task = graph_task_id()
         if task != -1 or self._task != -1:
