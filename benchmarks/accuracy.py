@@ -4,7 +4,8 @@
     python benchmarks/accuracy.py llama_amp fsdp2_full  # some of them
 
 Each process predicts one workload with ``memfit.predict`` for the H200 and torch that the truth was measured with, and compares
-peaks, levels and reserved memory with ``truth/h200_truth.json``, and the smallest fit with ``truth/h200_fit.json``. Writes
+peaks, levels and reserved memory with ``truth/h200_truth.json``, the smallest fit with ``truth/h200_fit.json``, and what expandable
+segments reserve with ``truth/h200_expandable.json``. Writes
 ``results/accuracy.md`` and ``results/accuracy.json``.
 """
 
@@ -24,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).parent
 TRUTH = json.loads((HERE / "truth" / "h200_truth.json").read_text())
+EXPANDABLE = json.loads((HERE / "truth" / "h200_expandable.json").read_text())
 FIT = {found["name"]: found for found in json.loads((HERE / "truth" / "h200_fit.json").read_text())}
 MIB = 2**20
 
@@ -43,6 +45,7 @@ def predict_one(name: str) -> dict:
     import zoo
 
     import memfit
+    from memfit.allocator import parse_alloc_conf, replay
 
     levels = []
 
@@ -82,6 +85,8 @@ def predict_one(name: str) -> dict:
         "off_levels": off_levels,
         "reserved": prediction.peak_reserved,
         "true_reserved": truth["iters"][-1]["reserved"],
+        "expandable": replay(prediction.requests, parse_alloc_conf("expandable_segments:True", "2.11")).peak_reserved,
+        "true_expandable": EXPANDABLE.get(name, {}).get("reserved", 0),
         "fit": prediction.smallest_fit,
         "true_fit": FIT.get(name, {}).get("min_fit_mib", 0) * MIB,
         "seconds": seconds,
@@ -112,13 +117,15 @@ def worst(values: list[float]) -> float:
 
 def row(found: dict) -> str:
     if "error" in found:
-        return f"| {found['name']} | {found['error'][:120]} | | | | | | | |"
-    fit = percent(found["fit"] / found["true_fit"] - 1) if found["true_fit"] else ""
+        return f"| {found['name']} | {found['error'][:120]} | | | | | | | | |"
+    fit, expandable = (
+        percent(found[key] / found[f"true_{key}"] - 1) if found[f"true_{key}"] else "" for key in ("fit", "expandable")
+    )
     off = percent(found["peak"] / found["true_peak"] - 1)
     return (
         f"| {found['name']} | {found['true_peak'] / MIB:,.1f} | {found['peak'] / MIB:,.1f} | {off} "
         f"| {percent(worst(found['off_steps']))} | {percent(worst(found['off_levels']))} "
-        f"| {percent(found['reserved'] / found['true_reserved'] - 1)} | {fit} | {found['seconds']:.1f} |"
+        f"| {percent(found['reserved'] / found['true_reserved'] - 1)} | {fit} | {expandable} | {found['seconds']:.1f} |"
     )
 
 
@@ -132,6 +139,9 @@ def summary(rows: list[dict]) -> list[str]:
         "Worst step peak": [abs(worst(found["off_steps"])) for found in ran],
         "Worst level": [abs(worst(found["off_levels"])) for found in ran],
         "Reserved peak": [abs(found["reserved"] / found["true_reserved"] - 1) for found in ran],
+        "Reserved peak with expandable segments": [
+            abs(found["expandable"] / found["true_expandable"] - 1) for found in ran if found["true_expandable"]
+        ],
         "Smallest fit": [abs(found["fit"] / found["true_fit"] - 1) for found in ran if found["true_fit"]],
     }.items():
         if offs:
@@ -148,10 +158,11 @@ def table(rows: list[dict]) -> list[str]:
     return [
         f"Predicted without a GPU, torch {installed} installed, for an H200 with torch 2.11.0+cu130:",
         "`python benchmarks/accuracy.py`.",
-        "Peaks in MiB. Levels are those after forward, backward and optimizer step; the worst of all steps is shown.",
+        "Peaks in MiB. Levels are those after forward, backward and optimizer step; the worst of all steps is shown. Expandable is the",
+        "reserved peak with `expandable_segments:True`.",
         "",
-        "| workload | H200 peak | predicted | off | worst step | worst level | reserved | smallest fit | seconds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| workload | H200 peak | predicted | off | worst step | worst level | reserved | smallest fit | expandable | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *map(row, rows),
         "",
         *summary(rows),
