@@ -158,8 +158,8 @@ def table(rows: list[dict]) -> list[str]:
     return [
         f"Predicted without a GPU, torch {installed} installed, for an H200 with torch 2.11.0+cu130:",
         "`python benchmarks/accuracy.py`.",
-        "Peaks in MiB. Levels are those after forward, backward and optimizer step; the worst of all steps is shown. Expandable is the",
-        "reserved peak with `expandable_segments:True`.",
+        "Peaks in MiB. Levels are those after forward, backward and optimizer step; the worst of all steps is shown.",
+        "Expandable is the reserved peak with `expandable_segments:True`.",
         "",
         "| workload | H200 peak | predicted | off | worst step | worst level | reserved | smallest fit | expandable | seconds |",
         "|---|---|---|---|---|---|---|---|---|---|",
