@@ -1,6 +1,7 @@
 """A tracker is a guest in somebody's training run: it changes nothing, keeps nothing, leaves nothing, and never ends it."""
 
 import gc
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import memfit
+from memfit.errors import ConfigError
 from memfit.ledger import Ledger, LedgerBuilder
 from memfit.record.recorder import Recorder
 from memfit.record.storages import StorageTable
@@ -238,6 +240,25 @@ def test_a_failure_does_not_raise_where_warnings_are_errors(monkeypatch, capsys)
     with memfit.track(model):
         run(model, steps=1)
     assert "Your run goes on" in capsys.readouterr().err
+
+
+def test_a_disk_that_fills_up_loses_neither_the_run_nor_the_ledger(tmp_path):
+    model, folder = model_of(), tmp_path / "gone"
+    folder.mkdir()
+    tracker = memfit.track(model, save_to=folder / "run.memfit")
+    tracker.__enter__()
+    run(model, steps=1)
+    shutil.rmtree(folder)
+    with pytest.warns(RuntimeWarning, match="the recorder failed and detached"):
+        tracker.__exit__(None, None, None)
+    ledger = tracker.ledger.check()
+    assert len(ledger.scopes) > 0
+    assert not ledger.info.complete
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_run(tmp_path):
+    with pytest.raises(ConfigError, match="choose a folder that exists"):
+        memfit.track(save_to=tmp_path / "nowhere" / "run.memfit")
 
 
 def test_other_threads_are_not_part_of_the_run():

@@ -183,9 +183,9 @@ class LedgerBuilder:
         self._flushed_strings, self._flushed_devices = len(self.strings), len(self.devices)
 
     def close(self) -> Ledger:
-        """The finished ledger; where there was a journal, it now holds that ledger."""
-        ledger = self.build()
+        """The finished ledger; where there was a journal, its file now holds that ledger."""
         journal, self._journal = self._journal, None
+        ledger = self.build()
         if journal is not None:
             journal.close()
             ledger.save(journal.path)

@@ -45,8 +45,7 @@ class Tracker:
 
     def __init__(self, *subjects: Any, save_to: str | Path | None = None) -> None:
         found = list(_flatten(subjects))
-        journal = Journal(save_to) if save_to is not None else None
-        self._builder = LedgerBuilder(_run_info(), journal)
+        self._builder = LedgerBuilder(_run_info(), _open_journal(save_to) if save_to is not None else None)
         self._recorder = Recorder(self._builder)
         self._depth = 0
         self._ledger: Ledger | None = None
@@ -108,7 +107,20 @@ class Tracker:
         patches.detach(self._recorder)
         self._recorder.catch_up()
         self._recorder.close_scopes()
-        self._ledger = self._builder.close()
+        try:
+            self._ledger = self._builder.close()
+        except OSError as problem:  # a full disk at the end of a run is no reason to lose the run, nor the ledger in memory
+            self._recorder.fail(problem)
+            self._ledger = self._builder.build()
+
+
+def _open_journal(path: str | Path) -> Journal:
+    try:
+        return Journal(path)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write a ledger to {path} ({error.strerror}): choose a folder that exists and can be written to"
+        ) from error
 
 
 def _flatten(value: Any) -> Any:
