@@ -26,7 +26,23 @@ class Action:
 actions = st.builds(
     Action,
     name=st.sampled_from(
-        ("alloc", "alloc", "alloc", "alloc_before", "free", "free", "resize", "enter", "enter", "exit", "step", "role", "module")
+        (
+            "alloc",
+            "alloc",
+            "alloc",
+            "alloc_before",
+            "free",
+            "free",
+            "resize",
+            "move",
+            "empty_cache",
+            "enter",
+            "enter",
+            "exit",
+            "step",
+            "role",
+            "module",
+        )
     ),
     pick=st.integers(0, 2**16),
     size=st.integers(0, 4096) | st.integers(0, 2**40),
@@ -69,6 +85,13 @@ class Player:
     def _resize(self, action: Action) -> None:
         if self.alive:
             self.builder.resize(self.alive[action.pick % len(self.alive)], action.size)
+
+    def _move(self, action: Action) -> None:
+        if self.alive:
+            self.builder.move(self.alive[action.pick % len(self.alive)], action.pick % 4)
+
+    def _empty_cache(self, action: Action) -> None:
+        self.builder.empty_cache(self._words(action)[0])
 
     def _enter(self, action: Action) -> None:
         parent = self._scope(action)

@@ -8,7 +8,8 @@ Statements are separated by semicolons or line ends::
 
     alloc SIZE [ROLE] NAME [on DEVICE] [stream N]    a block, on ``cpu`` unless said otherwise; NAME stands as its op
     free NAME
-    resize NAME SIZE
+    resize NAME SIZE [stream N]                      what is new comes from stream N
+    empty-cache [on DEVICE]                          ``torch.cuda.empty_cache()``
     enter PHASE [MODULE] [taking SIZE]               a scope, inside those still open
     exit [giving SIZE]                               leaves the innermost scope; scopes left open are a run cut short
     step                                             a training step begins
@@ -42,7 +43,8 @@ _Word = TypeVar("_Word", bound=IntEnum)
 _FORMS = {
     "alloc": "alloc SIZE [ROLE] NAME [on DEVICE] [stream N]",
     "free": "free NAME",
-    "resize": "resize NAME SIZE",
+    "resize": "resize NAME SIZE [stream N]",
+    "empty-cache": "empty-cache [on DEVICE]",
     "enter": "enter PHASE [MODULE] [taking SIZE]",
     "exit": "exit [giving SIZE]",
     "step": "step",
@@ -51,7 +53,8 @@ _FORMS = {
 _PATTERNS = {
     "alloc": r"alloc (?P<size>\S+)( (?P<role>\S+))? (?P<name>\S+)( on (?P<device>\S+))?( stream (?P<stream>\d{1,18}))?",
     "free": r"free (?P<name>\S+)",
-    "resize": r"resize (?P<name>\S+) (?P<size>\S+)",
+    "resize": r"resize (?P<name>\S+) (?P<size>\S+)( stream (?P<stream>\d{1,18}))?",
+    "empty-cache": r"empty-cache( on (?P<device>\S+))?",
     "enter": r"enter (?P<phase>\S+)( (?P<module>\S+))?( taking (?P<taking>\S+))?",
     "exit": r"exit( giving (?P<giving>\S+))?",
     "step": r"step",
@@ -86,7 +89,7 @@ class _Stage:
         match = re.fullmatch(_PATTERNS[verb], line)
         if match is None:
             raise ConfigError(f"write it as: {_FORMS[verb]}")
-        getattr(self, f"_{verb}")(**match.groupdict())
+        getattr(self, f"_{verb.replace('-', '_')}")(**match.groupdict())
 
     def ledger(self) -> Ledger:
         built = self._builder.build()
@@ -109,8 +112,13 @@ class _Stage:
         self._builder.free(self._block(name))
         del self._blocks[name]
 
-    def _resize(self, name: str, size: str) -> None:
+    def _resize(self, name: str, size: str, stream: str | None) -> None:
+        if stream is not None:
+            self._builder.move(self._block(name), int(stream))
         self._builder.resize(self._block(name), parse_bytes(size))
+
+    def _empty_cache(self, device: str | None) -> None:
+        self._builder.empty_cache(self._builder.device(device or "cpu"))
 
     def _enter(self, phase: str, module: str | None, taking: str | None) -> None:
         number = -1 if module is None else self._module("" if module == "." else module)

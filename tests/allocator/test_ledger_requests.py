@@ -87,7 +87,33 @@ def test_any_ledger_is_replayed_and_holds_no_less_than_it_says(recorded):
     requests = requests_from_ledger(recorded)
     run = replay(requests)
     on_device = recorded.blocks.device[recorded.events.subject[recorded.memory_events]]
-    for number in {int(recorded.blocks.device[recorded.events.subject[e]]) for e in requests.event}:
+    for number in {int(recorded.blocks.device[recorded.events.subject[e]]) for e in requests.event[requests.block >= 0]}:
         held = np.cumsum(recorded.deltas[recorded.memory_events[on_device == number]])
         assert run.peak_allocated >= held.max(initial=0)
     assert len(run.per_event(run.reserved)) == len(recorded.events)
+
+
+def test_what_a_resize_brings_comes_from_its_own_stream():
+    text = "alloc 20MiB a on cuda:0; resize a 0; resize a 20MiB stream 7; resize a 0; resize a 20MiB; free a"
+    requests = requests_from_ledger(ledger(text))
+    assert requests.stream.tolist() == [0, 0, 1, 1, 1, 1]
+    assert replay(requests).peak_reserved == 40 * MIB
+
+
+def test_a_move_is_of_one_block_and_of_the_time_after_it():
+    text = "alloc 1 a on cuda:0; alloc 1 b on cuda:0; resize a 2 stream 3; resize b 2; resize a 3 stream 9; alloc 1 c on cuda:0"
+    requests = requests_from_ledger(ledger(text))
+    assert requests.stream[requests.kind == ALLOC].tolist() == [0, 0, 1, 0, 2, 0]
+
+
+def test_an_emptied_cache_gives_back_what_is_free():
+    kept = replay(requests_from_ledger(ledger("alloc 20MiB a on cuda:0; free a; alloc 30MiB b on cuda:0")))
+    emptied = replay(
+        requests_from_ledger(ledger("alloc 20MiB a on cuda:0; free a; empty-cache on cuda:0; alloc 30MiB b on cuda:0"))
+    )
+    assert (kept.peak_reserved, emptied.peak_reserved) == (50 * MIB, 30 * MIB)
+
+
+def test_another_devices_cache_is_another_matter():
+    requests = requests_from_ledger(ledger("alloc 20MiB a on cuda:0; free a; empty-cache; alloc 30MiB b on cuda:0"))
+    assert replay(requests).peak_reserved == 50 * MIB

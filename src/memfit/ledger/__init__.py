@@ -10,13 +10,16 @@
     builder.py     appends; the only way to make a ledger
     ledger.py      the finished thing, what follows from it, and its laws
     categories.py  what each block turned out to be
+    failure.py     the out-of-memory error that ended the run
+    cutting.py     a ledger up to some moment
     storage.py     files: safetensors when a run is over, a journal of frames while it lasts
 
 Nothing in here imports torch: a ledger can be read, checked and drawn on a machine that has never seen it.
 """
 
 from memfit.ledger.builder import LedgerBuilder
+from memfit.ledger.failure import Failure
 from memfit.ledger.ledger import Ledger
 from memfit.ledger.schema import Category, Device, EventKind, Phase, RunInfo
 
-__all__ = ["Category", "Device", "EventKind", "Ledger", "LedgerBuilder", "Phase", "RunInfo"]
+__all__ = ["Category", "Device", "EventKind", "Failure", "Ledger", "LedgerBuilder", "Phase", "RunInfo"]

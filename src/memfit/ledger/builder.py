@@ -29,6 +29,7 @@ from memfit.ledger.storage import Journal
 
 _ALLOC, _FREE, _RESIZE = int(EventKind.ALLOC), int(EventKind.FREE), int(EventKind.RESIZE)
 _ENTER, _EXIT, _STEP = int(EventKind.ENTER), int(EventKind.EXIT), int(EventKind.STEP)
+_STREAM, _EMPTY_CACHE = int(EventKind.STREAM), int(EventKind.EMPTY_CACHE)
 
 FLUSH_EVENTS = 50_000
 FLUSH_NS = 1_000_000_000
@@ -106,6 +107,13 @@ class LedgerBuilder:
 
     def resize(self, block: int, size: int) -> None:
         self._events += (_RESIZE, block, size, self._clock() - self._start_ns)
+
+    def move(self, block: int, stream: int) -> None:
+        """What the block is resized to from now on comes from another stream."""
+        self._events += (_STREAM, block, stream, self._clock() - self._start_ns)
+
+    def empty_cache(self, device: int) -> None:
+        self._events += (_EMPTY_CACHE, device, 0, self._clock() - self._start_ns)
 
     def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
         """A scope began; gives its number."""

@@ -169,9 +169,13 @@ def _violations(ledger: Ledger) -> list[str]:
     events, kind, subject = ledger.events, ledger.events.kind, ledger.events.subject
     found = []
     memory = ledger.memory_events
+    about_blocks = np.concatenate((memory, np.flatnonzero(kind == EventKind.STREAM)))
+    emptied = subject[kind == EventKind.EMPTY_CACHE]
     scoped = np.flatnonzero((kind == EventKind.ENTER) | (kind == EventKind.EXIT))
-    if len(memory) and not (subject[memory].min() >= 0 and subject[memory].max() < len(ledger.blocks)):
+    if len(about_blocks) and not (subject[about_blocks].min() >= 0 and subject[about_blocks].max() < len(ledger.blocks)):
         return ["an event names a block that does not exist"]
+    if len(emptied) and not (emptied.min() >= 0 and emptied.max() < len(ledger.devices)):
+        return ["an event names a device that does not exist"]
     if len(scoped) and not (subject[scoped].min() >= 0 and subject[scoped].max() < len(ledger.scopes)):
         return ["an event names a scope that does not exist"]
     if len(events) and events.size.min() < 0:

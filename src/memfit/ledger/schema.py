@@ -4,7 +4,7 @@
 
     events    what happened, in order           blocks    one row a block of memory
       kind      EventKind                         device    -> devices
-      subject   block, scope or step number       stream    the CUDA stream it was allocated on, 0 elsewhere
+      subject   block, scope, step or device      stream    the CUDA stream it was allocated on, 0 elsewhere
       size      see EventKind                     op        -> strings
       time_ns   since the recording began         scope     -> scopes, where it was born; -1 outside all
 
@@ -25,6 +25,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from memfit.ledger.failure import Failure
 
 FORMAT = "memfit-ledger"
 VERSION = 1
@@ -47,6 +49,10 @@ class EventKind(IntEnum):
     """A scope ended; ``size`` is the bytes of the tensors it returned."""
     STEP = 5
     """A training step began; ``subject`` is its number. What precedes step 0 is initialisation."""
+    STREAM = 6
+    """A block's next memory comes from another CUDA stream; ``size`` is the stream's number."""
+    EMPTY_CACHE = 7
+    """``torch.cuda.empty_cache()`` was called; ``subject`` is the device."""
 
 
 class Phase(IntEnum):
@@ -64,6 +70,13 @@ class Phase(IntEnum):
     FSDP_PRE_BACKWARD = 6
     FSDP_POST_BACKWARD = 7
     """Resharding and the reduction of gradients."""
+    CHECKPOINT = 8
+    """Saving or loading a state dict."""
+
+    @property
+    def label(self) -> str:
+        """The phase as people write it: ``FSDP pre forward``."""
+        return self.name.lower().replace("_", " ").replace("fsdp", "FSDP")
 
 
 class Category(IntEnum):
@@ -201,6 +214,10 @@ class RunInfo:
     """Why the ledger is incomplete: the recorder failed, or the process died. Empty when it is whole."""
     assumptions: tuple[str, ...] = ()
     """What a prediction had to assume."""
+    alloc_conf: str = ""
+    """The allocator's settings it ran under, as in ``PYTORCH_CUDA_ALLOC_CONF``."""
+    failure: Failure = Failure()
+    """The out-of-memory error that ended the run, if one did."""
 
     @property
     def complete(self) -> bool:
@@ -213,4 +230,5 @@ class RunInfo:
     def from_json(cls, data: dict[str, Any]) -> RunInfo:
         known = {f.name for f in fields(cls)}
         kept = {key: value for key, value in data.items() if key in known}
-        return cls(**kept | {"assumptions": tuple(kept.get("assumptions", ()))})
+        failure = Failure.from_json(kept.get("failure", {}))
+        return cls(**kept | {"assumptions": tuple(kept.get("assumptions", ())), "failure": failure})

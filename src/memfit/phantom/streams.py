@@ -1,13 +1,20 @@
-"""Streams and events that order nothing, but know who they are: a block belongs to the stream it was allocated on."""
+"""Streams and events that order nothing, but know who they are: a block belongs to the stream it was allocated on.
+
+Backward runs on the streams of forward: autograd runs each node on the stream that was current when the node was made. Nodes are
+numbered as they are made, so the numbers at which a stream was entered and left tell which nodes are its own.
+"""
 
 from __future__ import annotations
 
 import itertools
 import threading
+from bisect import bisect_right
 from types import TracebackType
 from typing import Any, Self
 
 import torch
+
+from memfit.phantom.torch_private import current_node, next_sequence_nr
 
 
 class Stream:
@@ -86,13 +93,38 @@ class StreamContext:
             self._stream.__exit__(kind, error, trace)
 
 
+class NodeStreams:
+    """For one thread: the nodes that were made on other streams than the default one."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._streams: list[int] = []
+        self._since = 0
+
+    def leave(self, stream: int) -> None:
+        """``stream`` was the current one until now."""
+        now = next_sequence_nr()
+        if stream and now > self._since:
+            self._starts.append(self._since)
+            self._ends.append(now)
+            self._streams.append(stream)
+        self._since = now
+
+    def find(self, sequence_nr: int) -> int:
+        index = bisect_right(self._starts, sequence_nr) - 1
+        return self._streams[index] if index >= 0 and sequence_nr < self._ends[index] else 0
+
+
 _of_thread = threading.local()
+_node_streams: dict[int, NodeStreams] = {}
 
 
 def restart() -> None:
     """A new world numbers its streams from 1 again, so that two predictions are alike."""
     Stream._numbers = itertools.count(1)
     _of_thread.__dict__.clear()
+    _node_streams.clear()
     Stream.default = Stream()
     Stream.default.stream_id = Stream.default.cuda_stream = 0
     Stream._numbers = itertools.count(1)
@@ -104,7 +136,12 @@ def current_stream(device: Any = None) -> Stream:
 
 
 def current_stream_number(device: int = 0) -> int:
-    return current_stream().stream_id
+    """The stream that memory is taken from: the thread's own, in backward that of the node."""
+    chosen = current_stream().stream_id
+    if chosen or not _node_streams or (node := current_node()) is None:
+        return chosen
+    sequence_nr = node._sequence_nr()
+    return next(filter(None, (made.find(sequence_nr) for made in _node_streams.values())), 0)
 
 
 def default_stream(device: Any = None) -> Stream:
@@ -113,6 +150,7 @@ def default_stream(device: Any = None) -> Stream:
 
 def set_stream(stream: Stream | None) -> None:
     if stream is not None:
+        _node_streams.setdefault(threading.get_ident(), NodeStreams()).leave(current_stream().stream_id)
         _of_thread.stream = stream
 
 

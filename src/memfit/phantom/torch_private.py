@@ -59,6 +59,12 @@ bucket_assignment: Callable[..., Any] = need(torch.distributed, "_compute_bucket
 graph_task_id: Callable[[], int] = need(torch._C, "_current_graph_task_id")
 """The backward pass that runs in this thread, -1 outside one."""
 
+current_node: Callable[[], Any] = need(torch._C, "_current_autograd_node")
+"""The autograd node whose backward runs in this thread."""
+
+next_sequence_nr: Callable[[], int] = need(torch._C._autograd, "_get_sequence_nr")
+"""The number that this thread's next autograd node will have."""
+
 optimizer_foreach_types: list[type] = need(sys.modules["torch.optim.optimizer"], "_foreach_supported_types")
 """The types of parameters for which optimizers choose their foreach form."""
 
@@ -102,6 +108,7 @@ __all__ = [
     "below_autograd",
     "bucket_assignment",
     "clipping_foreach_types",
+    "current_node",
     "default_device_context",
     "device_handlers",
     "device_query",
@@ -110,6 +117,7 @@ __all__ = [
     "is_dispatching_below",
     "modules_that_ask_for_tracing",
     "need",
+    "next_sequence_nr",
     "optimizer_foreach_types",
     "private_backend_name",
     "register_python_backend",

@@ -45,6 +45,8 @@ class Listener:
 
     def resized(self, storage: torch.UntypedStorage) -> None: ...
 
+    def emptied_cache(self) -> None: ...
+
     def silence(self, by: int) -> None:
         """Operators that only compute shapes begin (+1) or end (-1): they make no memory."""
 
@@ -53,14 +55,18 @@ class Listener:
         if self.failed:
             return
         self.failed = True
-        message = f"memfit: {self.describe_failure(error)}. Your run goes on without it; please report this."
-        try:
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
-        except RuntimeWarning:  # warnings are errors here, but the run is not ours to end
-            print(message, file=sys.stderr)
+        warn(f"{self.describe_failure(error)}. Your run goes on without it; please report this.")
 
     def describe_failure(self, error: BaseException) -> str:
         return f"{type(self).__name__} failed and detached: {type(error).__name__}: {error}"
+
+
+def warn(message: str) -> None:
+    """Tells the user, whatever warnings are here: the run is not ours to end."""
+    try:
+        warnings.warn(f"memfit: {message}", RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:  # warnings are errors here
+        print(f"memfit: {message}", file=sys.stderr)
 
 
 def modes_reach_this_thread() -> bool:

@@ -4,6 +4,7 @@
 
     nn.Module.__call__             which module runs, with all its arguments, also when it raises
     UntypedStorage.resize_         not an operator; FSDP frees and restores parameters with it
+    torch.cuda.empty_cache         what is free goes back to the driver
     optimizer step hooks           torch's own, global
     FSDP2's FSDPParamGroup         unsharding and resharding, in forward and backward
     FSDP1's runtime functions      the same
@@ -51,6 +52,8 @@ def detach(listener: Listener) -> None:
 def _install() -> None:
     _replace(nn.Module, "__call__", _module_call)
     _replace(torch.UntypedStorage, "resize_", _storage_resize)
+    for module in (torch.cuda, torch.cuda.memory, torch.accelerator):
+        _replace(module, "empty_cache", _empty_cache)
     for handle in (register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)):
         _undo.append(handle.remove)
     patch_loaded()
@@ -127,6 +130,16 @@ def _storage_resize(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return resize_
+
+
+def _empty_cache(original: Callable[..., Any]) -> Callable[..., Any]:
+    def empty_cache() -> Any:
+        result = original()
+        for listener in _listeners():
+            _tell(listener, listener.emptied_cache)
+        return result
+
+    return empty_cache
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

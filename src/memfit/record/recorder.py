@@ -90,6 +90,8 @@ class Recorder(Listener, TorchDispatchMode):
         self._learned_roots: set[int] = set()
         self._step_is_due = True
         self.marks_steps = True
+        self.out_of_memory: tuple[int, int, str] | None = None
+        """The last error of an operator that ran out: its identity (to hold it is to hold tensors), when, and the operator."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -109,7 +111,11 @@ class Recorder(Listener, TorchDispatchMode):
                 self._follow_backward(task)
             except Exception as error:
                 self.fail(error)
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except torch.OutOfMemoryError as error:
+            self.out_of_memory = (id(error), self.builder.elapsed_ns(), str(func))
+            raise
         plan = self._plans[func]
         if plan is not None:
             try:
@@ -202,8 +208,8 @@ class Recorder(Listener, TorchDispatchMode):
         stream = get_stream() if get_stream is not None else 0
         size, scope = int(storage.nbytes()), self.scopes.top
         if before:
-            return self._table.add(storage, self.builder.alloc_before(size, number, op, stream), -1, size)
-        return self._table.add(storage, self.builder.alloc(size, number, op, scope, stream), scope, size)
+            return self._table.add(storage, self.builder.alloc_before(size, number, op, stream), -1, size, stream, get_stream)
+        return self._table.add(storage, self.builder.alloc(size, number, op, scope, stream), scope, size, stream, get_stream)
 
     def _adopt(self, plain: torch.Tensor, before: bool, op: int | None = None) -> StorageRef | None:
         """The reference of a storage that we may be meeting for the first time."""
@@ -354,6 +360,11 @@ class Recorder(Listener, TorchDispatchMode):
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         self._table.resized(storage)
+
+    def emptied_cache(self) -> None:
+        for device, (number, _) in self._devices.items():
+            if device.type == "cuda":
+                self.builder.empty_cache(number)
 
     def silence(self, by: int) -> None:
         self._silenced += by

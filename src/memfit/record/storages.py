@@ -7,12 +7,15 @@ it happens, and keeps nothing alive.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from memfit.ledger import LedgerBuilder
 from memfit.record.torch_private import FakeTensor, is_traceable_wrapper_subclass
+
+StreamGetter = Callable[[], int]
+"""Reads the number of the current stream."""
 
 PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, FakeTensor))
 """Types whose own storage holds their bytes, if their layout is strided."""
@@ -21,11 +24,13 @@ PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, FakeTensor))
 class StorageRef(weakref.ref[torch.UntypedStorage]):
     """A weak reference that knows the block behind the storage."""
 
-    __slots__ = ("block", "key", "scope", "size")
+    __slots__ = ("block", "get_stream", "key", "scope", "size", "stream")
     block: int
+    get_stream: StreamGetter | None
     key: int
     scope: int
     size: int
+    stream: int
 
 
 class StorageTable:
@@ -39,9 +44,11 @@ class StorageTable:
     def find(self, storage: torch.UntypedStorage) -> StorageRef | None:
         return self.refs.get(id(storage))
 
-    def add(self, storage: torch.UntypedStorage, block: int, scope: int, size: int) -> StorageRef:
+    def add(
+        self, storage: torch.UntypedStorage, block: int, scope: int, size: int, stream: int, get_stream: StreamGetter | None
+    ) -> StorageRef:
         ref = StorageRef(storage, self._on_death)
-        ref.block, ref.scope, ref.size = block, scope, size
+        ref.block, ref.scope, ref.size, ref.stream, ref.get_stream = block, scope, size, stream, get_stream
         ref.key = id(storage)
         self.refs[ref.key] = ref
         return ref
@@ -49,12 +56,15 @@ class StorageTable:
     def share(self, storage: torch.UntypedStorage, with_ref: StorageRef) -> None:
         """``storage`` stands for a block that another storage already stands for."""
         self._sharers[with_ref.block] = self._sharers.get(with_ref.block, 1) + 1
-        self.add(storage, with_ref.block, with_ref.scope, with_ref.size)
+        self.add(storage, with_ref.block, with_ref.scope, with_ref.size, with_ref.stream, with_ref.get_stream)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Notes the new size of a known storage, if it changed."""
+        """Notes the new size of a known storage, if it changed; new memory comes from the stream of the moment."""
         ref = self.refs.get(id(storage))
         if ref is not None and ref.size != (size := int(storage.nbytes())):
+            if size and ref.get_stream is not None and ref.stream != (stream := ref.get_stream()):
+                ref.stream = stream
+                self._builder.move(ref.block, stream)
             ref.size = size
             self._builder.resize(ref.block, size)
 

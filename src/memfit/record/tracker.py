@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,19 +17,23 @@ import memfit
 from memfit.allocator import Verdict, judge, parse_alloc_conf, requests_from_ledger
 from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
-from memfit.ledger import Category, Ledger, LedgerBuilder, RunInfo
+from memfit.ledger import Category, Failure, Ledger, LedgerBuilder, RunInfo
+from memfit.ledger.cutting import cut_at_failure
 from memfit.ledger.storage import Journal
 from memfit.record import patches
+from memfit.record.listener import warn
 from memfit.record.recorder import Recorder
+from memfit.record.running_out import describe_failure
 from memfit.record.torch_private import calibrate
 
 
-def track(*subjects: Any, save_to: str | Path | None = None) -> Tracker:
+def track(*subjects: Any, save_to: str | Path | None = None, on_oom: str | Path | None = None) -> Tracker:
     """Records where the memory of everything inside the ``with`` block goes.
 
     ``subjects`` are the models, optimizers and input tensors that exist already, in any nesting of tuples, lists and dicts; what is
     made inside the block is found by itself. With ``save_to`` the ledger is on disk as the run goes on, readable even if the
-    process is killed.
+    process is killed. With ``on_oom`` it is written there when ``torch.OutOfMemoryError`` passes through the block, which it does
+    unchanged; ``memfit explain`` says what would have made it fit.
 
     ::
 
@@ -37,14 +42,15 @@ def track(*subjects: Any, save_to: str | Path | None = None) -> Tracker:
                 train_step()
         tracker.ledger.save("run.memfit")
     """
-    return Tracker(*subjects, save_to=save_to)
+    return Tracker(*subjects, save_to=save_to, on_oom=on_oom)
 
 
 class Tracker:
     """A recording. Entering it again goes on with the same ledger."""
 
-    def __init__(self, *subjects: Any, save_to: str | Path | None = None) -> None:
+    def __init__(self, *subjects: Any, save_to: str | Path | None = None, on_oom: str | Path | None = None) -> None:
         found = list(_flatten(subjects))
+        self._on_oom = _writable(on_oom) if on_oom is not None else None
         self._builder = LedgerBuilder(_run_info(), _open_journal(save_to) if save_to is not None else None)
         self._recorder = Recorder(self._builder)
         self._depth = 0
@@ -94,6 +100,8 @@ class Tracker:
         if self._depth == 0:
             calibrate()
             self._ledger = None
+            if self._builder.info.failure:  # the run goes on after all
+                self._builder.info = replace(self._builder.info, problem="", failure=Failure())
             patches.attach(self._recorder)
             self._recorder.__enter__()
         self._depth += 1
@@ -107,11 +115,33 @@ class Tracker:
         patches.detach(self._recorder)
         self._recorder.catch_up()
         self._recorder.close_scopes()
+        if isinstance(error, torch.OutOfMemoryError):
+            self._note_failure(error)
         try:
             self._ledger = self._builder.close()
         except OSError as problem:  # a full disk at the end of a run is no reason to lose the run, nor the ledger in memory
             self._recorder.fail(problem)
             self._ledger = self._builder.build()
+        if self._ledger.info.failure and self._on_oom is not None:
+            self._save_failure(self._ledger, self._on_oom)
+
+    def _note_failure(self, error: torch.OutOfMemoryError) -> None:
+        identity, time_ns, op = self._recorder.out_of_memory or (0, 0, "")
+        if identity != id(error):  # memory that no operator asked for: a library's, or a collective's
+            time_ns, op = self._builder.elapsed_ns(), ""
+        try:
+            failure = describe_failure(error, time_ns, op)
+        except Exception:  # a device that can no longer be asked
+            failure = Failure(message=str(error) or "out of memory", time_ns=time_ns, op=op)
+        self._builder.info = replace(self._builder.info, failure=failure)
+        self._builder.mark_incomplete(f"out of memory: {failure.message.partition(' GPU ')[0]}")
+
+    def _save_failure(self, ledger: Ledger, path: Path) -> None:
+        """The error is on its way to the user: whatever goes wrong here must not take its place."""
+        try:
+            cut_at_failure(ledger).save(path)
+        except Exception as problem:
+            warn(f"the ledger of the run that ran out of memory could not be written to {path}: {problem}")
 
 
 def _open_journal(path: str | Path) -> Journal:
@@ -121,6 +151,13 @@ def _open_journal(path: str | Path) -> Journal:
         raise ConfigError(
             f"cannot write a ledger to {path} ({error.strerror}): choose a folder that exists and can be written to"
         ) from error
+
+
+def _writable(path: str | Path) -> Path:
+    path = Path(path)
+    if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"cannot write a ledger to {path}: choose a file in a folder that exists and can be written to")
+    return path
 
 
 def _flatten(value: Any) -> Any:
@@ -144,4 +181,6 @@ def _run_info() -> RunInfo:
     elif os.environ.get("RANK", "").isdigit() and os.environ.get("WORLD_SIZE", "").isdigit():
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     versions = {"memfit": memfit.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return RunInfo(versions=versions, rank=rank, world_size=world_size)
+    # The order in which torch reads them.
+    conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+    return RunInfo(versions=versions, rank=rank, world_size=world_size, alloc_conf=conf)

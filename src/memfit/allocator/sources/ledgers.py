@@ -6,7 +6,7 @@ import numpy as np
 
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.errors import ConfigError
-from memfit.ledger import Ledger
+from memfit.ledger import EventKind, Ledger
 from memfit.ledger.schema import Array
 
 
@@ -21,31 +21,34 @@ def requests_from_ledger(ledger: Ledger, device: str | None = None) -> Requests:
     size, before = ledger.events.size[event], _size_before(ledger, event)
     event, size, before = (column[size != before] for column in (event, size, before))
     allocates, frees = size > 0, before > 0
-    num_requests = allocates.astype(np.int64) + frees
-    alloc_row = (np.cumsum(num_requests) - num_requests)[allocates]
-    free_row = (np.cumsum(num_requests) - 1)[frees]
-    total = int(num_requests.sum())
-    kind, block, asked, source_event = np.full(total, RequestKind.FREE), *(np.zeros(total, dtype=np.int64) for _ in range(3))
-    kind[alloc_row] = RequestKind.ALLOC
-    block[alloc_row] = np.arange(len(alloc_row))
-    block[free_row] = _block_before(ledger.events.subject[event], allocates)[frees]
-    asked[alloc_row] = size[allocates]
-    source_event[alloc_row], source_event[free_row] = event[allocates], event[frees]
-    _, stream = np.unique(ledger.blocks.stream[ledger.events.subject[source_event]], return_inverse=True)
-    nothing = np.zeros(total, dtype=np.int64)
+    number_before = _block_before(ledger.events.subject[event], allocates)[frees]
+    emptied = np.flatnonzero((ledger.events.kind == EventKind.EMPTY_CACHE) & (ledger.events.subject == number))
+    _, stream = np.unique(_streams(ledger)[event[allocates]], return_inverse=True)
+
+    # Allocations, frees and emptied caches, one after the other; then in the order of their events, an allocation before a free.
+    num_allocs, num_frees, num_emptied = int(allocates.sum()), int(frees.sum()), len(emptied)
+    parts = (num_allocs, num_frees, num_emptied)
+    source_event = np.concatenate((event[allocates], event[frees], emptied))
+    order = np.argsort(source_event, kind="stable")
+    kind = np.repeat((RequestKind.ALLOC, RequestKind.FREE, RequestKind.EMPTY_CACHE), parts)[order]
+    block = np.concatenate((np.arange(num_allocs), number_before, np.full(num_emptied, -1)))[order]
+    asked = np.concatenate((size[allocates], np.zeros(num_frees + num_emptied, dtype=np.int64)))[order]
+    stream = np.concatenate((stream, stream[number_before], np.zeros(num_emptied, dtype=np.int64)))[order]
+    nothing = np.zeros(len(order), dtype=np.int64)
     return Requests(
         kind=kind,
         block=block,
         size=asked,
         stream=stream,
         pool=nothing,
-        event=source_event,
+        event=source_event[order],
         segment_address=nothing,
         segment_size=nothing,
-        num_blocks=len(alloc_row),
+        num_blocks=num_allocs,
         num_events=len(ledger.events),
         source="ledger",
         torch_version=ledger.info.versions.get("torch", ""),
+        alloc_conf=ledger.info.alloc_conf,
         warnings=_warnings(ledger, number),
         ledger=ledger,
     )
@@ -59,6 +62,22 @@ def _choose_device(ledger: Ledger, device: str | None) -> int:
         return names.index(device)
     counts = np.bincount(ledger.blocks.device, minlength=max(len(names), 1))
     return max(range(len(counts)), key=lambda i: (i < len(names) and names[i].startswith("cuda"), counts[i]))
+
+
+def _streams(ledger: Ledger) -> Array:
+    """Per event about a block: the stream that memory allocated there comes from."""
+    events = ledger.events
+    stream = np.zeros(len(events), dtype=np.int64)
+    stream[ledger.memory_events] = ledger.blocks.stream[events.subject[ledger.memory_events]]
+    moves = np.flatnonzero(events.kind == EventKind.STREAM)
+    # From its move on, a block's memory comes from there, until the next move: later ones are written over earlier ones.
+    by_block = ledger.memory_events[np.argsort(events.subject[ledger.memory_events], kind="stable")]
+    first = np.searchsorted(events.subject[by_block], events.subject[moves])
+    last = np.searchsorted(events.subject[by_block], events.subject[moves], side="right")
+    for move, start, end in zip(moves.tolist(), first.tolist(), last.tolist(), strict=True):
+        of_block = by_block[start:end]
+        stream[of_block[of_block > move]] = events.size[move]
+    return stream
 
 
 def _size_before(ledger: Ledger, event: Array) -> Array:

@@ -1,0 +1,55 @@
+"""A ledger up to some moment, as if it had been cut short there."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from memfit.ledger.ledger import Ledger
+from memfit.ledger.schema import Array, EventKind, Table
+
+_ABOUT_BLOCKS = (EventKind.ALLOC, EventKind.FREE, EventKind.RESIZE, EventKind.STREAM)
+_ABOUT_SCOPES = (EventKind.ENTER, EventKind.EXIT)
+
+_T = TypeVar("_T", bound=Table)
+
+
+def cut(ledger: Ledger, num_events: int) -> Ledger:
+    """The first ``num_events`` events, the blocks and scopes that had come by then, and what was learned of them."""
+    events = _rows(ledger.events, np.arange(min(num_events, len(ledger.events))))
+    blocks, scopes = np.flatnonzero(ledger.birth < num_events), np.flatnonzero(ledger.scope_enter < num_events)
+    block_number, scope_number = _numbers(blocks, len(ledger.blocks)), _numbers(scopes, len(ledger.scopes))
+    subject = events.subject.copy()
+    for kinds, number in ((_ABOUT_BLOCKS, block_number), (_ABOUT_SCOPES, scope_number)):
+        chosen = np.isin(events.kind, kinds)
+        subject[chosen] = number[subject[chosen]]
+    kept_blocks, kept_scopes = _rows(ledger.blocks, blocks), _rows(ledger.scopes, scopes)
+    roles = _rows(ledger.roles, np.flatnonzero(np.isin(ledger.roles.block, blocks)))
+    return replace(
+        ledger,
+        events=replace(events, subject=subject),
+        blocks=replace(kept_blocks, scope=scope_number[kept_blocks.scope]),
+        scopes=replace(kept_scopes, parent=scope_number[kept_scopes.parent]),
+        roles=replace(roles, block=block_number[roles.block]),
+    )
+
+
+def cut_at_failure(ledger: Ledger) -> Ledger:
+    """Without what happened on the way out of an out-of-memory error: frees, and scopes that were left."""
+    if not ledger.info.failure:
+        return ledger
+    return cut(ledger, int(np.searchsorted(ledger.events.time_ns, ledger.info.failure.time_ns, side="right")))
+
+
+def _rows(table: _T, chosen: Array) -> _T:
+    columns: dict[str, Any] = {field.name: getattr(table, field.name)[chosen] for field in fields(table)}
+    return replace(table, **columns)
+
+
+def _numbers(kept: Array, count: int) -> Array:
+    """The new number of each of ``count`` rows of which some are kept; -1 stays -1."""
+    number = np.full(count + 1, -1, dtype=np.int64)
+    number[kept] = np.arange(len(kept))
+    return number
