@@ -1,8 +1,8 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. Both set up .venv first.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both set up .venv first; tests also need Chromium.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test format clean
+.PHONY: demo test chromium page format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -13,11 +13,23 @@ demo: .venv/ready
 	$(BIN)/python examples/predict_llama3_8b.py
 	$(BIN)/memfit show run.memfit
 
-test: .venv/ready
+test: .venv/ready chromium
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest --numprocesses 2
+
+# The report page is tested in Debian's Chromium; it is installed where it is missing.
+chromium:
+	@command -v chromium >/dev/null && exit 0; \
+	command -v apt-get >/dev/null || { echo 'Install Chromium such that the command `chromium` starts it; the tests need it.'; exit 1; }; \
+	if [ "$$(id -u)" = 0 ]; then as=; elif command -v sudo >/dev/null; then as=sudo; \
+	else echo 'The tests need Chromium. As root: apt-get update && apt-get install --yes chromium'; exit 1; fi; \
+	$$as apt-get update --quiet && $$as env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes chromium
+
+# For those who change web/: builds the script and style of the report page into the package. Needs Node.
+page:
+	cd web && npm ci && npm run build
 
 format: .venv/ready
 	$(BIN)/ruff format .

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from memfit.analysis import build_report, current_breakdown, find_peak, find_step_peaks, gather_module_stats
 from memfit.analysis.report import NUM_BLOCKS, NUM_POINTS
 from memfit.ledger import Category, RunInfo
+from memfit.ledger.failure import Failure
 from memfit.testing import ledger
 
 RUN = ledger(
@@ -49,6 +50,8 @@ def test_the_json_has_every_figure_in_plain_types():
         "world_size": 1,
         "problem": "",
         "assumptions": ["a guess"],
+        "alloc_conf": "",
+        "failure": asdict(Failure()),
     }
     cuda = plain["devices"][0]
     assert cuda["peak"] == {

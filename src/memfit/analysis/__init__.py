@@ -12,15 +12,37 @@
     groups.py      the same, with the layers of a model as one line
     snapshots.py   what was in use each time something ran
     lifetimes.py   blocks: what made them, when they came and went
+    families.py    the categories, as the few kinds of memory that people think in
+    phases.py      forward, backward, the optimizer's step: what each cost
+    moments.py     the moments that a drawing needs, and what was in use at each
+    module_tree.py the modules as a tree, by family
+    ops.py         which operators made what is in use
     report.py      all that the views show
+    diff.py        two runs, compared; holdings.py what each held at its peak, levels.py how high each phase went
 
-Events are never walked one by one: a million of them take seconds. Nothing in here imports torch.
+Events are not walked one by one, save by ``largest_live``: a million of them take seconds. Nothing in here imports torch.
 """
 
+from memfit.analysis.diff import Diff, diff_ledgers
+from memfit.analysis.families import Family, family_of
 from memfit.analysis.groups import ModuleGroup
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at, trace_lifetimes
+from memfit.analysis.module_tree import ModuleNode, grow_tree
 from memfit.analysis.modules import ModuleStats, bytes_by_module, gather_module_stats
-from memfit.analysis.peaks import INIT, Peak, Share, StepPeak, breakdown_at, current_breakdown, find_peak, find_step_peaks
+from memfit.analysis.moments import Moments, choose_moments, largest_live
+from memfit.analysis.ops import OpShare, bytes_by_op
+from memfit.analysis.peaks import (
+    INIT,
+    Peak,
+    Share,
+    StepPeak,
+    breakdown_at,
+    current_breakdown,
+    find_peak,
+    find_step_peaks,
+    running_at,
+)
+from memfit.analysis.phases import PhaseSpan, trace_phases
 from memfit.analysis.report import DeviceReport, Report, build_report
 from memfit.analysis.snapshots import ScopeSnapshots, Snapshot, take_snapshots
 from memfit.analysis.timeline import Breakdown, Timeline, trace_categories, trace_total
@@ -30,9 +52,15 @@ __all__ = [
     "BlockLife",
     "Breakdown",
     "DeviceReport",
+    "Diff",
+    "Family",
     "ModuleGroup",
+    "ModuleNode",
     "ModuleStats",
+    "Moments",
+    "OpShare",
     "Peak",
+    "PhaseSpan",
     "Report",
     "ScopeSnapshots",
     "Share",
@@ -42,13 +70,21 @@ __all__ = [
     "breakdown_at",
     "build_report",
     "bytes_by_module",
+    "bytes_by_op",
+    "choose_moments",
     "current_breakdown",
+    "diff_ledgers",
+    "family_of",
     "find_peak",
     "find_step_peaks",
     "gather_module_stats",
+    "grow_tree",
     "largest_blocks_at",
+    "largest_live",
+    "running_at",
     "take_snapshots",
     "trace_categories",
     "trace_lifetimes",
+    "trace_phases",
     "trace_total",
 ]

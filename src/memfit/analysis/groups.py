@@ -23,7 +23,7 @@ def group_modules(modules: list[ModuleStats]) -> list[ModuleGroup]:
     members: dict[str, list[ModuleStats]] = {}
     for module in modules:
         if module.own_bytes_at_peak:
-            members.setdefault(_starred(module.path), []).append(module)
+            members.setdefault(starred(module.path), []).append(module)
     groups = [
         ModuleGroup(
             path=path if len(group) > 1 else group[0].path,
@@ -35,5 +35,6 @@ def group_modules(modules: list[ModuleStats]) -> list[ModuleGroup]:
     return sorted(groups, key=lambda group: -group.bytes_at_peak)
 
 
-def _starred(path: str) -> str:
+def starred(path: str) -> str:
+    """The path with a star for each number in it."""
     return ".".join("*" if part.isdecimal() else part for part in path.split("."))

@@ -36,7 +36,7 @@ class BlockLife:
 
 def trace_lifetimes(ledger: Ledger) -> list[BlockLife]:
     """Every block, in order of birth number, with the most it ever held."""
-    return _lives(ledger, np.arange(len(ledger.blocks)), ledger.block_peak_bytes)
+    return describe_blocks(ledger, np.arange(len(ledger.blocks)), ledger.block_peak_bytes)
 
 
 def largest_blocks_at(ledger: Ledger, event: int, device: int, count: int) -> list[BlockLife]:
@@ -44,10 +44,11 @@ def largest_blocks_at(ledger: Ledger, event: int, device: int, count: int) -> li
     held = block_bytes_at(ledger, event)
     blocks = np.flatnonzero((held > 0) & (ledger.blocks.device == device))
     largest = blocks[np.argsort(-held[blocks], kind="stable")][:count]
-    return _lives(ledger, largest, held[largest])
+    return describe_blocks(ledger, largest, held[largest])
 
 
-def _lives(ledger: Ledger, blocks: Array, sizes: Array) -> list[BlockLife]:
+def describe_blocks(ledger: Ledger, blocks: Array, sizes: Array) -> list[BlockLife]:
+    """The lives of ``blocks``, as blocks of ``sizes``."""
     num_events = len(ledger.events)
     time_ns = np.append(ledger.events.time_ns, ledger.events.time_ns.max(initial=0))
     births, deaths = ledger.birth[blocks], ledger.death[blocks]

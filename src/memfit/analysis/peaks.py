@@ -92,7 +92,7 @@ def _peaks_at(ledger: Ledger, device: int, timeline: Timeline, events: Array) ->
     steps = (np.searchsorted(ledger.step_starts, events, side="right") - 1).tolist()
     phases = np.append(ledger.scopes.phase.astype(np.int64), -1)
     modules = np.append(ledger.scopes.module, -1)
-    scopes = _running_at(ledger, events)
+    scopes = running_at(ledger, events)
     breakdowns = breakdowns_at(ledger, events, device)
     return [
         Peak(
@@ -109,7 +109,7 @@ def _peaks_at(ledger: Ledger, device: int, timeline: Timeline, events: Array) ->
     ]
 
 
-def _running_at(ledger: Ledger, events: Array) -> Array:
+def running_at(ledger: Ledger, events: Array) -> Array:
     """Per event: the innermost scope it fell in, -1 outside all: the scope last entered, or the one around the scope last left."""
     kind = ledger.events.kind
     marks = np.flatnonzero((kind == EventKind.ENTER) | (kind == EventKind.EXIT))

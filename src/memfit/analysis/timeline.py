@@ -47,19 +47,28 @@ class Timeline:
         kept = np.unique(np.concatenate(extremes))
         return Timeline(self.events[kept], self.totals[kept])
 
+    def highest_of(self, num_pieces: int) -> Timeline:
+        """The first highest entry of each of so many equal pieces, and the first and last of all; everything where that is less."""
+        num_entries = len(self.events)
+        if num_entries <= num_pieces:
+            return self
+        highest = first_maxima(self.totals, np.arange(num_pieces) * num_entries // num_pieces)
+        kept = np.unique(np.concatenate(([0], highest, [num_entries - 1])))
+        return Timeline(self.events[kept], self.totals[kept])
+
     def _positions(self, events: Array) -> Array:
         return np.searchsorted(self.events, events, side="right") - 1
 
 
 def trace_total(ledger: Ledger, device: int) -> Timeline:
     """All memory in use on a device."""
-    events = _events_on(ledger, device)
+    events = events_on(ledger, device)
     return Timeline.from_deltas(events, ledger.deltas[events])
 
 
 def trace_categories(ledger: Ledger, device: int) -> dict[Category, Timeline]:
     """Memory in use on a device, for each category that ever holds any there."""
-    events = _events_on(ledger, device)
+    events = events_on(ledger, device)
     categories = ledger.categories[ledger.events.subject[events]]
     order = np.argsort(categories, kind="stable")
     present, starts = np.unique(categories[order], return_index=True)
@@ -89,7 +98,8 @@ def block_bytes_at(ledger: Ledger, event: int) -> Array:
     return held
 
 
-def _events_on(ledger: Ledger, device: int) -> Array:
+def events_on(ledger: Ledger, device: int) -> Array:
+    """The events that change how much memory is in use on a device."""
     events = ledger.memory_events
     here: Array = events[ledger.blocks.device[ledger.events.subject[events]] == device]
     return here

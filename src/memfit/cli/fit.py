@@ -18,6 +18,7 @@ from memfit.allocator.versions import DEFAULT_TORCH_VERSION
 from memfit.hardware import GPUS, find_gpu
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
+from memfit.views.verdicts import answer, ladder, remarks
 
 PIPE_WIDTH = 120
 BAR_WIDTH = 40
@@ -69,62 +70,24 @@ def _heading(path: Path, requests: Requests, verdict: Verdict, conf: str) -> Ren
 
 def verdict_sections(verdict: Verdict, console: Console) -> Iterator[RenderableType]:
     """A verdict, ready to be printed."""
-    yield _answer(verdict)
+    yield Text(answer(verdict), style="bold green" if verdict.fits else "bold red")
     yield Padding(_ladder(verdict, "#" if console.options.ascii_only else "█"), (0, 2))
-    yield from (Text(line) for line in _remarks(verdict))
+    yield from (Text(line) for line in remarks(verdict))
     if verdict.alternatives:
         yield Padding(_alternatives(verdict), (0, 2))
     yield from (Text(f"note: {printable(warning)}", style="yellow") for warning in verdict.warnings)
 
 
-def _answer(verdict: Verdict) -> Text:
-    name, amount = verdict.gpu.name, format_bytes(abs(verdict.margin))
-    if verdict.fits:
-        return Text(f"It fits on {name}, with {amount} to spare.", style="bold green")
-    if verdict.margin < 0:
-        return Text(f"It does not fit on {name}: {amount} are missing.", style="bold red")
-    return Text(f"It does not complete on {name}, although it would with less memory.", style="bold red")
-
-
 def _ladder(verdict: Verdict, block: str) -> Table:
-    """From what the program holds to what the GPU has."""
-    rungs = [
-        ("allocated", verdict.peak_allocated, verdict.where),
-        ("smallest fit", verdict.smallest_fit, "the least that the allocator can get by with"),
-        ("reserved", verdict.peak_reserved, "what it takes with memory to spare"),
-        ("device", verdict.needed, _device_remark(verdict)),
-        ("usable", verdict.gpu.usable_bytes, f"on {verdict.gpu.name}"),
-    ]
-    largest = max(size for _, size, _ in rungs) or 1
+    rungs = ladder(verdict)
+    largest = max(rung.size_bytes for rung in rungs) or 1
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
-    for label, size, remark in rungs:
-        table.add_row(
-            label, format_bytes(size), Text(block * round(BAR_WIDTH * size / largest), style="cyan"), Text(remark, style="dim")
-        )
+    for rung in rungs:
+        bar = Text(block * round(BAR_WIDTH * rung.size_bytes / largest), style="cyan")
+        table.add_row(rung.label, format_bytes(rung.size_bytes), bar, Text(rung.remark, style="dim"))
     return table
-
-
-def _device_remark(verdict: Verdict) -> str:
-    parts = [f"smallest fit, {format_bytes(verdict.context)} for CUDA's context"]
-    if verdict.communicators:
-        parts.append(f"{format_bytes(verdict.communicators)} for NCCL")
-    return ", ".join(parts)
-
-
-def _remarks(verdict: Verdict) -> Iterator[str]:
-    if verdict.fits and verdict.num_alloc_retries:
-        given_back = format_bytes(verdict.given_back)
-        yield f"On this GPU memory runs short {verdict.num_alloc_retries} times; giving {given_back} of cached memory back helps."
-    if verdict.out_of_memory is not None:
-        oom = verdict.out_of_memory
-        held = f"{format_bytes(oom.allocated)} allocated and {format_bytes(oom.cached)} free in pieces"
-        yield f"It runs out at event {oom.event:,}, asking for {format_bytes(oom.asked)} with {held}."
-    if not verdict.fits:
-        yield f"The least GPU that would do: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
-    if verdict.largest:
-        yield "At the peak: " + ", ".join(f"{label} {format_bytes(size)}" for label, size in verdict.largest[:4]) + "."
 
 
 def _alternatives(verdict: Verdict) -> Table:

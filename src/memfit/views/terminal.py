@@ -9,10 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memfit.analysis import INIT, DeviceReport, Peak, Report, StepPeak
+from memfit.analysis import DeviceReport, Report, StepPeak
 from memfit.ledger import Category
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
+from memfit.views.tables import plain_table
+from memfit.views.wording import count, name_moment, name_running, name_step
 
 NUM_GROUPS = 12
 NUM_BLOCKS = 8
@@ -48,7 +50,7 @@ def show(report: Report, console: Console) -> None:
 
 def _header(report: Report) -> RenderableType:
     info = report.info
-    facts = [info.source, _count(report.num_steps, "step"), _count(report.num_events, "event")]
+    facts = [info.source, count(report.num_steps, "step"), count(report.num_events, "event")]
     if info.world_size > 1:
         facts.append(f"rank {info.rank} of {info.world_size}")
     facts += [f"{name} {version}" for name, version in info.versions.items()]
@@ -62,7 +64,7 @@ def _header(report: Report) -> RenderableType:
 def _headline(device: DeviceReport) -> Text:
     line = Text(f"\n{printable(device.name)}", style="bold")
     line.append(f"  peak {format_bytes(device.peak.size_bytes)}", style="green")
-    line.append(f"  {_moment(device.peak)}", style="not bold")
+    line.append(f"  {name_moment(device.peak)}", style="not bold")
     return line
 
 
@@ -82,7 +84,7 @@ def _section(title: str, table: Table) -> RenderableType:
 
 
 def _categories(device: DeviceReport, block: str) -> Table:
-    table = _table("", ">", ">", "")
+    table = plain_table("", ">", ">", "")
     for share in device.shares_at_peak:
         bar = Text(block * max(1, round(share.fraction * BAR_WIDTH)), style=_COLOURS.get(share.category, "bright_black"))
         table.add_row(share.category.label, format_bytes(share.size_bytes), f"{share.fraction:.1%}", bar)
@@ -90,7 +92,7 @@ def _categories(device: DeviceReport, block: str) -> Table:
 
 
 def _modules(device: DeviceReport) -> Table:
-    table = _table("module", "modules>", "bytes>")
+    table = plain_table("module", "modules>", "bytes>")
     for group in device.module_groups[:NUM_GROUPS]:
         table.add_row(Text(printable(group.path)), f"{group.num_modules:,}", format_bytes(group.bytes_at_peak))
     if device.bytes_outside_modules:
@@ -99,7 +101,7 @@ def _modules(device: DeviceReport) -> Table:
 
 
 def _blocks(device: DeviceReport) -> Table:
-    table = _table("bytes>", "category", "op", "belongs to")
+    table = plain_table("bytes>", "category", "op", "belongs to")
     for block in device.largest_blocks[:NUM_BLOCKS]:
         owner = Text(printable(block.name or block.module))
         table.add_row(format_bytes(block.size_bytes), block.category.label, Text(printable(block.op)), owner)
@@ -107,14 +109,14 @@ def _blocks(device: DeviceReport) -> Table:
 
 
 def _steps(device: DeviceReport) -> Table:
-    table = _table("step>", "peak>", "at its end>", "the peak is in")
+    table = plain_table("step>", "peak>", "at its end>", "the peak is in")
     for step in _chosen_steps(device):
         if step is None:
             table.add_row("...")
             continue
         style = "bold green" if step.step == device.peak.step else ""
         size, end = format_bytes(step.peak.size_bytes), format_bytes(step.end_bytes)
-        table.add_row(_step_name(step.step), size, end, Text(_running(step.peak)), style=style)
+        table.add_row(name_step(step.step), size, end, Text(name_running(step.peak.phase, step.peak.module)), style=style)
     return table
 
 
@@ -128,38 +130,3 @@ def _chosen_steps(device: DeviceReport) -> Iterator[StepPeak | None]:
                 yield None
             yield step
             before = index
-
-
-def _moment(peak: Peak) -> str:
-    when = "during initialisation" if peak.step == INIT else f"in step {peak.step}"
-    running = _running(peak)
-    return f"{when}, in {running}" if running else when
-
-
-def _running(peak: Peak) -> str:
-    if peak.phase is None:
-        return ""
-    phase = peak.phase.name.lower().replace("_", " ").replace("fsdp", "FSDP")
-    return f"{phase} of {printable(peak.module)}" if peak.module else phase
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _step_name(step: int) -> str:
-    return "init" if step == INIT else str(step)
-
-
-def _table(*headings: str) -> Table:
-    """A table without lines; a heading that ends in ``>`` stands over figures, which line up on the right."""
-    table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        header_style="dim",
-        show_header=any(heading.strip(">") for heading in headings),
-    )
-    for heading in headings:
-        table.add_column(heading.rstrip(">"), justify="right" if heading.endswith(">") else "left", overflow="fold")
-    return table

@@ -1,0 +1,53 @@
+"""What a run did, in order: forward, backward, the optimizer's step, and again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from memfit.analysis.timeline import trace_total
+from memfit.ledger import Ledger, Phase
+from memfit.ledger.schema import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseSpan:
+    """One phase from its beginning to its end; scopes of the same phase that follow each other within a step are one."""
+
+    step: int
+    """``INIT`` before the first."""
+    phase: Phase
+    first_event: int
+    last_event: int
+    peak_bytes: int
+    """The most in use on the device between them."""
+    end_bytes: int
+    """What was in use at the end."""
+
+
+def trace_phases(ledger: Ledger, device: int) -> list[PhaseSpan]:
+    """The outermost phases of a run, and what they cost on a device."""
+    outer = np.flatnonzero(ledger.scopes.parent == -1)
+    first = ledger.scope_enter[outer]
+    outer, first = outer[np.argsort(first)], np.sort(first)
+    last = np.minimum(ledger.scope_exit[outer], len(ledger.events) - 1)
+    phases = ledger.scopes.phase[outer].astype(np.int64)
+    steps = np.searchsorted(ledger.step_starts, first, side="right") - 1
+    starts = _starts_of_runs(phases, steps)
+    first, phases, steps = first[starts], phases[starts], steps[starts]
+    last = np.maximum.reduceat(last, starts) if len(starts) else last
+    timeline = trace_total(ledger, device)
+    columns = (steps, phases, first, last, timeline.at(timeline.highest_between(first, last)), timeline.at(last))
+    return [
+        PhaseSpan(step=step, phase=Phase(phase), first_event=begin, last_event=end, peak_bytes=peak, end_bytes=left)
+        for step, phase, begin, end, peak, left in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def _starts_of_runs(phases: Array, steps: Array) -> Array:
+    """Where a phase follows that is another, or of another step."""
+    if not len(phases):
+        return np.empty(0, dtype=np.int64)
+    changes = (np.diff(phases) != 0) | (np.diff(steps) != 0)
+    return np.flatnonzero(np.concatenate(([True], changes)))

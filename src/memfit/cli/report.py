@@ -1,0 +1,58 @@
+"""``memfit report``: runs as one HTML file, to be opened from disk."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from memfit.errors import ConfigError
+from memfit.hardware import GPUS, find_gpu
+from memfit.ledger import Ledger
+from memfit.units import format_bytes
+from memfit.views.escaping import printable
+from memfit.views.html import render_page, study
+from memfit.views.html.runs import label_runs
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "report",
+        help="runs as one HTML file",
+        description="Draws where the memory of runs went, as one HTML file that needs no network and no server. Several ledgers, "
+        "the ranks of a job or the cells of a comparison, share a page with a switch between them.",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
+    parser.add_argument(
+        "--out", "-o", type=Path, default=Path("report.html"), metavar="FILE", help="the page; report.html by default"
+    )
+    parser.add_argument("--gpu", help=f"one of {', '.join(gpu.name for gpu in GPUS)}; by default the one that the ledger names")
+
+
+def run(args: argparse.Namespace) -> int:
+    gpu = None if args.gpu is None else find_gpu(args.gpu)
+    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
+    with stderr.status(Text(f"Drawing {printable(args.files[0].name)}")):
+        ledgers = [Ledger.load(path).check() for path in args.files]
+        labels = label_runs(_names(args.files), ledgers)
+        runs = [study(label, ledger, gpu) for label, ledger in zip(labels, ledgers, strict=True)]
+        page = render_page(runs, args.files[0].name if len(runs) == 1 else f"{len(runs)} runs")
+    _write(args.out, page)
+    print(f"{printable(str(args.out))}: {format_bytes(args.out.stat().st_size)}, open it in a browser")
+    return 0
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """The files' names, or their whole paths where names alone would be the same."""
+    names = [path.stem for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path} ({error.strerror}): name another file with --out") from error

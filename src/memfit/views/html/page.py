@@ -1,0 +1,95 @@
+"""The file: its head, one article a run, what the script draws, and the script.
+
+Nothing leaves it: the content policy allows the one script and the one style that are in it, known by their hashes, and no request
+to anywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from importlib.resources import files
+from typing import Any
+
+from memfit import __version__
+from memfit.units import format_bytes
+from memfit.views.html.facts import facts_section
+from memfit.views.html.markup import Markup, element, join
+from memfit.views.html.modules import modules_section, pack_modules
+from memfit.views.html.overview import overview
+from memfit.views.html.peak import peak_section
+from memfit.views.html.runs import Run
+from memfit.views.html.steps import steps_section
+from memfit.views.html.texts import Texts
+from memfit.views.html.timeline import pack_timeline, timeline_section
+from memfit.views.html.verdict import verdict_section
+from memfit.views.wording import count
+
+
+def render_page(runs: list[Run], title: str) -> str:
+    """One HTML file for one or more runs."""
+    script, style = _built("page.js"), _built("page.css")
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    head = (
+        Markup('<meta charset="utf-8">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup('<meta name="color-scheme" content="light dark">'),
+        element("title", f"{title} – memfit"),
+        Markup(f"<style>{style}</style>"),
+    )
+    articles = [_article(run, number, alone=len(runs) == 1) for number, run in enumerate(runs)]
+    body = (
+        element("header", element("h1", title), element("p", _subtitle(runs), class_="quiet")),
+        element("noscript", element("p", "The drawings need JavaScript; every table on this page does without.", class_="alarm")),
+        element("main", overview(runs), *articles),
+        element("footer", element("p", f"memfit {__version__}", class_="quiet")),
+        Markup(f'<script id="packed" type="application/octet-stream">{_pack(runs)}</script>'),
+        Markup(f"<script>{script}</script>"),
+    )
+    return f"<!doctype html>\n{element('html', element('head', *head), element('body', *body), lang='en')}\n"
+
+
+def _article(run: Run, number: int, *, alone: bool) -> Markup:
+    heading = join() if alone else element("p", run.label, class_="run-label")
+    parts = (
+        verdict_section(run),
+        timeline_section(run, number),
+        peak_section(run),
+        modules_section(run, number),
+        steps_section(run),
+        facts_section(run),
+    )
+    return element("article", heading, *parts, class_="run", id=f"run-{number}", aria_label=run.label)
+
+
+def _subtitle(runs: list[Run]) -> str:
+    """What the runs have in common."""
+    if len(runs) > 1:
+        return f"{count(len(runs), 'ledger')}, {count(sum(run.report.num_events for run in runs), 'event')} in all"
+    report, info = runs[0].report, runs[0].report.info
+    facts = [info.source, runs[0].device.name, count(report.num_steps, "step"), count(report.num_events, "event")]
+    if info.world_size > 1:
+        facts.append(f"rank {info.rank} of {info.world_size:,}")
+    return ", ".join(facts)
+
+
+def _pack(runs: list[Run]) -> str:
+    texts = Texts()
+    packed: dict[str, Any] = {
+        "runs": [{"timeline": pack_timeline(run, texts, len(runs)), "modules": pack_modules(run, texts)} for run in runs]
+    }
+    packed |= {"nothingText": texts.number(format_bytes(0)), "texts": texts.all()}
+    plain = json.dumps(packed, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    # Without a time of packing, the same ledgers make the same file.
+    return base64.b64encode(gzip.compress(plain, mtime=0)).decode("ascii")
+
+
+def _built(name: str) -> str:
+    return (files("memfit.views.html") / "built" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

@@ -1,0 +1,46 @@
+// Draws the run that is shown, when it is first shown.
+
+import "uplot/dist/uPlot.min.css";
+import "./page.css";
+import { Icicle } from "./icicle";
+import { type Packed, unpack } from "./packed";
+import { Chart } from "./chart";
+
+const articles = [...document.querySelectorAll<HTMLElement>("article.run")];
+const tabs = [...document.querySelectorAll<HTMLButtonElement>("button.tab")];
+const drawn = new Set<number>();
+
+function draw(number: number, packed: Packed): void {
+  if (drawn.has(number)) return;
+  drawn.add(number);
+  const { timeline, modules } = packed.runs[number];
+  new Chart(articles[number].querySelector<HTMLElement>("[data-timeline]")!, timeline, packed);
+  new Icicle(articles[number].querySelector<HTMLElement>("[data-modules]")!, modules, packed);
+}
+
+function show(number: number, packed: Packed): void {
+  articles.forEach((article, i) => (article.hidden = i !== number));
+  tabs.forEach((tab, i) => {
+    tab.setAttribute("aria-pressed", String(i === number));
+    tab.closest("tr")!.classList.toggle("shown", i === number);
+  });
+  draw(number, packed);
+}
+
+function shownByAddress(): number {
+  return Math.max(0, articles.findIndex((article) => `#${article.id}` === location.hash));
+}
+
+async function main(): Promise<void> {
+  const packed = await unpack(document.getElementById("packed")!.textContent!);
+  tabs.forEach((tab, i) =>
+    tab.addEventListener("click", () => {
+      history.replaceState(null, "", `#run-${i}`);
+      show(i, packed);
+    }),
+  );
+  show(shownByAddress(), packed);
+  document.documentElement.dataset.ready = "true";
+}
+
+main();

@@ -1,0 +1,56 @@
+// What Python packed: positions for drawing, and strings for reading. `...Texts` are numbers of strings.
+
+export interface Timeline {
+  height: number;
+  ticks: [place: number, label: string][];
+  limit: [place: number, label: string] | null;
+  numEvents: number;
+  events: number[];
+  levels: number[][];
+  levelTexts: string[];
+  categories: { key: string; label: string }[];
+  stack: number[][];
+  reserved: number[] | null;
+  totalTexts: number[];
+  reservedTexts: number[] | null;
+  categoryTexts: number[][];
+  whereTexts: number[];
+  timeTexts: number[] | null;
+  steps: [event: number, label: string][];
+  phases: [first: number, last: number, label: string, key: string][];
+  peak: number;
+  cutShort: boolean;
+  blocks: [category: string, sizeText: number, opText: number, ownerText: number][];
+  blockLists: number[][];
+  blocksOfMoment: number[];
+}
+
+export interface Tree {
+  label: string;
+  parents: number[];
+  names: number[];
+  paths: number[];
+  kinds: number[];
+  calls: number[];
+  values: number[][];
+  valueTexts: number[][];
+  peaks: { label: string; texts: number[] }[];
+  strips: number[][];
+}
+
+export interface Modules {
+  measures: { key: string; label: string }[];
+  trees: Tree[];
+}
+
+export interface Packed {
+  runs: { timeline: Timeline; modules: Modules }[];
+  texts: string[];
+  nothingText: number;
+}
+
+export async function unpack(base64: string): Promise<Packed> {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
