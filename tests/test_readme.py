@@ -50,7 +50,7 @@ def surroundings():
     }
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/phantom.md"])
+@pytest.mark.parametrize("path", ["README.md", "docs/phantom.md", "docs/oom.md", "docs/training_loops.md"])
 def test_snippets_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = snippets(path)

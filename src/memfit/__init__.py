@@ -18,6 +18,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from memfit.analysis import Report, build_report
+    from memfit.comparison import Comparison, compare
+    from memfit.guard.golden import assert_no_regression
     from memfit.ledger import Category, Ledger, Phase
     from memfit.prediction import Prediction, predict
     from memfit.record import Tracker, track
@@ -25,12 +27,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Category": "memfit.ledger",
+    "Comparison": "memfit.comparison",
     "Ledger": "memfit.ledger",
     "Phase": "memfit.ledger",
     "Prediction": "memfit.prediction",
     "Report": "memfit.analysis",
     "Tracker": "memfit.record",
+    "assert_no_regression": "memfit.guard.golden",
     "build_report": "memfit.analysis",
+    "compare": "memfit.comparison",
     "format_bytes": "memfit.units",
     "parse_bytes": "memfit.units",
     "predict": "memfit.prediction",
@@ -39,13 +44,16 @@ _HOMES = {
 
 __all__ = [
     "Category",
+    "Comparison",
     "Ledger",
     "Phase",
     "Prediction",
     "Report",
     "Tracker",
     "__version__",
+    "assert_no_regression",
     "build_report",
+    "compare",
     "format_bytes",
     "parse_bytes",
     "predict",

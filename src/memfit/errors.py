@@ -8,8 +8,12 @@
     │   ├── LedgerFormatError               the file is not a ledger, is damaged, or is newer than this memfit
     │   └── LedgerLawError                  the events contradict each other
     ├── PredictionError                     a run that could not be predicted
+    │   ├── NeedsGpuError                   it asks for what only a real GPU has
     │   ├── NoGpuWorkError                  it never put anything on the GPU
+    │   ├── ScriptExitError                 the user's script left with an error
     │   └── StepFailedError                 the user's own code raised
+    ├── GoldenMissingError (also an AssertionError)   there is no golden ledger to hold a prediction against
+    ├── MemoryGrewError (also an AssertionError)      a prediction needs more than its golden ledger, and more than is tolerated
     ├── TraceError                          a recording of an allocator that cannot be used
     └── UnsupportedTorchError               a private part of torch is not where this version of memfit knows it
 
@@ -57,6 +61,15 @@ class PredictionError(MemfitError):
     """A run that could not be predicted."""
 
 
+class NeedsGpuError(PredictionError, RuntimeError):
+    """The run asks for what only a real GPU has: data, code that was compiled for it, a driver, other GPUs that answer."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what} needs a real GPU: a predicted one holds no data, runs no kernels and has no peers. {advice}")
+        self.what = what
+        self.advice = advice
+
+
 class NoGpuWorkError(PredictionError):
     """The run never put anything on the GPU, so there is nothing to predict."""
 
@@ -65,15 +78,47 @@ class NoGpuWorkError(PredictionError):
         self.device = device
 
 
+class ScriptExitError(PredictionError):
+    """The user's script left with an error of its own, before it had trained enough."""
+
+    def __init__(self, script: Path, status: int | str) -> None:
+        why = f"with status {status}" if isinstance(status, int) else f"saying: {status}"
+        super().__init__(f"{script} left {why}. Give it the arguments it needs, after its name")
+        self.script = script
+        self.status = status
+
+
 class StepFailedError(PredictionError):
     """The user's own code raised; the message shows its traceback first."""
 
     def __init__(self, what: str, error: BaseException, users_traceback: str) -> None:
         advice = "If this code runs on a real GPU, memfit's phantom GPU is at fault: please report it."
+        if isinstance(error, NeedsGpuError):
+            advice = error.advice
         super().__init__(f"{what} failed.\n\n{users_traceback}\n{advice}")
         self.what = what
         self.error = error
         self.users_traceback = users_traceback
+
+
+class GoldenMissingError(MemfitError, AssertionError):
+    """There is no golden ledger to hold a prediction against."""
+
+    def __init__(self, path: Path, advice: str) -> None:
+        super().__init__(f"there is no golden ledger {path}: {advice}")
+        self.path = path
+        self.advice = advice
+
+
+class MemoryGrewError(MemfitError, AssertionError):
+    """A prediction needs more than its golden ledger, and more than is tolerated; the message shows what changed."""
+
+    def __init__(self, path: Path, grown: str, shown_diff: str, advice: str) -> None:
+        super().__init__(f"{grown}\n\n{shown_diff}\n{advice}")
+        self.path = path
+        self.grown = grown
+        self.shown_diff = shown_diff
+        self.advice = advice
 
 
 class TraceError(MemfitError):

@@ -6,7 +6,9 @@ bytes, because that is what CUDA, ``nvidia-smi`` and PyTorch's own messages coun
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from memfit.errors import ConfigError
@@ -19,6 +21,7 @@ TIB: Final = 2**40
 UNIT_BYTES: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 _DECIMAL_BYTES: Final = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _AMOUNT: Final = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?i?B)?\s*")
+_SHARE: Final = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*%\s*")
 
 
 def parse_bytes(text: str | int) -> int:
@@ -38,3 +41,49 @@ def format_bytes(size_bytes: int) -> str:
         if abs(size_bytes) >= UNIT_BYTES[unit]:
             return f"{size_bytes / UNIT_BYTES[unit]:,.2f} {unit}"
     return f"{size_bytes} B"
+
+
+class Bytes(int):
+    """An ``int`` of bytes that can be held against text, ``peak < "38GiB"``, and shows itself in units where a test fails."""
+
+    def __lt__(self, other: int | str) -> bool:
+        return int(self) < parse_bytes(other)
+
+    def __le__(self, other: int | str) -> bool:
+        return int(self) <= parse_bytes(other)
+
+    def __gt__(self, other: int | str) -> bool:
+        return int(self) > parse_bytes(other)
+
+    def __ge__(self, other: int | str) -> bool:
+        return int(self) >= parse_bytes(other)
+
+    def __repr__(self) -> str:
+        return f"{format_bytes(self)} ({int(self)} bytes)" if abs(int(self)) >= KIB else f"{int(self)} bytes"
+
+    # Printed, formatted and written as JSON it is the number that it is.
+    __str__ = int.__repr__
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How much a figure may grow: a share of what it was, or so many bytes."""
+
+    text: str
+    fraction: float = 0.0
+    size_bytes: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Allowance:
+        """Reads ``"2%"`` or ``"500MiB"``."""
+        share = _SHARE.fullmatch(text)
+        if share is not None:
+            return cls(text, fraction=float(share["number"]) / 100)
+        try:
+            return cls(text, size_bytes=parse_bytes(text))
+        except ConfigError:
+            raise ConfigError(f"cannot read {text!r} as how much memory may grow: write it like 2% or 500MiB") from None
+
+    def of(self, size_bytes: int) -> int:
+        """The bytes by which a figure of that size may grow."""
+        return self.size_bytes + math.floor(self.fraction * size_bytes)

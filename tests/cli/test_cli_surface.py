@@ -12,10 +12,20 @@ from memfit.cli import COMMANDS, build_parser, main
 SURFACE = {
     "memfit": ["--help", "--version", "-h", "COMMAND"],
     "memfit show": ["--help", "--json", "-h", "FILE"],
+    "memfit report": ["--gpu", "--help", "--out", "-h", "-o", "FILE"],
     "memfit fit": ["--alloc-conf", "--gpu", "--help", "--json", "--process-groups", "--torch-version", "-h", "FILE"],
+    "memfit explain": ["--gpu", "--help", "--json", "-h", "FILE"],
+    "memfit diff": ["--fail-over", "--help", "--json", "-h", "BEFORE", "AFTER"],
+    "memfit export": ["--help", "--out", "--to", "-h", "-o", "FILE"],
     "memfit predict": [
-        *("--alloc-conf", "--gpu", "--help", "--json", "--out", "--rank", "--steps", "--torch-version", "--world-size", "-h"),
-        "FILE.py:FUNCTION",
+        *("--alloc-conf", "--batch", "--checkpointing", "--dtype", "--engine", "--expected", "--gpu", "--help", "--hf", "--json"),
+        *("--mesh", "--model", "--offload", "--optimizer", "--out", "--precision", "--prefetch", "--rank", "--seq", "--steps"),
+        *("--strategy", "--torch-version", "--world-size", "-h", "FILE.py:FUNCTION"),
+    ],
+    "memfit compare": [
+        *("--alloc-conf", "--axis", "--batch", "--checkpointing", "--csv", "--dtype", "--engine", "--gpu", "--help", "--hf"),
+        *("--jobs", "--json", "--mesh", "--model", "--no-cache", "--offload", "--optimizer", "--precision", "--prefetch", "--seq"),
+        *("--steps", "--strategy", "--torch-version", "--world-size", "-h", "FILE.py:FUNCTION"),
     ],
     "memfit run": [
         *("--alloc-conf", "--gpu", "--help", "--json", "--nproc", "--out", "--steps", "--torch-version", "-h"),

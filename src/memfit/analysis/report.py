@@ -65,8 +65,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The report in plain dictionaries, lists, strings and numbers; a category or phase is its name in small letters."""
-        plain: dict[str, Any] = _plain(self)
-        return plain
+        found: dict[str, Any] = plain(self)
+        return found
 
 
 def build_report(ledger: Ledger) -> Report:
@@ -110,13 +110,14 @@ def _draw_timeline(ledger: Ledger, device: int) -> DrawnTimeline:
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value in plain dictionaries, lists, strings and numbers."""
     if isinstance(value, IntEnum):
         return value.name.lower()
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

@@ -18,11 +18,21 @@ import sys
 from collections.abc import Sequence
 
 from memfit import __version__
-from memfit.cli import fit, predict, run, show
+from memfit.cli import compare, diff, explain, export, fit, predict, report, run, show
 from memfit.errors import MemfitError
 from memfit.views.escaping import printable
 
-COMMANDS = {"show": show, "fit": fit, "predict": predict, "run": run}
+COMMANDS = {
+    "show": show,
+    "report": report,
+    "fit": fit,
+    "explain": explain,
+    "diff": diff,
+    "export": export,
+    "predict": predict,
+    "compare": compare,
+    "run": run,
+}
 
 _PIPE_CLOSED, _MISUSED, _INTERRUPTED = 1, 2, 130
 
@@ -36,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
     except MemfitError as error:
-        print(f"memfit: error: {printable(str(error))}", file=sys.stderr)
+        lines = str(error).splitlines() or [""]
+        print("memfit: error: " + "\n".join(map(printable, lines)), file=sys.stderr)
         return _MISUSED
     except KeyboardInterrupt:
         return _INTERRUPTED

@@ -144,6 +144,12 @@ class Ledger:
         index[subject[inside]] = where[inside]
         return index
 
+    def _repr_html_(self) -> str:
+        """The ledger in a notebook."""
+        from memfit.views.notebook import notebook_html  # drawing is known here only when it is asked for
+
+        return notebook_html(self)
+
     # -- laws ----------------------------------------------------------------------------------------------------------------
 
     def check(self) -> Ledger:

@@ -23,10 +23,15 @@ def load_requests(path: Path | str) -> Requests:
         data = path.read_bytes()
     except OSError as error:
         raise TraceError(path, f"cannot be read ({error.strerror})", "Check the path and its permissions") from error
+    if is_ledger(data):
+        return requests_from_ledger(Ledger.load(path))
     if data.startswith(_ZIP):
         return requests_from_trace(path)
     if data.startswith(_PICKLE):
         return requests_from_snapshot(path, data)
-    if data.startswith(MAGIC) or data[8:9] == b"{":
-        return requests_from_ledger(Ledger.load(path))
     raise TraceError(path, "is neither a ledger, nor an allocator's log, nor a PyTorch snapshot", _KINDS)
+
+
+def is_ledger(data: bytes) -> bool:
+    """From a file's first bytes: a journal's own, or the length of a safetensors header, which may begin like a pickle or a zip."""
+    return data.startswith(MAGIC) or data[4:9] == b"\0\0\0\0{"

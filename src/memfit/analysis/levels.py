@@ -1,0 +1,54 @@
+"""How high memory went in each phase of each step, in two runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from memfit.analysis.compared import Compared
+from memfit.analysis.peaks import INIT, running_at
+from memfit.analysis.timeline import trace_total
+from memfit.ledger import Ledger, Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level(Compared):
+    """The most in use while one phase of one step ran, where it is not the same in both runs."""
+
+    step: int
+    """``INIT`` before the first."""
+    phase: Phase | None
+    """The innermost, ``None`` outside all."""
+
+
+_NO_PHASE = -1
+
+
+def compare_levels(before: Ledger, device_before: int, after: Ledger, device_after: int) -> tuple[Level, ...]:
+    """The levels that differ, of the steps and phases that both runs have, in order."""
+    low, high = _levels(before, device_before), _levels(after, device_after)
+    return tuple(
+        Level(
+            step=step,
+            phase=Phase(phase) if phase != _NO_PHASE else None,
+            before_bytes=low[step, phase],
+            after_bytes=high[step, phase],
+        )
+        for step, phase in sorted(low.keys() & high.keys())
+        if low[step, phase] != high[step, phase]
+    )
+
+
+def _levels(ledger: Ledger, device: int) -> dict[tuple[int, int], int]:
+    """By step and phase: the most in use right after any of their events."""
+    if device < 0 or not len(ledger.events):
+        return {}
+    events = np.arange(len(ledger.events))
+    phase = np.append(ledger.scopes.phase.astype(np.int64), _NO_PHASE)[running_at(ledger, events)]
+    step = np.searchsorted(ledger.step_starts, events, side="right") - 1
+    cell = (step - INIT) * (len(Phase) + 1) + phase - _NO_PHASE
+    highest = np.zeros(int(cell.max()) + 1, dtype=np.int64)
+    np.maximum.at(highest, cell, trace_total(ledger, device).at(events))
+    present = np.unique(cell).tolist()
+    return {(c // (len(Phase) + 1) + INIT, c % (len(Phase) + 1) + _NO_PHASE): int(highest[c]) for c in present}

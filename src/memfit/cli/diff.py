@@ -1,0 +1,58 @@
+"""``memfit diff``: what two runs differ in."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from memfit.analysis.diff import Diff, diff_ledgers
+from memfit.ledger import Ledger
+from memfit.units import Allowance, format_bytes
+from memfit.views.diff import show_diff
+from memfit.views.escaping import printable
+
+PIPE_WIDTH = 120
+
+_GROWN = 1
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "diff",
+        help="what two runs differ in",
+        description="Shows what grew and what shrank from one run to another, and what is behind it. With a predicted run and a "
+        "measured one it shows where the prediction errs.",
+    )
+    parser.add_argument("before", type=Path, metavar="BEFORE", help="a ledger that memfit wrote: run.memfit")
+    parser.add_argument("after", type=Path, metavar="AFTER", help="another one")
+    parser.add_argument(
+        "--fail-over", metavar="AMOUNT", help="exit with 1 if the peak grew by more: 2%%, 500MiB; allocated or reserved"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    allowance = Allowance.parse(args.fail_over) if args.fail_over is not None else None
+    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
+    with stderr.status(Text(f"Comparing {printable(args.before.name)} with {printable(args.after.name)}")):
+        diff = diff_ledgers(Ledger.load(args.before).check(), Ledger.load(args.after).check())
+    if args.json:
+        print(json.dumps({"files": [str(args.before), str(args.after)]} | diff.to_json()))
+    else:
+        console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+        console.print(Text(printable(f"{args.before} -> {args.after}"), style="bold"))
+        show_diff(diff, console)
+    return 0 if allowance is None else _judge(diff, allowance)
+
+
+def _judge(diff: Diff, allowance: Allowance) -> int:
+    grown = diff.grown_over(allowance)
+    for figure in grown:
+        amount = format_bytes(figure.change_bytes)
+        print(f"memfit: {figure.name} grew by {amount}, which is over {printable(allowance.text)}", file=sys.stderr)
+    return _GROWN if grown else 0

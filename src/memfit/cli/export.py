@@ -1,0 +1,49 @@
+"""``memfit export``: a run, for other people's tools."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from memfit.errors import ConfigError
+from memfit.ledger import Ledger
+from memfit.units import format_bytes
+from memfit.views.escaping import printable
+from memfit.views.exports import EXPORTS
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "export",
+        help="a run, for other tools",
+        description="Writes a ledger as a file for another tool: PyTorch's memory_viz page, Perfetto, speedscope, a spreadsheet.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
+    parser.add_argument("--to", required=True, choices=EXPORTS, metavar="FORMAT", help=f"one of {', '.join(EXPORTS)}")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="OUT", help="what to write; by default FILE with another ending: run.trace.json"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    export = EXPORTS[args.to]
+    out = args.out or args.file.with_suffix(export.suffix)
+    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
+    with stderr.status(Text(f"Writing {printable(out.name)}")):
+        data = export.write(Ledger.load(args.file))
+    _write(out, data, ledger=args.file)
+    print(f"{printable(str(out))} ({format_bytes(len(data))}): {export.use}")
+    return 0
+
+
+def _write(out: Path, data: bytes, ledger: Path) -> None:
+    if out.exists() and out.samefile(ledger):
+        raise ConfigError(f"{out} is the ledger itself: name another file with -o")
+    try:
+        out.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"cannot write {out} ({error.strerror}): name another file with -o") from error

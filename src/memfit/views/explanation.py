@@ -1,0 +1,150 @@
+"""Why memory ran out, on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from memfit.explain import Explanation, Remedy
+from memfit.units import format_bytes
+from memfit.views.escaping import printable
+
+NUM_OWNERS = 10
+NUM_BLOCKS = 6
+
+_VERDICTS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")}
+
+
+def show_explanation(explanation: Explanation, console: Console) -> None:
+    """Prints what was asked for, what was there, who held it, and what would have helped."""
+    console.print(Text(_headline(explanation), style="bold red" if explanation.ran_out else "bold green"))
+    for part in (*map(Text, _sentences(explanation)), *_sections(explanation)):
+        console.print(part)
+    for note in explanation.notes:
+        console.print(Text(f"note: {printable(note)}", style="yellow"))
+
+
+def _headline(explanation: Explanation) -> str:
+    device, where = printable(explanation.holdings.device), printable(explanation.holdings.where)
+    if _is_enough(explanation):
+        until = "" if explanation.future_known else " up to where it did"
+        return f"On {explanation.gpu} it does not run out of memory{until}: {format_bytes(explanation.capacity or 0)} are enough."
+    if not explanation.ran_out:
+        return f"No request failed. This is what {device} held in the end."
+    what = f"On {explanation.gpu} it would run out of memory" if explanation.gpu else f"{device} ran out of memory"
+    what += f" ({where})" if where else ""
+    if explanation.asked is None:
+        return f"{what}."
+    asks = f"{printable(explanation.holdings.op) or 'it'} {'asks' if explanation.gpu else 'asked'} for"
+    return f"{what}: {asks} {format_bytes(explanation.asked)}."
+
+
+def _is_enough(explanation: Explanation) -> bool:
+    return not explanation.ran_out and explanation.capacity is not None
+
+
+def _sentences(explanation: Explanation) -> Iterator[str]:
+    held = f"In use {format_bytes(explanation.allocated)}, reserved for that {format_bytes(explanation.reserved)}"
+    if _is_enough(explanation):
+        return
+    if explanation.capacity is None or explanation.left is None:
+        yield f"{held}."
+        return
+    yield f"{held}; left to get from the device {format_bytes(explanation.left)} of {format_bytes(explanation.capacity)}."
+
+
+def _sections(explanation: Explanation) -> Iterator[RenderableType]:
+    if _is_enough(explanation):
+        return
+    if explanation.holdings.categories:
+        yield _section("In use, by category", _categories(explanation))
+    by = "module" if explanation.holdings.categories else "place in the code"
+    yield _section(f"In use, by {by}", _owners(explanation, by))
+    yield _section("The largest blocks", _blocks(explanation))
+    if explanation.unusable:
+        title = "Held, but not in use" if explanation.asked is None else "Held, but of no use to this request"
+        yield _section(title, _unusable(explanation))
+    if explanation.remedies:
+        would = "What would make it fit" if explanation.gpu else "What would have made it fit"
+        until = "" if explanation.future_known else " up to the failure"
+        yield _section(f"{would}, tried by replay{until}", _remedies(explanation))
+
+
+def _section(title: str, table: Table) -> RenderableType:
+    return Group(Text(f"\n{title}", style="bold"), Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def _categories(explanation: Explanation) -> Table:
+    table = _table("", ">", ">")
+    holdings = explanation.holdings
+    total = sum(holdings.categories.values()) + holdings.unknown_bytes
+    rows = [(category.label, size) for category, size in holdings.categories.items()]
+    if holdings.unknown_bytes:
+        rows.append(("not in the ledger", holdings.unknown_bytes))
+    for label, size in sorted(rows, key=lambda row: -row[1]):
+        table.add_row(label, format_bytes(size), f"{size / total:.1%}")
+    return table
+
+
+def _owners(explanation: Explanation, by: str) -> Table:
+    table = _table(by, "number>", "bytes>")
+    nobody = "outside all modules" if by == "module" else "no stack was recorded"
+    for owner in explanation.holdings.owners[:NUM_OWNERS]:
+        name = Text(printable(owner.owner)) if owner.owner else Text(nobody, style="dim")
+        table.add_row(name, f"{owner.num_members:,}", format_bytes(owner.size_bytes))
+    return table
+
+
+def _blocks(explanation: Explanation) -> Table:
+    """A snapshot knows neither category nor operator."""
+    known = bool(explanation.holdings.categories)
+    table = _table("bytes>", *(("category", "op", "belongs to") if known else ("made at",)))
+    for block in explanation.holdings.blocks[:NUM_BLOCKS]:
+        size, owner = format_bytes(block.size_bytes), Text(printable(block.owner))
+        table.add_row(size, *((block.category, Text(printable(block.op)), owner) if known else (owner,)))
+    return table
+
+
+def _unusable(explanation: Explanation) -> Table:
+    table = _table("bytes>", "pieces>", "largest>", "because it is")
+    for group in explanation.unusable:
+        table.add_row(format_bytes(group.size_bytes), f"{group.num_pieces:,}", format_bytes(group.largest_piece), group.reason)
+    return table
+
+
+def _remedies(explanation: Explanation) -> Table:
+    table = _table("fits", "with", "allocated>", "smallest fit>", "to spare>")
+    for remedy in explanation.remedies:
+        word, colour = _VERDICTS[remedy.served]
+        table.add_row(
+            Text(word, style=colour),
+            remedy.what,
+            format_bytes(remedy.peak_allocated),
+            format_bytes(remedy.smallest_fit),
+            _spare(explanation, remedy),
+        )
+    return table
+
+
+def _spare(explanation: Explanation, remedy: Remedy) -> str:
+    if explanation.capacity is None or remedy.kind == "gpu":
+        return ""
+    return format_bytes(explanation.capacity - remedy.smallest_fit)
+
+
+def _table(*headings: str) -> Table:
+    """Without lines; a heading that ends in ``>`` stands over figures."""
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+        show_header=any(heading.strip(">") for heading in headings),
+    )
+    for heading in headings:
+        table.add_column(heading.rstrip(">"), justify="right" if heading.endswith(">") else "left", overflow="fold")
+    return table

@@ -1,0 +1,47 @@
+"""A ledger, for other people's tools.
+
+::
+
+    Ledger ─┬─> snapshots.py   memory-viz          pytorch.org/memory_viz: a pickled snapshot, segments and all
+            ├─> traces.py      perfetto            ui.perfetto.dev: counters by category, slices by module and phase
+            ├─> stacks.py      speedscope          speedscope.app: the bytes at the peak, by module
+            ├─> tables.py      csv, csv-events     spreadsheets and data frames
+            └─> reports.py     json                programs
+
+Names come from files that may come from strangers: in what is written they can only be read. Nothing in here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memfit.ledger import Ledger
+from memfit.views.exports.reports import write_report
+from memfit.views.exports.snapshots import write_snapshot
+from memfit.views.exports.stacks import write_stacks
+from memfit.views.exports.tables import write_blocks, write_events
+from memfit.views.exports.traces import write_trace
+
+
+@dataclass(frozen=True)
+class Export:
+    """A format that other tools read."""
+
+    write: Callable[[Ledger], bytes]
+    suffix: str
+    """How such files are usually named."""
+    use: str
+    """What to do with one."""
+
+
+EXPORTS = {
+    "memory-viz": Export(write_snapshot, ".pickle", "drop it on https://pytorch.org/memory_viz"),
+    "perfetto": Export(write_trace, ".trace.json", "open it in https://ui.perfetto.dev"),
+    "speedscope": Export(write_stacks, ".speedscope.json", "drop it on https://www.speedscope.app"),
+    "csv": Export(write_blocks, ".blocks.csv", "one row a block"),
+    "csv-events": Export(write_events, ".events.csv", "one row an event"),
+    "json": Export(write_report, ".report.json", "the report, as one JSON object"),
+}
+
+__all__ = ["EXPORTS", "Export"]
