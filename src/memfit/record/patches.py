@@ -8,6 +8,7 @@
     optimizer step hooks           torch's own, global
     FSDP2's FSDPParamGroup         unsharding and resharding, in forward and backward
     FSDP1's runtime functions      the same
+    torch's distributed checkpoint state dicts, made and loaded
     DTensor's ShardingPropagator   runs operators on global shapes that no memory is ever used for
 
 Installed when the first tracker enters and undone when the last one leaves. Every wrapper calls the original exactly once, whatever
@@ -256,6 +257,21 @@ def _in_fsdp_phase(phase: Phase, modules: Any, work: Callable[[], Any], learn: C
                 _tell(listener, listener.exit_fsdp, depth)
 
 
+# -- state dicts -------------------------------------------------------------------------------------------------------------
+
+_STATE_DICT_WORK = ("_get_model_state_dict", "_get_optim_state_dict", "_load_model_state_dict", "_load_optim_state_dict")
+
+
+def in_checkpoint(work: Callable[[], Any]) -> Any:
+    """Does ``work`` as the saving or loading of a state dict."""
+    return _in_fsdp_phase(Phase.CHECKPOINT, (), work)
+
+
+def _patch_state_dicts(state_dicts: Any) -> None:
+    for name in _STATE_DICT_WORK:
+        _replace(state_dicts, name, lambda original: lambda *args, **kwargs: in_checkpoint(lambda: original(*args, **kwargs)))
+
+
 # -- DTensor -----------------------------------------------------------------------------------------------------------------
 
 
@@ -280,5 +296,6 @@ def _shape_propagation(original: Callable[..., Any]) -> Callable[..., Any]:
 _OPTIONAL = {
     "torch.distributed.fsdp._fully_shard._fsdp_param_group": _patch_fsdp2,
     "torch.distributed.fsdp._runtime_utils": _patch_fsdp1,
+    "torch.distributed.checkpoint.state_dict": _patch_state_dicts,
     "torch.distributed.tensor._sharding_prop": _patch_dtensor,
 }

@@ -5,8 +5,8 @@
     CUDA out of memory. Tried to allocate 1.37 GiB. GPU 0 has a total capacity of 39.49 GiB of which 1.02 GiB is free. [...]
     [32.00 GiB allowed;] Of the allocated memory 36.40 GiB is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch but [...]
 
-The message has the figures of the moment, to two digits. The device is asked on the way out, when some of it may have been freed; but
-what the allocator holds and what is free add up to the same, to the byte.
+The message has the figures of the moment, to two digits. The device is asked on the way out, when some of it may have been freed;
+but what the allocator holds and what is free add up to the same, to the byte.
 """
 
 from __future__ import annotations

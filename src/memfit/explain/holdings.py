@@ -1,0 +1,105 @@
+"""What was in use at the failure: by category, by module, by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from memfit.analysis import INIT, Breakdown, breakdown_at, bytes_by_module, largest_blocks_at
+from memfit.analysis.groups import starred
+from memfit.analysis.peaks import running_at
+from memfit.ledger import Ledger, Phase
+
+NUM_BLOCKS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What one owner held: modules that differ only in a number, or a place in the code."""
+
+    owner: str
+    num_members: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldBlock:
+    """One block."""
+
+    size_bytes: int
+    category: str
+    """Empty where only code is known, of a snapshot."""
+    op: str
+    owner: str
+    """The name of a parameter, the path of a module, or a place in the code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdings:
+    """All that was in use, and what was going on."""
+
+    device: str
+    where: str
+    """In words: ``step 1, in backward of layers.3``; of a snapshot the place in the code that asked."""
+    op: str
+    """What asked for memory, if that is known."""
+    categories: Breakdown
+    """Empty of a snapshot, which knows none."""
+    owners: tuple[Holding, ...]
+    """The largest first; without a name what no module owned."""
+    blocks: tuple[HeldBlock, ...]
+    """The largest first."""
+    unknown_bytes: int = 0
+    """In use by what the ledger never saw: libraries' workspaces, tensors from before that it was not told of."""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(owner.size_bytes for owner in self.owners) + self.unknown_bytes
+
+
+def hold(ledger: Ledger, device: int, event: int, op: str, unknown_bytes: int = 0) -> Holdings:
+    """What was in use on a device right after an event."""
+    return Holdings(
+        device=ledger.devices[device].name,
+        where=_describe(ledger, event),
+        op=op,
+        categories=breakdown_at(ledger, event, device),
+        owners=_by_module(ledger, event, device),
+        blocks=tuple(
+            HeldBlock(size_bytes=life.size_bytes, category=life.category.label, op=life.op, owner=life.name or life.module)
+            for life in largest_blocks_at(ledger, event, device, NUM_BLOCKS)
+        ),
+        unknown_bytes=unknown_bytes,
+    )
+
+
+def _by_module(ledger: Ledger, event: int, device: int) -> tuple[Holding, ...]:
+    totals = bytes_by_module(ledger, event, device).tolist()
+    members: dict[str, list[tuple[str, int]]] = {}
+    for module, size in enumerate(totals[:-1]):
+        path = ledger.module_path(module)
+        if size:
+            members.setdefault(starred(path), []).append((path, size))
+    if totals[-1]:
+        members[""] = [("", totals[-1])]
+    groups = [
+        Holding(
+            owner=path if len(group) > 1 else group[0][0],
+            num_members=len(group),
+            size_bytes=sum(size for _, size in group),
+        )
+        for path, group in members.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: -group.size_bytes))
+
+
+def _describe(ledger: Ledger, event: int) -> str:
+    step = int(np.searchsorted(ledger.step_starts, event, side="right")) - 1
+    words = "before the first step" if step == INIT else f"step {step}"
+    scope = int(running_at(ledger, np.array([event]))[0])
+    if scope < 0:
+        return words
+    module = ledger.module_path(int(ledger.scopes.module[scope]))
+    phase = Phase(int(ledger.scopes.phase[scope])).label
+    return f"{words}, in {phase} of {module}" if module else f"{words}, in {phase}"
