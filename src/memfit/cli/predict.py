@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from memfit.cli.fit import PIPE_WIDTH, verdict_sections
-from memfit.errors import ConfigError
+from memfit.cli.recipe_flags import add_recipe, add_subject, given
+from memfit.comparison.functions import build_of, check_arguments, locate
+from memfit.comparison.grid import Subject, read_axes
+from memfit.errors import ConfigError, StepFailedError
 from memfit.hardware import GPUS
 from memfit.views.escaping import printable
 
@@ -26,12 +29,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "predict",
         help="what a training step will need, without a GPU",
-        description="Calls a function of yours that returns a training step, runs the step on a GPU that is not there, and says "
-        "whether it fits.",
+        description="Calls a function of yours that returns a training step, or makes one of a model by name, runs the step on a "
+        "GPU that is not there, and says whether it fits.",
     )
-    parser.add_argument("function", metavar="FILE.py:FUNCTION", help="a function without arguments that returns step()")
+    add_subject(parser, "a function that returns step(); called with the flags below that you give, by name")
     parser.add_argument("--world-size", type=int, default=1, metavar="N", help="processes, one a GPU; 1 by default")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of them to be; 0 by default")
+    add_recipe(parser, "how a model by name is trained")
     add_target(parser)
 
 
@@ -41,40 +45,61 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="training steps; 3 by default")
     parser.add_argument("--torch-version", metavar="VERSION", help="whose kernels and allocator: 2.11+cu130, ...")
     parser.add_argument("--alloc-conf", default="", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF")
+    parser.add_argument(
+        "--expected",
+        action="append",
+        default=[],
+        metavar="WHAT=VALUE",
+        help="what to assume where only data could tell: mask=0.25, train.py:31=128; can be given several times",
+    )
     parser.add_argument("--out", type=Path, default=Path("run.memfit"), metavar="FILE", help="the ledger; run.memfit by default")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
+    from memfit.phantom.expected import Expected
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.prediction import predict
 
-    prediction = predict(
-        _load(args.function),
-        gpu=args.gpu,
-        world_size=args.world_size,
-        rank=args.rank,
-        steps=args.steps,
-        torch_version=args.torch_version or DEFAULT_TORCH,
-        alloc_conf=args.alloc_conf,
-    )
+    with _mistakes_in_a_line():
+        prediction = predict(
+            _build(args),
+            gpu=args.gpu,
+            world_size=args.world_size,
+            rank=args.rank,
+            steps=args.steps,
+            torch_version=args.torch_version or DEFAULT_TORCH,
+            alloc_conf=args.alloc_conf,
+            expected=Expected.parse(args.expected).by_name,
+        )
     tell(prediction, args)
     return 0
 
 
-def _load(name: str) -> Callable[[], Any]:
-    path, _, function = name.rpartition(":")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path) if path.endswith(".py") else None
-    if spec is None or spec.loader is None or not Path(path).is_file():
-        raise ConfigError(f"cannot read {name!r} as a function in a file: write it like train.py:build")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    found = getattr(module, function, None)
-    if not callable(found):
-        raise ConfigError(f"{path} has no function {function!r}")
-    return found  # type: ignore[no-any-return]
+@contextmanager
+def _mistakes_in_a_line() -> Iterator[None]:
+    """What memfit itself refused while building needs no traceback."""
+    try:
+        yield
+    except StepFailedError as failed:
+        if isinstance(failed.error, ConfigError):
+            raise failed.error from failed
+        raise
+
+
+def _build(args: argparse.Namespace) -> Callable[[], Any]:
+    """What is trained: a function, a model by name or a config, with the flags that were given."""
+    subject = Subject(model=args.model, hf=args.hf, function=locate(args.function) if args.function else "")
+    options = {name: _single(name, values) for name, values in read_axes(given(args)).items()}
+    if subject.function:
+        check_arguments(subject.function, options)
+    return build_of(subject.inputs | options)
+
+
+def _single(name: str, values: Sequence[Any]) -> Any:
+    if len(values) > 1:
+        raise ConfigError(f"a prediction is of one {name}, not of {len(values)}: memfit compare takes several")
+    return values[0]
 
 
 def tell(prediction: Prediction, args: argparse.Namespace) -> None:

@@ -22,6 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
+    from memfit.phantom.expected import Expected
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.prediction.scripts import predict_script
 
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
         steps=args.steps,
         torch_version=args.torch_version or DEFAULT_TORCH,
         alloc_conf=args.alloc_conf,
+        expected=Expected.parse(args.expected),
     )
     tell(prediction, args)
     return 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -66,15 +68,11 @@ class Sheet:
     """Why all of it failed."""
 
 
-WIDE = 100
-"""Below this many columns, the table leaves out what is good to know but decides nothing."""
-
-
-def draw(sheet: Sheet, width: int) -> Iterator[RenderableType]:
-    """Heading, table, failures, and last what to do."""
+def draw(sheet: Sheet, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    """Heading, table, failures, and last what to do. A table too wide leaves out what is good to know but decides nothing."""
     yield Group(Text(printable(sheet.title), style="bold"), Text(printable(sheet.facts), style="dim"))
     if sheet.rows:
-        yield Padding(_table(sheet, wide=width >= WIDE), (1, 0, 0, 0))
+        yield Padding(_widest_table(sheet, console, options), (1, 0, 0, 0))
     if sheet.failed:
         yield Group(Text("\nCould not be predicted", style="bold"), Padding(_failures(sheet), (0, 0, 0, 2), expand=False))
     if sheet.details:
@@ -84,31 +82,40 @@ def draw(sheet: Sheet, width: int) -> Iterator[RenderableType]:
     yield from (Text(("\n" if number == 0 else "") + printable(said), style="bold") for number, said in enumerate(sheet.closing))
 
 
-def _table(sheet: Sheet, *, wide: bool) -> Table:
+def _widest_table(sheet: Sheet, console: Console, options: ConsoleOptions) -> Table:
+    """With as many of the extra columns as there is room for, no word broken."""
+    for num_extras in range(len(EXTRAS), 0, -1):
+        table = _table(sheet, num_extras)
+        if Measurement.get(console, options.update_width(UNLIMITED), table).minimum <= options.max_width:
+            return table
+    return _table(sheet, 0)
+
+
+EXTRAS = ("peak in", "mostly", "more than the first")
+"""Good to know, but they decide nothing."""
+UNLIMITED = 10_000
+
+
+def _table(sheet: Sheet, num_extras: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("")
-    for axis in sheet.axes:
-        table.add_column(Text(printable(axis)))
-    table.add_column("smallest fit", justify="right", no_wrap=True)
-    for gpu in sheet.gpus:
-        table.add_column(f"on {gpu}", no_wrap=True)
-    table.add_column("peak in")
-    for heading in ("mostly", "more than the first") if wide else ():
-        table.add_column(heading)
-    for row in sheet.rows:
-        table.add_row(*_cells(row, wide=wide), style="bold" if row.recommended else "")
+    rows = [list(_cells(row)) for row in sheet.rows]
+    headings = ["", *map(printable, sheet.axes), "smallest fit", *(f"on {gpu}" for gpu in sheet.gpus)]
+    for heading, *column in zip(headings, *rows, strict=True):
+        width = max(cell_len(heading), *(text.cell_len for text in column))  # which rich does not ask for when it measures
+        table.add_column(Text(heading), min_width=width, no_wrap=True, justify="right" if heading == "smallest fit" else "left")
+    for heading in EXTRAS[:num_extras]:
+        table.add_column(heading, overflow="fold")
+    for row, texts in zip(sheet.rows, rows, strict=True):
+        extras = (row.peak_phase, row.largest, row.against_best)[:num_extras]
+        table.add_row(*texts, *(Text(extra, style="dim") for extra in extras), style="bold" if row.recommended else "")
     return table
 
 
-def _cells(row: SheetRow, *, wide: bool) -> Iterator[Text]:
+def _cells(row: SheetRow) -> Iterator[Text]:
     yield Text(">" if row.recommended else "")
     yield from (Text(printable(value)) for value in row.values)
     yield Text(row.smallest_fit)
     yield from (Text(verdict.text, style=_COLOURS[verdict.fits]) for verdict in row.verdicts)
-    yield Text(row.peak_phase)
-    if wide:
-        yield Text(row.largest)
-        yield Text(row.against_best, style="dim")
 
 
 _COLOURS = {True: "green", False: "red", None: ""}

@@ -1,0 +1,102 @@
+"""``memfit compare``: many ways to train a model, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from memfit.cli.fit import PIPE_WIDTH
+from memfit.cli.recipe_flags import add_recipe, add_subject, given, read_values
+from memfit.comparison import Cell, compare
+from memfit.errors import ConfigError
+from memfit.hardware import GPUS
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "compare",
+        help="which way to train fits, without a GPU",
+        description="Predicts every combination of what you give with commas between, says which fit, and which to run. With a "
+        "model and no such list, strategies and checkpointing are compared.",
+    )
+    add_subject(parser, "a function of yours that returns step(); called with the axes you give, by name")
+    parser.add_argument("--gpu", default="H200", metavar="GPU,...", help=f"{', '.join(gpu.name for gpu in GPUS)}; H200 by default")
+    parser.add_argument("--world-size", default="1", metavar="N,...", help="processes, one a GPU; 1 by default")
+    add_recipe(parser, "what to vary, or to settle")
+    parser.add_argument("--axis", action="append", default=[], metavar="NAME=A,B", help="any other argument of your function")
+    parser.add_argument("--steps", type=int, default=3, metavar="N", help="training steps; 3 by default")
+    parser.add_argument("--torch-version", default="", metavar="VERSION", help="whose kernels and allocator: 2.11+cu130, ...")
+    parser.add_argument("--alloc-conf", default="", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF")
+    parser.add_argument("--jobs", type=int, metavar="N", help="predictions at a time; one a core by default")
+    parser.add_argument("--no-cache", action="store_true", help="predict everything anew, and keep nothing")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="for programs: a list of cells")
+    shape.add_argument("--csv", action="store_true", help="for spreadsheets: a line a cell")
+
+
+def run(args: argparse.Namespace) -> int:
+    with _progress(kept=not args.no_cache) as progress:
+        comparison = compare(
+            args.function,
+            model=args.model,
+            hf=args.hf,
+            gpu=read_values("gpu", args.gpu),
+            world_size=read_values("world_size", args.world_size),
+            steps=args.steps,
+            torch_version=args.torch_version,
+            alloc_conf=args.alloc_conf,
+            jobs=args.jobs,
+            cache=not args.no_cache,
+            progress=progress,
+            **given(args),
+            **dict(map(_axis, args.axis)),
+        )
+    if args.json:
+        print(json.dumps(comparison.to_json()))
+    elif args.csv:
+        print(comparison.to_csv(), end="")
+    else:
+        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(comparison)
+    return 0 if comparison.best is not None else 1
+
+
+def _axis(text: str) -> tuple[str, list[Any]]:
+    """``layers=2,4`` and ``fused=True,False``: Python's own values where they are such, words otherwise."""
+    name, equals, values = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ConfigError(f"cannot read --axis {text!r}: write it like layers=2,4")
+    return name, [_value(word) for word in read_values(name, values)]
+
+
+def _value(word: str) -> Any:
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word
+
+
+@contextmanager
+def _progress(*, kept: bool) -> Iterator[Any]:
+    """A bar on the terminal, for whoever watches; what is done is kept, also when it is stopped."""
+    console = Console(stderr=True)
+    columns = (TextColumn("Predicting"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(cell: Cell, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        try:
+            yield tell
+        except KeyboardInterrupt:
+            if kept:
+                bar.console.print("memfit: stopped. What was done is kept: the same command goes on from there.")
+            raise

@@ -1,0 +1,161 @@
+"""A recipe becomes a training step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from memfit.fsdp import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy, shard
+from memfit.fsdp.checkpointing import checkpoint_units
+from memfit.fsdp.units import find_units
+from memfit.models.catalog import find_model
+from memfit.models.recipe import Recipe
+from memfit.models.transformer import Transformer
+
+MAX_NORM = 1.0
+"""Gradients are clipped to it, as most training code does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A model on the meta device, and what one forward pass on the GPU is."""
+
+    model: nn.Module
+    loss: Callable[[nn.Module], Tensor]
+    """Forward, of the model as it was sharded, on data that is on the GPU."""
+
+
+def build_step(recipe: Recipe) -> Callable[[], None]:
+    """What ``memfit.predict`` calls: all in the order in which a training script does it."""
+    recipe = recipe.settled(int(os.environ.get("WORLD_SIZE", "1")), has_bf16=torch.cuda.get_device_capability() >= (8, 0))
+    if recipe.strategy:
+        dist.init_process_group("nccl")
+    workload = _workload(recipe)
+    model = _prepared(recipe, workload.model)
+    optimizer = make_optimizer(recipe.optimizer, model)
+    scaler = torch.amp.GradScaler("cuda", enabled=recipe.precision == "fp16-mixed")
+
+    def step() -> None:
+        with _autocast(recipe):
+            loss = workload.loss(model)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        clip = getattr(model, "clip_grad_norm_", None)  # FSDP1's own, which knows of the other ranks
+        clip(MAX_NORM) if clip is not None else nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _workload(recipe: Recipe) -> Workload:
+    if recipe.hf:
+        from memfit.models.huggingface import load_workload
+
+        return load_workload(recipe, _weights_dtype(recipe))
+    config = find_model(recipe.model)
+    with torch.device("meta"):
+        model = Transformer(config).to(_weights_dtype(recipe))
+    tokens = torch.randint(0, config.vocab, (recipe.batch, recipe.seq + 1), device="cuda")
+    inputs, labels = tokens[:, :-1], tokens[:, 1:].flatten()
+    return Workload(model=model, loss=lambda model: F.cross_entropy(model(inputs).flatten(0, 1).float(), labels))
+
+
+# -- the model, on the GPU -------------------------------------------------------------------------------------------------------
+
+
+def _prepared(recipe: Recipe, model: nn.Module) -> nn.Module:
+    """Checkpointed, sharded and with memory under its parameters."""
+    checkpointing = None if recipe.checkpointing == "none" else recipe.checkpointing
+    engine, home = Engine(recipe.engine) if recipe.engine else None, "cpu" if recipe.offload == "params" else "cuda"
+    if engine is None:
+        checkpoint_units(model, find_units(model, None), checkpointing)
+        return materialised(model, "cuda")
+    if engine is Engine.DDP:
+        model = materialised(model, "cuda")
+    model = shard(
+        model,
+        ShardingStrategy(recipe.strategy),
+        engine=engine,
+        mesh=recipe.mesh or None,
+        mixed_precision=_mixed_precision(recipe, engine),
+        backward_prefetch=None if recipe.prefetch == "none" else BackwardPrefetch(recipe.prefetch),
+        cpu_offload=CPUOffload(offload_params=recipe.offload == "params"),
+        checkpointing=checkpointing,
+        engine_options={"param_init_fn": _giving_memory_on(home)} if engine is Engine.FSDP1 else None,
+    )
+    return materialised(model, home) if engine is Engine.FSDP2 else model
+
+
+def materialised(model: nn.Module, device: str) -> nn.Module:
+    """Memory for every parameter and buffer; what was one parameter in two places stays one."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            places.setdefault(id(parameter), []).append((module, name))
+    model.to_empty(device=device)
+    for (first, first_name), *others in places.values():
+        for module, name in others:
+            setattr(module, name, getattr(first, first_name))
+    for module, name, buffer in _buffers(model):
+        setattr(module, name, buffer.to("cuda"))  # also where parameters are offloaded
+    return model
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    return ((module, name, buffer) for module in model.modules() for name, buffer in list(module.named_buffers(recurse=False)))
+
+
+def _giving_memory_on(device: str) -> Callable[[nn.Module], None]:
+    """How FSDP1 wants it: module by module."""
+
+    def give(module: nn.Module) -> None:
+        module.to_empty(device=device, recurse=False)
+
+    return give
+
+
+# -- what the words mean to torch ------------------------------------------------------------------------------------------------
+
+
+def _weights_dtype(recipe: Recipe) -> torch.dtype:
+    return torch.bfloat16 if recipe.precision == "bf16" else torch.float32
+
+
+def _computing_dtype(recipe: Recipe) -> torch.dtype | None:
+    return {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(recipe.precision)
+
+
+def _mixed_precision(recipe: Recipe, engine: Engine) -> MixedPrecision | None:
+    dtype = _computing_dtype(recipe)
+    if dtype is None or engine is Engine.DDP:
+        return None
+    return MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
+
+
+def _autocast(recipe: Recipe) -> AbstractContextManager[Any]:
+    """Where no engine has mixed precision of its own."""
+    dtype = _computing_dtype(recipe)
+    if dtype is None or recipe.engine not in ("", Engine.DDP):
+        return nullcontext()
+    return torch.autocast("cuda", dtype=dtype)
+
+
+def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    """One of torch's own."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    match name:
+        case "sgd" | "sgd-momentum":
+            return torch.optim.SGD(parameters, lr=1e-4, momentum=0.9 if name == "sgd-momentum" else 0.0)
+        case "adafactor":
+            return torch.optim.Adafactor(parameters, lr=1e-4)
+    return torch.optim.AdamW(parameters, lr=1e-4, fused=True if name == "adamw-fused" else None)
