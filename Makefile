@@ -10,8 +10,7 @@ BIN := .venv/bin
 	touch $@
 
 demo: .venv/ready
-	$(BIN)/python examples/predict_llama3_8b.py
-	$(BIN)/memfit show run.memfit
+	$(BIN)/memfit demo
 
 test: .venv/ready chromium
 	$(BIN)/ruff format --check .

@@ -11,6 +11,7 @@ from memfit.cli import COMMANDS, build_parser, main
 
 SURFACE = {
     "memfit": ["--help", "--version", "-h", "COMMAND"],
+    "memfit demo": ["--help", "-h"],
     "memfit show": ["--help", "--json", "-h", "FILE"],
     "memfit report": ["--gpu", "--help", "--out", "-h", "-o", "FILE"],
     "memfit fit": ["--alloc-conf", "--gpu", "--help", "--json", "--process-groups", "--torch-version", "-h", "FILE"],
@@ -28,7 +29,7 @@ SURFACE = {
         *("--steps", "--strategy", "--torch-version", "--world-size", "-h", "FILE.py:FUNCTION"),
     ],
     "memfit run": [
-        *("--alloc-conf", "--gpu", "--help", "--json", "--nproc", "--out", "--steps", "--torch-version", "-h"),
+        *("--alloc-conf", "--expected", "--gpu", "--help", "--json", "--nproc", "--out", "--steps", "--torch-version", "-h"),
         *("SCRIPT", "ARGUMENTS"),
     ],
 }

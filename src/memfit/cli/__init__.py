@@ -18,11 +18,12 @@ import sys
 from collections.abc import Sequence
 
 from memfit import __version__
-from memfit.cli import compare, diff, explain, export, fit, predict, report, run, show
+from memfit.cli import compare, demo, diff, explain, export, fit, predict, report, run, show
 from memfit.errors import MemfitError
 from memfit.views.escaping import printable
 
 COMMANDS = {
+    "demo": demo,
     "show": show,
     "report": report,
     "fit": fit,
