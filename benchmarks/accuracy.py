@@ -2,11 +2,14 @@
 
     python benchmarks/accuracy.py                       # all workloads, one fresh process each
     python benchmarks/accuracy.py llama_amp fsdp2_full  # some of them
+    python benchmarks/accuracy.py --host 2.11           # with another torch installed: results/accuracy_2.11.md
+    python benchmarks/accuracy.py --zoo more            # workloads that no rule was learned from: more_zoo.py
 
 Each process predicts one workload with ``memfit.predict`` for the H200 and torch that the truth was measured with, and compares
 peaks, levels and reserved memory with ``truth/h200_truth.json``, the smallest fit with ``truth/h200_fit.json``, and what expandable
 segments reserve with ``truth/h200_expandable.json``. Writes
-``results/accuracy.md`` and ``results/accuracy.json``.
+``results/accuracy.md`` and ``results/accuracy.json``; ``--zoo more`` compares with ``truth/more_h200.json`` and writes
+``results/accuracy_more.*``.
 """
 
 from __future__ import annotations
@@ -24,23 +27,34 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).parent
-TRUTH = json.loads((HERE / "truth" / "h200_truth.json").read_text())
+ZOOS = {"zoo": "h200_truth.json", "more": "more_h200.json"}
 EXPANDABLE = json.loads((HERE / "truth" / "h200_expandable.json").read_text())
 FIT = {found["name"]: found for found in json.loads((HERE / "truth" / "h200_fit.json").read_text())}
 MIB = 2**20
 
 
+def truth_of(zoo: str) -> dict:
+    """What the GPU did, by workload."""
+    path = HERE / "truth" / ZOOS[zoo]
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def world_size_of(name: str) -> int:
+    import more_zoo
+
+    if name in more_zoo.MORE:
+        return more_zoo.WORLD_SIZES.get(name, 1)
     if not name.startswith(("fsdp", "ddp")):
         return 1
     sized = re.search(r"_w?(\d+)(?:_nockpt)?$", name)
     return 1 if name.startswith("ddp") else int(sized[1]) if sized else 8
 
 
-def predict_one(name: str) -> dict:
+def predict_one(name: str, zoo_name: str) -> dict:
     """In a process of its own: what memfit says of a workload, beside the truth."""
     sys.path.insert(0, str(HERE))
     warnings.filterwarnings("ignore")
+    import more_zoo
     import torch
     import zoo
 
@@ -50,9 +64,9 @@ def predict_one(name: str) -> dict:
     levels = []
 
     def build():
-        if name.startswith(zoo.DISTRIBUTED):
+        if name.startswith(zoo.DISTRIBUTED) or name in more_zoo.WORLD_SIZES:
             torch.distributed.init_process_group("nccl")
-        run = zoo.ZOO[name]("cuda")
+        run = (zoo.ZOO | more_zoo.MORE)[name]("cuda")
 
         def step():
             seen = {}
@@ -61,7 +75,7 @@ def predict_one(name: str) -> dict:
 
         return step
 
-    truth = TRUTH[name]
+    truth = truth_of(zoo_name)[name]
     start = time.perf_counter()
     prediction = memfit.predict(
         build, gpu="H200", world_size=world_size_of(name), steps=len(truth["iters"]), torch_version="2.11+cu130"
@@ -97,8 +111,8 @@ def predict_one(name: str) -> dict:
     }
 
 
-def in_fresh_process(name: str, limit_s: float = 300) -> dict:
-    command = [sys.executable, __file__, "--one", name]
+def in_fresh_process(name: str, zoo_name: str, limit_s: float = 300) -> dict:
+    command = [sys.executable, __file__, "--zoo", zoo_name, "--one", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -153,11 +167,11 @@ def summary(rows: list[dict]) -> list[str]:
     return lines
 
 
-def table(rows: list[dict]) -> list[str]:
+def table(rows: list[dict], zoo_name: str) -> list[str]:
     installed = next((found["torch"] for found in rows if "torch" in found), "none")
     return [
         f"Predicted without a GPU, torch {installed} installed, for an H200 with torch 2.11.0+cu130:",
-        "`python benchmarks/accuracy.py`.",
+        f"`python benchmarks/accuracy.py{' --zoo more' if zoo_name == 'more' else ''}`.",
         "Peaks in MiB. Levels are those after forward, backward and optimizer step; the worst of all steps is shown.",
         "Expandable is the reserved peak with `expandable_segments:True`.",
         "",
@@ -171,22 +185,25 @@ def table(rows: list[dict]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("workloads", nargs="*", default=list(TRUTH))
+    parser.add_argument("workloads", nargs="*", help="all if none")
+    parser.add_argument("--zoo", choices=ZOOS, default="zoo", help="zoo.py, or more_zoo.py")
     parser.add_argument("--one", action="store_true", help="in this process, as JSON")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "results")
+    parser.add_argument("--host", default="", help="names the table of another host: 2.11 gives accuracy_2.11.md")
     args = parser.parse_args()
     if args.one:
-        print(json.dumps(predict_one(args.workloads[0])))
+        print(json.dumps(predict_one(args.workloads[0], args.zoo)))
         return
     rows = []
     with ThreadPoolExecutor(args.jobs) as pool:
-        for found in pool.map(in_fresh_process, args.workloads):
+        for found in pool.map(lambda name: in_fresh_process(name, args.zoo), args.workloads or truth_of(args.zoo)):
             rows.append(found)
             print(row(found), flush=True)
-    if args.workloads == list(TRUTH):
-        (args.out / "accuracy.json").write_text(json.dumps(rows, indent=1) + "\n")
-        (args.out / "accuracy.md").write_text("\n".join(table(rows)) + "\n")
+    if not args.workloads:
+        stem = "_".join(filter(None, ("accuracy", args.zoo.removeprefix("zoo"), args.host)))
+        (args.out / f"{stem}.json").write_text(json.dumps(rows, indent=1) + "\n")
+        (args.out / f"{stem}.md").write_text("\n".join(table(rows, args.zoo)) + "\n")
     print("\n".join(["", *summary(rows)]))
 
 

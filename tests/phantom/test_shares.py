@@ -59,8 +59,8 @@ def test_saving_writes_nothing():
     def step(router, tokens):
         file = io.BytesIO()
         torch.save(router.state_dict(), file)
-        return file.tell()
+        return file.getvalue()
 
-    size, assumptions = predicted(step)
-    assert size == 0
+    written, assumptions = predicted(step)
+    assert written.startswith(b"memfit predicted this checkpoint")
     assert any("torch.save" in sentence for sentence in assumptions)

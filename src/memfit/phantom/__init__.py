@@ -14,7 +14,7 @@
         ├─ autocast.py      CUDA's autocast lists
         ├─ kernels.py       operators that CUDA runs differently                             attention.py
         ├─ workspaces.py    memory that kernels take and no operator shows
-        └─ distributed.py   one rank of a fake world                                         ddp.py
+        └─ distributed.py   one rank of a fake world                                         ddp.py, fsdp1.py
 
 Nothing is replaced in torch before a world is entered, and everything is put back when it is left (``replacing.py``). What torch
 does not promise is reached through ``torch_private.py`` alone.

@@ -156,7 +156,7 @@ def _run_flash(call: Call) -> torch.Tensor:
 
 
 def _run_efficient(call: Call) -> torch.Tensor:
-    bias = _expand(_additive(call), call)
+    bias = _expand(_additive(call.mask, call.query), call)
     out = aten._scaled_dot_product_efficient_attention(
         call.query, call.key, call.value, bias, call.needs_grad, call.dropout, call.is_causal, scale=call.scale
     )
@@ -164,32 +164,47 @@ def _run_efficient(call: Call) -> torch.Tensor:
 
 
 def _run_cudnn(call: Call) -> torch.Tensor:
+    bias = _additive(call.mask, call.query)
     out = aten._scaled_dot_product_cudnn_attention(
-        call.query, call.key, call.value, _additive(call), call.needs_grad, call.dropout, call.is_causal, False, scale=call.scale
+        call.query, call.key, call.value, bias, call.needs_grad, call.dropout, call.is_causal, False, scale=call.scale
     )
     return out[0]  # type: ignore[no-any-return]
 
 
 def _run_math(call: Call) -> torch.Tensor:
-    out = aten._scaled_dot_product_attention_math(
-        call.query,
-        call.key,
-        call.value,
-        call.mask,
-        call.dropout,
-        call.is_causal,
-        None,
-        scale=call.scale,
-        enable_gqa=call.enable_gqa,
-    )
-    return out[0]  # type: ignore[no-any-return]
+    """ATen/native/transformers/attention.cpp: half types are computed in float32, the mask is added in place."""
+    dtype = call.query.dtype
+    widens = dtype in _HALVES and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    wide = [x.float() if widens else x for x in (call.query, call.key, call.value)]  # alive until the end, as they are in C++
+    factor = (call.scale if call.scale is not None else call.head_dim**-0.5) ** 0.5
+    query, key, value = wide[0] * factor, wide[1], wide[2]
+    mask = _additive(_causal_mask(query, key) if call.is_causal else call.mask, query)
+    if call.enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = query @ (key.transpose(-2, -1) * factor)
+    if mask is not None:
+        scores.add_(mask)
+    weights = aten._safe_softmax(scores, -1)
+    del scores
+    if call.dropout:
+        weights = torch.nn.functional.dropout(weights, call.dropout)
+    returned = weights.to(dtype)  # the kernel's second result, which nobody takes
+    out: torch.Tensor = (weights @ value).to(dtype)
+    del returned
+    return out
 
 
-def _additive(call: Call) -> torch.Tensor | None:
+def _causal_mask(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    return torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+
+
+def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
     """A boolean mask is turned into one that is added, in the type of the query."""
-    if call.mask is None or call.mask.dtype != torch.bool:
-        return call.mask
-    return torch.where(call.mask, 0.0, float("-inf")).to(call.query.dtype)
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    nothing, everything = (torch.full((), value, dtype=query.dtype, device=query.device) for value in (0.0, float("-inf")))
+    return torch.where(mask, nothing, everything)
 
 
 def _expand(bias: torch.Tensor | None, call: Call) -> torch.Tensor | None:

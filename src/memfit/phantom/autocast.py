@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from memfit.phantom import recurrent
 from memfit.phantom.device import INNER, OUTER
 from memfit.phantom.replacing import Replacements
 from memfit.phantom.target import Target
@@ -93,6 +94,7 @@ def install(replacements: Replacements, target: Target) -> None:
             overload = _find(name)
             if overload is not None:
                 library.impl(name, _below_autocast(make(overload, cache)))
+    library.impl("_cudnn_rnn", _below_autocast(recurrent.in_autocast(cache.cast)))
     _install_switches(replacements, cache)
 
 

@@ -5,16 +5,18 @@ What concerns memory is asked of a ``Meter``, which the prediction supplies; eve
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+import os
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
 from memfit.phantom import streams
+from memfit.phantom.host import Generator
+from memfit.phantom.properties import DeviceContext, DeviceProperties, device_name
 from memfit.phantom.replacing import Replacements
 from memfit.phantom.target import Target
+from memfit.units import MIB
 
 
 class Meter(Protocol):
@@ -25,6 +27,16 @@ class Meter(Protocol):
 
     def reset_peak(self) -> None:
         """Peaks count from now on."""
+
+    def reset_accumulated(self) -> None:
+        """So do sums of what was allocated and freed."""
+
+    def configure(self, settings: str) -> None:
+        """The run sets the allocator up: ``settings`` as in ``PYTORCH_CUDA_ALLOC_CONF``."""
+
+
+_OWN = frozenset(("_target", "_meter", "_num_devices", "_device", "_fraction", "_raw", "index_of"))
+"""Names of the class below that are not those of ``torch.cuda``."""
 
 
 class CudaModule:
@@ -41,7 +53,11 @@ class CudaModule:
         self._meter = meter
         self._num_devices = num_devices
         self._device = device
-        self.default_generators = tuple(torch.Generator() for _ in range(num_devices))
+        self._fraction = 1.0
+        self._raw: dict[int, torch.Tensor] = {}
+        self.default_generators = tuple(Generator(f"cuda:{index}") for index in range(num_devices))
+        self.device = type("device", (DeviceContext,), {"current": self})
+        self.device_of = type("device_of", (self.device,), {"__init__": _enter_device_of})
 
     # -- the device ----------------------------------------------------------------------------------------------------------
 
@@ -65,45 +81,25 @@ class CudaModule:
         return self._device
 
     def set_device(self, device: Any) -> None:
-        self._device = self._index(device)
+        index = self.index_of(device)
+        if index >= self._num_devices:
+            raise RuntimeError(f"there is no cuda:{index}: this process sees {self._num_devices} GPUs")
+        self._device = self._device if index < 0 else index
 
-    @contextlib.contextmanager
-    def device(self, device: Any) -> Iterator[None]:
-        before = self._device
-        if device is not None and self._index(device) >= 0:
-            self._device = self._index(device)
-        try:
-            yield
-        finally:
-            self._device = before
-
-    def device_of(self, tensor: torch.Tensor) -> Any:
-        return self.device(tensor.device.index if tensor.is_cuda else None)
-
-    def _index(self, device: Any) -> int:
+    def index_of(self, device: Any) -> int:
         if isinstance(device, int):
             return device
         index = torch.device(device).index if device is not None else None
         return self._device if index is None else index
 
     def get_device_name(self, device: Any = None) -> str:
-        return f"NVIDIA {self._target.gpu.name}"
+        return device_name(self._target)
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
         return self._target.capability
 
     def get_device_properties(self, device: Any = None) -> Any:
-        major, minor = self._target.capability
-        return SimpleNamespace(
-            name=self.get_device_name(),
-            major=major,
-            minor=minor,
-            total_memory=self._target.gpu.usable_bytes,
-            multi_processor_count=self._target.gpu.num_sms,
-            warp_size=32,
-            is_integrated=False,
-            is_multi_gpu_board=False,
-        )
+        return DeviceProperties.of(self._target, self.index_of(device))
 
     def get_arch_list(self) -> list[str]:
         return [self._target.gpu.arch]
@@ -122,9 +118,6 @@ class CudaModule:
         return False
 
     def ipc_collect(self) -> None: ...
-
-    def utilization(self, device: Any = None) -> int:
-        return 100
 
     # -- random numbers ------------------------------------------------------------------------------------------------------
 
@@ -172,8 +165,8 @@ class CudaModule:
     def reset_max_memory_allocated(self, device: Any = None) -> None:
         self._meter.reset_peak()
 
-    def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
-        return "\n".join(f"{name}: {value}" for name, value in self._meter.statistics().items())
+    def reset_accumulated_memory_stats(self, device: Any = None) -> None:
+        self._meter.reset_accumulated()
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
         gpu = self._target.gpu
@@ -181,20 +174,59 @@ class CudaModule:
 
     def empty_cache(self) -> None: ...
 
-    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None: ...
+    def device_memory_used(self, device: Any = None) -> int:
+        free, total = self.mem_get_info()
+        return total - free
+
+    def list_gpu_processes(self, device: Any = None) -> str:
+        return (
+            f"GPU:{self.index_of(device)}\nprocess {os.getpid():>10d} uses {self.device_memory_used() / MIB:>12.3f} MB GPU memory"
+        )
+
+    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"a share of the GPU's memory is from 0 to 1, not {fraction}")
+        self._fraction = float(fraction)
+        self._meter.configure(f"per_process_memory_fraction:{max(self._fraction, 1e-6)}")
+
+    def get_per_process_memory_fraction(self, device: Any = None) -> float:
+        return self._fraction
+
+    def _set_allocator_settings(self, env: str) -> None:
+        self._meter.configure(env)
+
+    def get_allocator_backend(self) -> str:
+        return "native"
+
+    def host_memory_stats(self) -> dict[str, int]:
+        return {}
+
+    def reset_peak_host_memory_stats(self) -> None: ...
+
+    def reset_accumulated_host_memory_stats(self) -> None: ...
+
+    def caching_allocator_alloc(self, size: int, device: Any = None, stream: Any = None) -> int:
+        taken = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", self.index_of(device)))
+        self._raw[taken.data_ptr()] = taken
+        return taken.data_ptr()
+
+    def caching_allocator_delete(self, mem_ptr: int) -> None:
+        self._raw.pop(mem_ptr, None)
+
+    def caching_allocator_enable(self, value: bool = True) -> None: ...
 
 
 def install(replacements: Replacements, module: CudaModule, target: Target) -> None:
     """Puts the answers where scripts and torch itself look for them."""
-    for name in (name for name in dir(module) if not name.startswith("__") and name not in vars(module)):
+    for name in (name for name in dir(module) if not name.startswith("__") and name not in _OWN):
         replacements.attribute(torch.cuda, name, getattr(module, name))
-        if name in vars(torch.cuda.memory):
-            replacements.attribute(torch.cuda.memory, name, getattr(module, name))
-    replacements.attribute(torch.cuda, "default_generators", module.default_generators)
+        for part in (torch.cuda.memory, torch.cuda.random, torch.cuda.graphs):
+            if name in vars(part):
+                replacements.attribute(part, name, getattr(module, name))
     replacements.attribute(torch._C, "_cuda_getCurrentRawStream", streams.current_stream_number)
+    replacements.attribute(torch, "Stream", streams.Stream)
+    replacements.attribute(torch, "Event", streams.Event)
     replacements.attribute(torch.version, "cuda", f"{target.build[2:4]}.{target.build[4:]}")
-    for name in ("range_push", "range_pop", "mark"):
-        replacements.attribute(torch.cuda.nvtx, name, _nothing)
     _install_libraries(replacements, target)
     _install_accelerator(replacements, module)
 
@@ -226,6 +258,9 @@ def _install_accelerator(replacements: Replacements, module: CudaModule) -> None
         "memory_reserved": module.memory_reserved,
         "max_memory_reserved": module.max_memory_reserved,
         "reset_peak_memory_stats": module.reset_peak_memory_stats,
+        "reset_accumulated_memory_stats": module.reset_accumulated_memory_stats,
+        "get_memory_info": module.mem_get_info,
+        "device_index": module.device,
     }
     replacements.attribute(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
     for name, answer in answers.items():
@@ -233,4 +268,5 @@ def _install_accelerator(replacements: Replacements, module: CudaModule) -> None
             replacements.attribute(torch.accelerator, name, answer)
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None: ...
+def _enter_device_of(self: Any, tensor: torch.Tensor) -> None:
+    DeviceContext.__init__(self, tensor.get_device() if tensor.is_cuda else None)

@@ -15,9 +15,10 @@ outside the phantom world.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -25,12 +26,14 @@ from memfit.errors import ConfigError
 from memfit.phantom.replacing import Replacements
 from memfit.phantom.torch_private import (
     FAKE_TENSOR_MODULE,
+    BackendGuard,
     BackendHooks,
     FakeTensor,
     device_handlers,
     device_query,
     private_backend_name,
     register_python_backend,
+    run_engine,
 )
 
 INNER = "phantom"
@@ -45,6 +48,43 @@ class _Hooks(BackendHooks):  # type: ignore[misc]
 
     def is_available(self) -> bool:
         return _is_open
+
+
+class Guard(BackendGuard):  # type: ignore[misc]
+    """Asked by C++ for the device's kind, also on the way out of a backward pass in which a hook has raised.
+
+    The error is then pending, and torch would abort the process on meeting it here. It is taken aside; ``with_errors`` raises it.
+    """
+
+    lost: ClassVar[list[BaseException]] = []
+
+    def type_(self) -> Any:
+        try:
+            _raise_pending()
+        except BaseException as error:
+            self.lost.append(error)
+        return super().type_()
+
+
+_raise_pending = ctypes.pythonapi.PyErr_Occurred
+_raise_pending.restype, _raise_pending.argtypes = None, ()
+"""Python's C functions, called this way, raise what is pending."""
+
+
+def with_errors(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    """The engine, which in place of a lost error says that there was none."""
+
+    @functools.wraps(run_backward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        Guard.lost.clear()
+        try:
+            return run_backward(*args, **kwargs)
+        except SystemError:
+            if not Guard.lost:
+                raise
+            raise Guard.lost.pop() from None
+
+    return run
 
 
 class _DeviceType(type):
@@ -92,7 +132,7 @@ def register() -> None:
         return
     if name != "privateuseone":
         raise ConfigError(f"this process already uses torch's PrivateUse1 device for {name!r}: predict in a process of its own")
-    register_python_backend(INNER, backend_module=_Module(), hook=_Hooks())
+    register_python_backend(INNER, backend_module=_Module(), hook=_Hooks(), device_guard=Guard())
 
 
 def inner(device: torch.device) -> torch.device:
@@ -112,6 +152,9 @@ def install(replacements: Replacements) -> None:
     replacements.finally_call(_close)
     _answer_to_cpp(replacements)
     _answer_to_python(replacements)
+    run_backward = with_errors(run_engine)
+    for module in (torch.autograd, torch.autograd.graph):
+        replacements.attribute(module, "_engine_run_backward", run_backward)
 
 
 def _close() -> None:

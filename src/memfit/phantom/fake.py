@@ -13,9 +13,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from memfit.phantom import shapes
+from memfit.errors import NeedsGpuError
+from memfit.phantom import shapes, sync_norm
 from memfit.phantom.device import INNER, OUTER, outer
-from memfit.phantom.torch_private import FakeTensor, FakeTensorMode, device_handlers, device_query
+from memfit.phantom.pinning import mark_pinned
+from memfit.phantom.recall import Recall
+from memfit.phantom.shadows import cast_shadow, follow
+from memfit.phantom.torch_private import FakeTensor, FakeTensorMode, device_handlers, device_query, is_unknown_shape
 from memfit.phantom.values import Values
 from memfit.units import MIB
 
@@ -33,6 +37,8 @@ _FILLING = frozenset(
 )
 """They change nothing that a tensor without data has."""
 
+_TO_COPY = aten._to_copy.default
+
 _UPDATING = ("aten::_foreach_", "aten::_fused_")
 """Optimizers update whole lists of tensors in place with them; without data there is nothing to update."""
 
@@ -49,8 +55,9 @@ class PhantomMode(FakeTensorMode):
 
     def __init__(self, values: Values) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._note = values.note
-        self._answers = values.answers() | shapes.answers()
+        self._recall = Recall()
+        self._note, self._to_host = values.note, values.to_host
+        self._answers = values.answers() | shapes.answers() | sync_norm.answers()
 
     @property
     def avoid_device_init(self) -> bool:
@@ -68,32 +75,62 @@ class PhantomMode(FakeTensorMode):
         if isinstance(func, torch._ops.HigherOrderOperator):
             return super().__torch_dispatch__(func, types, args, kwargs or {})  # type: ignore[arg-type]
         kwargs = dict(kwargs) if kwargs else {}
-        kwargs.pop("pin_memory", None)  # there is nobody to pin it for
+        if kwargs.pop("pin_memory", None):  # there is nobody to pin it for
+            return mark_pinned(self.__torch_dispatch__(func, types, args, kwargs))
         device = kwargs.get("device")
         if device is not None and device.type == INNER:
             device = kwargs["device"] = outer(device)
         on_gpu = device is not None and device.type == OUTER
         if not on_gpu and FakeTensor not in types and not _is_large(func, args, kwargs):
-            return func(*args, **kwargs)
+            return NotImplemented if types else func(*args, **kwargs)  # a tensor made of others is asked first
         if func in _FILLING and type(args[0]) is FakeTensor:
-            self._note(func, args, args[0])
+            self._note(func, args, kwargs, args[0])
             return args[0]
         if not func._schema.returns and func._schema.name.startswith(_UPDATING) and FakeTensor in types:
             return None
+        if func is _TO_COPY and device is not None and device.type == "cpu" and _is_small_on_gpu(args[0]):
+            return self._to_host(args[0], kwargs.get("dtype") or args[0].dtype)
         answer = self._answers.get(func)
         if answer is not None:
             with self:
                 answered = answer(*args, **kwargs)
             if answered is not NotImplemented:
+                follow(func, args, kwargs, answered)
                 return answered
+        source = None
         if on_gpu and FakeTensor not in types:
+            source = args[0] if func is _TO_COPY else None
             args = tree_map_only(torch.Tensor, self._without_data, args)
-        result = self.dispatch(func, types, args, kwargs)
-        self._note(func, args, result)
+        try:
+            result = self._recall.answer(self.dispatch, func, types, args, kwargs)
+        except RuntimeError as error:
+            if is_unknown_shape(error):
+                raise _unknown_operator(func) from None
+            raise
+        self._note(func, args, kwargs, result)
+        if source is not None:
+            cast_shadow(result, source)
         return result
 
     def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.from_tensor(tensor, static_shapes=True) if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
+
+
+def _is_small_on_gpu(tensor: torch.Tensor) -> bool:
+    """What is copied from the GPU to the host is real there, if it is worth it: whatever reads it finds ordinary numbers."""
+    return tensor.device.type == OUTER and tensor.numel() * tensor.dtype.itemsize <= LARGEST_REAL_BYTES
+
+
+def _unknown_operator(func: Any) -> NeedsGpuError:
+    """Nobody can tell what it returns."""
+    name = f"{func.namespace}::{func._opname}"
+    if func.namespace in ("aten", "prims"):
+        return NeedsGpuError(f"the operator {name}", "Neither torch nor memfit knows what it returns: please report it.")
+    return NeedsGpuError(
+        f"the operator {name}",
+        f'Tell torch what it returns, with @torch.library.register_fake("{name}"), or switch to an implementation in plain '
+        "PyTorch for the prediction.",
+    )
 
 
 def _is_large(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:

@@ -1,33 +1,24 @@
-"""The host's side of CUDA: pinned memory, generators, pointers, compiling, and torch's defaults."""
+"""The host's side of CUDA: generators, and torch's defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from typing import Any
 
 import torch
-from torch import nn
 
-from memfit.phantom.assumptions import Assumptions
 from memfit.phantom.replacing import Replacements
-from memfit.phantom.torch_private import FakeTensor, default_device_context
-
-_PINNED = "_memfit_is_pinned"
+from memfit.phantom.torch_private import default_device_context
 
 
-def install(replacements: Replacements, assumptions: Assumptions) -> None:
+def install(replacements: Replacements) -> None:
     _keep_defaults(replacements)
-    replacements.attribute(torch.Tensor, "pin_memory", _pin_memory)
-    replacements.attribute(torch.Tensor, "is_pinned", lambda tensor, device=None: getattr(tensor, _PINNED, False))
+    # A shape that does not fit is the user's own error, which is raised; torch would also log it.
+    replacements.attribute(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
     replacements.attribute(torch.Tensor, "record_stream", lambda tensor, stream: None)
-    replacements.attribute(FakeTensor, "data_ptr", _address)
-    replacements.attribute(torch.UntypedStorage, "data_ptr", _storage_address(torch.UntypedStorage.data_ptr))
     # Libraries ask whether they are being traced, and take another way if so.
     replacements.attribute(torch._subclasses, "FakeTensor", _NeverSeen)
     replacements.attribute(torch, "Generator", Generator)
-    replacements.attribute(torch, "compile", _run_eagerly(assumptions))
-    replacements.attribute(torch, "save", _save_nothing(assumptions))
-    replacements.attribute(nn.Module, "compile", lambda module, *args, **kwargs: _note_eager(assumptions))
 
 
 def _keep_defaults(replacements: Replacements) -> None:
@@ -43,44 +34,18 @@ def _keep_defaults(replacements: Replacements) -> None:
     replacements.finally_call(restore_device)
 
 
-def _save_nothing(assumptions: Assumptions) -> Callable[..., None]:
-    """Saving takes no memory of a GPU: torch copies one storage after the other to the host. There are no data to write, and an
-    empty file might be taken for a checkpoint."""
-
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        assumptions.add("torch.save was passed over: it would have written a file, and taken nothing of the GPU")
-
-    return save
-
-
-def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-    if getattr(tensor, _PINNED, False):
-        return tensor
-    pinned = tensor.clone()
-    setattr(pinned, _PINNED, True)
-    return pinned
-
-
 class _NeverSeen:
     """No tensor is one of these."""
 
 
-def _address(tensor: torch.Tensor) -> int:
-    start = tensor.untyped_storage().data_ptr()
-    return start + int(tensor.storage_offset()) * tensor.element_size() if start else 0
+class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
+    """Torch's own generators are generators too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch._C.Generator)
 
 
-def _storage_address(ask: Callable[[torch.UntypedStorage], int]) -> Callable[[torch.UntypedStorage], int]:
-    def data_ptr(storage: torch.UntypedStorage) -> int:
-        """Not an address of anything, but as good as one for telling tensors apart, which is what it is mostly asked for."""
-        if storage.device.type != "meta":
-            return ask(storage)
-        return storage._cdata if storage.nbytes() else 0
-
-    return data_ptr
-
-
-class Generator(torch._C.Generator):
+class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     """A generator for any device; the numbers of the phantom GPU are never drawn."""
 
     _named: torch.device
@@ -95,15 +60,3 @@ class Generator(torch._C.Generator):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return self._named
-
-
-def _run_eagerly(assumptions: Assumptions) -> Callable[..., Any]:
-    def compile_nothing(model: Any = None, **kwargs: Any) -> Any:
-        _note_eager(assumptions)
-        return model if model is not None else lambda function: function
-
-    return compile_nothing
-
-
-def _note_eager(assumptions: Assumptions) -> None:
-    assumptions.add("torch.compile was passed over: the prediction is of the eager code")

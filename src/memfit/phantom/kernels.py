@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from memfit.phantom import recurrent
 from memfit.phantom.attention import Attention
 from memfit.phantom.replacing import Replacements
 from memfit.phantom.target import Target
-from memfit.phantom.torch_private import below_autograd
 
 KEY = "AutogradPrivateUse1"
 
@@ -57,17 +57,48 @@ def _softmax(fused: Any) -> Callable[[Target], Kernel]:
     return make
 
 
-def _one_kernel(operator: Any) -> Callable[[Target], Kernel]:
-    """The operator is one kernel, not the several that torch composes where it has none."""
+def _group_norm(target: Target) -> Kernel:
+    def group_norm(
+        x: torch.Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enabled: bool = True
+    ) -> torch.Tensor:
+        batch, channels = x.shape[:2]
+        size = x.numel() // max(batch * channels, 1)
+        return aten.native_group_norm(x.contiguous(), weight, bias, batch, channels, size, groups, eps)[0]  # type: ignore[no-any-return]
 
-    def make(target: Target) -> Kernel:
-        def kernel(*args: Any) -> Any:
-            with below_autograd():
-                return operator(*args)
+    return group_norm
 
-        return kernel
 
-    return make
+def _one_hot(target: Target) -> Kernel:
+    def one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        classes = num_classes if num_classes >= 0 else int(x.max()) + 1
+        return x.new_zeros((*x.shape, classes)).scatter_(-1, x.unsqueeze(-1), 1)
+
+    return one_hot
+
+
+def _ctc_loss(target: Target) -> Kernel:
+    def ctc_loss(
+        log_probs: torch.Tensor,
+        targets: torch.Tensor,
+        input_lengths: torch.Tensor,
+        target_lengths: torch.Tensor,
+        *rest: Any,
+    ) -> torch.Tensor:
+        steps, longest = log_probs.shape[0], targets.shape[-1] if targets.dim() == 2 else targets.shape[0] // target_lengths.numel()
+        lengths = _lengths(input_lengths, steps), _lengths(target_lengths, longest)
+        return aten.ctc_loss.IntList(log_probs, targets, *lengths, *rest)  # type: ignore[no-any-return]
+
+    return ctc_loss
+
+
+def _lengths(given: torch.Tensor, longest: int) -> list[int]:
+    """Lengths on the host can be read; the longest stands for those on the GPU."""
+    return [longest] * given.numel() if given.is_cuda else given.flatten().tolist()
+
+
+def _never_runs(*args: Any) -> Any:
+    """Modes answer before it is asked; that it is there keeps torch from composing it."""
+    raise NotImplementedError
 
 
 RULES = (
@@ -82,16 +113,32 @@ RULES = (
         make=_softmax(aten._softmax),
         source="ATen/native/SoftMax.cpp: float16 is converted inside the kernel",
     ),
-    KernelRule(
-        operator="silu_backward", make=_one_kernel(aten.silu_backward.default), source="native_functions.yaml: has a CUDA kernel"
-    ),
-    KernelRule(operator="mish_backward", make=_one_kernel(aten.mish_backward.default), source="native_functions.yaml, likewise"),
     KernelRule(operator="log_softmax.int", make=_softmax(aten._log_softmax), source="ATen/native/SoftMax.cpp, likewise"),
+    KernelRule(operator="group_norm", make=_group_norm, source="ATen/native/group_norm.cpp: channels last is undone"),
+    KernelRule(operator="one_hot", make=_one_hot, source="ATen/native/Onehot.cpp: ones are scattered into zeros"),
+    KernelRule(operator="ctc_loss.Tensor", make=_ctc_loss, source="ATen/native/LossCTC.cpp: lengths are read back to the host"),
+    KernelRule(operator="lstm.input", make=recurrent.lstm, source="ATen/native/RNN.cpp: cuDNN, if it takes the type"),
+    KernelRule(operator="lstm.data", make=recurrent.lstm_packed, source="ATen/native/RNN.cpp, likewise"),
+    *(
+        KernelRule(
+            operator=f"{name}.{kind}", make=make(mode, getattr(getattr(aten, name), kind)), source="ATen/native/RNN.cpp, likewise"
+        )
+        for name, mode in (("gru", recurrent.GRU), ("rnn_tanh", recurrent.RNN_TANH), ("rnn_relu", recurrent.RNN_RELU))
+        for kind, make in (("input", recurrent.simple), ("data", recurrent.simple_packed))
+    ),
 )
 
 
+ONE_KERNEL = ("_fused_rms_norm", "silu_backward", "mish_backward")
+"""Operators that torch composes of others where it has no kernel of their own, as it has for CUDA: native_functions.yaml."""
+
+
 def install(replacements: Replacements, target: Target) -> None:
-    library = torch.library.Library("aten", "IMPL", KEY)
+    library, backend = (torch.library.Library("aten", "IMPL", key) for key in (KEY, "PrivateUse1"))
     replacements.finally_call(library._destroy)
+    replacements.finally_call(backend._destroy)
     for rule in RULES:
         library.impl(rule.operator, rule.make(target))
+    for name in ONE_KERNEL:
+        backend.impl(name, _never_runs)
+    recurrent.install(replacements)

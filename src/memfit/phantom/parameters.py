@@ -2,7 +2,8 @@
 
 ``Module.to`` must leave every parameter the object it was, or tied weights come apart and optimizers made earlier lose theirs.
 Torch does that by exchanging the insides of two tensors, which it refuses while anybody holds a weak reference, as recorders do.
-Here the references are ours, and the exchange is harmless.
+Here the references are ours, and the exchange is harmless. ``tensor.data = other`` takes a tensor from one device to another where
+FSDP1 offloads; torch allows that between devices of its own, and would not between the host and ours.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit.phantom.adopting import adopt_tensor
 from memfit.phantom.fake import PhantomMode
 from memfit.phantom.replacing import Replacements
 from memfit.phantom.torch_private import FakeTensor, clipping_foreach_types, optimizer_foreach_types, swap_insides
@@ -23,6 +25,9 @@ def install(replacements: Replacements, mode: PhantomMode) -> None:
     make_parameter, swap_tensors = nn.Parameter.__new__, torch.utils.swap_tensors
     replacements.attribute(nn.Parameter, "__new__", staticmethod(_without_data(make_parameter, mode)))
     replacements.attribute(torch.utils, "swap_tensors", _despite_references(swap_tensors))
+    replacements.attribute(FakeTensor, "__deepcopy__", _deepcopy)
+    replacements.attribute(torch.Tensor, "data", _across_devices(replacements, mode))
+    _allow_data_across_devices(replacements)
     replacements.member(optimizer_foreach_types, FakeTensor)
     replacements.member(clipping_foreach_types, FakeTensor)
 
@@ -45,3 +50,36 @@ def _despite_references(swap_tensors: Callable[..., None]) -> Callable[..., None
             swap_tensors(kept, given)
 
     return swap
+
+
+def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """A copy with memory of its own, made by an operator that recorders see: averages of weights are made this way."""
+    if id(tensor) not in memo:
+        copied, requires_grad = tensor.detach().clone(), tensor.requires_grad
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(copied, requires_grad) if is_parameter else copied.requires_grad_(requires_grad)
+        if tensor.is_leaf and tensor.grad is not None:
+            memo[id(tensor)].grad = _deepcopy(tensor.grad, memo)
+    return memo[id(tensor)]  # type: ignore[no-any-return]
+
+
+def _across_devices(replacements: Replacements, mode: PhantomMode) -> property:
+    data: Any = torch._C.TensorBase.data  # a descriptor, whatever its stub says
+
+    def set_data(tensor: torch.Tensor, given: torch.Tensor) -> None:
+        if isinstance(given, FakeTensor) and type(tensor) in (torch.Tensor, nn.Parameter):
+            adopt_tensor(replacements, tensor, given)
+            return
+        if isinstance(tensor, FakeTensor) and type(given) in (torch.Tensor, nn.Parameter):
+            given = mode.from_tensor(given.detach(), static_shapes=True)
+        data.__set__(tensor, given)
+        if isinstance(tensor, FakeTensor) and isinstance(given, FakeTensor):
+            tensor.fake_device = given.fake_device
+
+    return property(data.__get__, set_data)
+
+
+def _allow_data_across_devices(replacements: Replacements) -> None:
+    answers = torch.library.Library("aten", "IMPL")
+    answers.impl("_has_compatible_shallow_copy_type", lambda kept, given: True, "AutogradPrivateUse1")
+    replacements.finally_call(answers._destroy)

@@ -22,10 +22,10 @@ FEWEST_VALUES, MOST_VALUES = 16, 256
 """What a thread should have to add up."""
 
 
-def staging_blocks(target: Target, x: torch.Tensor, dims: Sequence[int] | None) -> tuple[int, ...]:
+def staging_blocks(target: Target, x: torch.Tensor, dims: Sequence[int] | None, item: int = 4) -> tuple[int, ...]:
     """The sizes of the partial sums and of the counters beside them; empty where one block of threads is enough for an output.
 
-    ``dims`` are summed away; all of them where it is empty or ``None``.
+    ``dims`` are summed away; all of them where it is empty or ``None``. A partial result takes ``item`` bytes.
     """
     if x.numel() == 0:
         return ()
@@ -34,7 +34,7 @@ def staging_blocks(target: Target, x: torch.Tensor, dims: Sequence[int] | None) 
     plan = plan_reduction(x, reduced, num_outputs, target.gpu.num_sms)
     if plan.blocks_per_output <= 1:
         return ()
-    size = max(4, x.element_size()) * num_outputs * plan.blocks_per_output
+    size = item * num_outputs * plan.blocks_per_output
     if not plan.reduces_fastest:
         size *= plan.width * plan.vector
     return size, 4 * plan.grid

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 _MISSING = object()
@@ -31,6 +34,15 @@ class Replacements:
         owner.append(value)
         self._undo.append(lambda: owner.remove(value))
 
+    def when_imported(self, name: str, action: Callable[[Any], None]) -> None:
+        """Does something with a module: now, if somebody has imported it, or as soon as somebody does."""
+        if name in sys.modules:
+            action(sys.modules[name])
+            return
+        watcher = _Watcher(name, action)
+        sys.meta_path.insert(0, watcher)
+        self._undo.append(lambda: sys.meta_path.remove(watcher))
+
     def finally_call(self, action: Callable[[], Any]) -> None:
         """Something else to undo."""
         self._undo.append(action)
@@ -44,3 +56,29 @@ class Replacements:
                 error = error or problem
         if error is not None:
             raise error
+
+
+class _Watcher:
+    """Sees one module being imported, which is otherwise done as ever."""
+
+    def __init__(self, name: str, action: Callable[[Any], None]) -> None:
+        self._name, self._action = name, action
+        self._is_asking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != self._name or self._is_asking:
+            return None
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._is_asking = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                self._action(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -29,6 +29,9 @@ class Stream:
         self.device = torch.device("cuda", _index_of(device))
         self._outer: list[Stream] = []
 
+    device_type = 1
+    """CUDA's number among the kinds of devices."""
+
     @property
     def device_index(self) -> int:
         return self.device.index

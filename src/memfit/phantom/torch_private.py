@@ -13,7 +13,9 @@ from typing import Any
 import torch
 import torch.distributed
 import torch.optim.optimizer
+import torch.utils._device
 import torch.utils._foreach_utils
+import torch.utils._python_dispatch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import backend_registration
@@ -33,6 +35,7 @@ register_python_backend: Callable[..., None] = need(backend_registration, "_setu
 """Makes the PrivateUse1 device usable from Python: autograd then accepts its tensors on any build of torch."""
 
 BackendHooks: Any = need(backend_registration, "_DummyPrivateUse1Hook")
+BackendGuard: Any = need(backend_registration, "_DummyDeviceGuard")
 private_backend_name: Callable[[], str] = need(torch._C, "_get_privateuse1_backend_name")
 
 device_handlers: dict[Any, Callable[[Any], Any]] = need(fake_tensor, "_DISPATCH_META_HANDLERS")
@@ -40,6 +43,13 @@ device_handlers: dict[Any, Callable[[Any], Any]] = need(fake_tensor, "_DISPATCH_
 
 device_query: Any = torch.ops.prim.device.default
 """The question itself."""
+
+_UNKNOWN_SHAPE: tuple[type[Exception], ...] = (
+    need(fake_tensor, "UnsupportedOperatorException"),
+    need(fake_tensor, "DynamicOutputShapeException"),
+    need(fake_tensor, "DataDependentOutputException"),
+    NotImplementedError,
+)
 
 need(fake_tensor, "init_gpu_context")
 FAKE_TENSOR_MODULE = fake_tensor
@@ -55,6 +65,9 @@ DispatchKeySet: Any = need(torch._C, "DispatchKeySet")
 
 bucket_assignment: Callable[..., Any] = need(torch.distributed, "_compute_bucket_assignment_by_size")
 """How DDP puts gradients into buckets; it needs sizes only."""
+
+run_engine: Callable[..., Any] = need(torch.autograd.graph, "_engine_run_backward")
+"""A backward pass."""
 
 graph_task_id: Callable[[], int] = need(torch._C, "_current_graph_task_id")
 """The backward pass that runs in this thread, -1 outside one."""
@@ -73,6 +86,33 @@ clipping_foreach_types: list[type] = need(torch.utils._foreach_utils, "_foreach_
 
 swap_insides: Callable[[torch.Tensor, torch.Tensor], None] = need(torch._C, "_swap_tensor_impl")
 """What ``torch.utils.swap_tensors`` does after its checks."""
+
+
+factory_functions: Callable[[], set[Any]] = need(torch.utils._device, "_device_constructors")
+"""The functions that follow a default device; torch asks once and keeps the answer."""
+
+without_modes: Callable[[], Any] = need(torch.utils._python_dispatch, "_disable_current_modes")
+"""A context in which no dispatch mode is active."""
+
+
+def is_unknown_shape(error: BaseException) -> bool:
+    """Is this what a fake tensor raises of an operator whose results it cannot tell?"""
+    return isinstance(error, _UNKNOWN_SHAPE) or (type(error) is RuntimeError and "no fake impl registered" in str(error))
+
+
+empty_strided: Callable[..., torch.Tensor] = need(need(torch._C, "_VariableFunctions"), "empty_strided")
+"""As torch made it, whatever has been put in its place since."""
+
+make_tensor_subclass: Callable[..., torch.Tensor] = need(torch.Tensor, "_make_subclass")
+"""The same."""
+
+forbid_writing_by_pointer: Callable[[torch.Tensor], None] = need(torch._C, "_set_throw_on_mutable_data_ptr")
+"""A kernel that would write to a tensor without data raises instead."""
+
+
+def num_recalled_by_torch() -> int:
+    """How often fake tensors have answered from their own memory so far."""
+    return int(need(FakeTensorMode, "cache_hits"))
 
 
 def default_device_context() -> Any:
@@ -100,6 +140,7 @@ def modules_that_ask_for_tracing() -> list[Any]:
 
 __all__ = [
     "FAKE_TENSOR_MODULE",
+    "BackendGuard",
     "BackendHooks",
     "DispatchKey",
     "DispatchKeySet",
@@ -112,14 +153,22 @@ __all__ = [
     "default_device_context",
     "device_handlers",
     "device_query",
+    "empty_strided",
+    "factory_functions",
     "fake_store",
+    "forbid_writing_by_pointer",
     "graph_task_id",
     "is_dispatching_below",
+    "is_unknown_shape",
+    "make_tensor_subclass",
     "modules_that_ask_for_tracing",
     "need",
     "next_sequence_nr",
+    "num_recalled_by_torch",
     "optimizer_foreach_types",
     "private_backend_name",
     "register_python_backend",
+    "run_engine",
     "swap_insides",
+    "without_modes",
 ]

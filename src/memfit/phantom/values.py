@@ -2,7 +2,7 @@
 
 A tensor without data still has to answer ``.item()``, ``if tensor:`` and ``nonzero``. What is sensible depends on where it came
 from: a check for infinities finds none, a tensor filled with a constant holds that constant, a mask selects everything unless its
-making says how much.
+making says how much (``shares.py``) or the user does (``expected.py``).
 """
 
 from __future__ import annotations
@@ -10,114 +10,112 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 
 from memfit.phantom.assumptions import Assumptions
+from memfit.phantom.constants import NOTE, note_constant
+from memfit.phantom.expected import Expected
 from memfit.phantom.replacing import Replacements
+from memfit.phantom.shadows import follow, shadow_of
 from memfit.phantom.shares import expected_count, note_shares
 from memfit.phantom.torch_private import FakeTensor
 
 aten = torch.ops.aten
 
-_NOTE = "_memfit_value"
-"""Where a tensor carries what is assumed of all its elements."""
-
-_KNOWN_RESULTS = {
-    aten.isnan.default: False,
-    aten.isinf.default: False,
-    aten.isfinite.default: True,
-    aten.zeros_like.default: 0.0,
-    aten.ones_like.default: 1.0,
-}
-_PASSING = frozenset(
-    getattr(packet, overload)
-    for packet, overloads in {
-        aten.all: ("default", "dim"),
-        aten.any: ("default", "dim"),
-        aten.amax: ("default",),
-        aten.max: ("default",),
-        aten.clone: ("default",),
-        aten.detach: ("default",),
-        aten.select: ("int",),
-        aten.squeeze: ("default",),
-        aten.unsqueeze: ("default",),
-        aten.view: ("default",),
-        aten._to_copy: ("default",),
-    }.items()
-    for overload in overloads
-)
-
-_LIKELY = {aten.all.default: True, aten.all.dim: True, aten.any.default: False, aten.any.dim: False}
-"""Checks mostly ask whether all is well, or whether anything is amiss."""
-
 
 class Values:
     """Answers for operators whose result depends on data."""
 
-    def __init__(self, assumptions: Assumptions) -> None:
+    def __init__(self, assumptions: Assumptions, expected: Expected) -> None:
         self._assumptions = assumptions
+        self._expected = expected
+        self._real_ctc_loss: Callable[..., Any] = torch.ctc_loss
 
     def answers(self) -> dict[Any, Callable[..., Any]]:
         return {
-            aten._local_scalar_dense.default: self._scalar,
+            aten._local_scalar_dense.default: self.scalar,
             aten.equal.default: lambda a, b: self._assume(True, "two tensors compared as a whole", "equal"),
+            aten.allclose.default: lambda a, b, *args: self._assume(True, "two tensors compared as a whole", "close"),
             aten.nonzero.default: self._nonzero,
+            aten.argwhere.default: self._nonzero,
             aten.masked_select.default: self._masked_select,
             aten.index.Tensor: self._index,
+            aten._unique.default: lambda x, *args, **kwargs: self._unique(x)[:2],
             aten._unique2.default: self._unique,
-            aten.unique_consecutive.default: lambda x, *args: self._unique(x),
+            aten.unique_consecutive.default: lambda x, *args, **kwargs: self._unique(x),
+            aten.unique_dim.default: self._unique_dim,
+            aten.unique_dim_consecutive.default: self._unique_dim,
             aten.bincount.default: self._bincount,
             aten.repeat_interleave.Tensor: self._repeat_interleave,
+            aten.copy_.default: self._copy_to_host,
         }
 
-    def note(self, func: Any, args: Any, result: Any) -> None:
-        """Keeps what is known of a small result."""
+    def note(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        """Keeps what is known of a result."""
         note_shares(func, args, result)
-        if type(result) is not FakeTensor:
-            return
-        if func in _KNOWN_RESULTS:
-            setattr(result, _NOTE, _KNOWN_RESULTS[func])
-        elif func in _PASSING and (value := getattr(args[0], _NOTE, None)) is not None:
-            setattr(result, _NOTE, value)
-        elif func in _LIKELY:
-            setattr(result, _NOTE, _LIKELY[func])
-        elif func is aten.full.default:
-            setattr(result, _NOTE, args[1])
-        elif func in (aten.zeros.default, aten.zero_.default):
-            setattr(result, _NOTE, 0.0)
-        elif func is aten.fill_.Scalar:
-            setattr(result, _NOTE, args[1])
-        elif func in (aten.uniform_.default, aten.normal_.default):
-            setattr(result, _NOTE, None)
-        elif func in (aten.bitwise_not.default, aten.logical_not.default) and (value := getattr(args[0], _NOTE, None)) is not None:
-            setattr(result, _NOTE, not value)
+        note_constant(func, args, result)
+        follow(func, args, kwargs, result)
+
+    def to_host(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A real host tensor with the data, if they are known, or else what is assumed of every element."""
+        shadow = shadow_of(x)
+        if shadow is not None:
+            return shadow.to(dtype, copy=True)
+        value = torch.tensor(self._copied(x), dtype=x.dtype, device="cpu").to(dtype)
+        return value.expand(x.shape).clone()
+
+    def scalar(self, x: torch.Tensor, what: str = "read from the GPU") -> Any:
+        """What ``x.item()`` says."""
+        shadow, known = shadow_of(x), getattr(x, NOTE, None)
+        if shadow is not None:
+            return shadow.item()
+        if known is not None:
+            return torch.tensor(known, dtype=x.dtype, device="cpu").item()
+        kind = str(x.dtype).removeprefix("torch.")
+        expected = self._expected.value("number", _caller())
+        if expected is not None:
+            value: Any = torch.tensor(expected, device="cpu").to(x.dtype).item()
+            return self._assume(value, f"a {kind} {what}", f"{value}, as expected")
+        value = False if x.dtype == torch.bool else 1.0 if x.dtype.is_floating_point else 1 + 0j if x.dtype.is_complex else 1
+        return self._assume(value, f"a {kind} {what}", str(value))
+
+    def _copied(self, x: torch.Tensor) -> Any:
+        """What torch itself copies to the host (to save it, to offload it) nobody reads, and nothing need be said of it."""
+        return 1 if _torch_asks() and getattr(x, NOTE, None) is None else self.scalar(x, "copied to the host")
 
     def _assume(self, value: Any, what: str, as_what: str) -> Any:
         self._assumptions.add(f"{_caller()}: {what} was taken to be {as_what}")
         return value
 
-    def _scalar(self, x: torch.Tensor) -> Any:
-        known = getattr(x, _NOTE, None)
-        if known is not None:
-            return torch.tensor(known, dtype=x.dtype, device="cpu").item()
-        value: Any = False if x.dtype == torch.bool else 1.0 if x.dtype.is_floating_point else 1
-        return self._assume(value, f"a {str(x.dtype).removeprefix('torch.')} read from the GPU", str(value))
+    def _size(self, kind: str, what: str, largest: int, likely: int | None = None, why: str = "an even share") -> int:
+        """How many elements there are of at most so many: what the user expects, what is likely, or all of them."""
+        expected = self._expected.count(kind, _caller(), largest)
+        if expected is not None:
+            return int(self._assume(expected, what, f"{expected:,} of {largest:,} elements, as expected"))
+        if likely is not None:
+            return int(self._assume(likely, what, f"{likely:,} of {largest:,} elements, {why}"))
+        return int(self._assume(largest, what, f"all {largest:,} elements"))
 
-    def _count(self, mask: torch.Tensor, what: str) -> int:
-        balanced = expected_count(mask)
-        if balanced is not None:
-            return int(self._assume(balanced, what, f"{balanced:,} of {mask.numel():,} elements, an even share"))
-        return int(self._assume(mask.numel(), what, f"all {mask.numel():,} elements"))
+    def _set_in(self, mask: torch.Tensor, kind: str, what: str) -> int:
+        shadow, known = shadow_of(mask), getattr(mask, NOTE, None)
+        if shadow is not None:
+            return int(shadow.count_nonzero())
+        if isinstance(known, bool):
+            return mask.numel() if known else 0
+        return self._size(kind, what, mask.numel(), expected_count(mask))
+
+    # -- operators -----------------------------------------------------------------------------------------------------------
 
     def _nonzero(self, x: torch.Tensor) -> torch.Tensor:
-        count = self._count(x, "nonzero's result")
+        count = self._set_in(x, "nonzero", "nonzero's result")
         return x.new_empty((x.dim(), count), dtype=torch.int64).t()
 
     def _masked_select(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         shape = torch.broadcast_shapes(x.shape, mask.shape)
-        count = self._count(mask, "what a mask selects")
+        count = self._set_in(mask, "mask", "what a mask selects")
         return x.new_empty((count * math.prod(shape) // max(mask.numel(), 1),))
 
     def _index(self, x: torch.Tensor, indices: Any) -> Any:
@@ -126,45 +124,87 @@ class Values:
         plain: list[Any] = []
         for index in indices:
             if index is not None and index.dtype in (torch.bool, torch.uint8):
-                count = self._count(index, "what a mask selects")
+                count = self._set_in(index, "mask", "what a mask selects")
                 plain += [index.new_empty((count,), dtype=torch.int64)] * index.dim()
             else:
                 plain.append(index)
         return aten.index.Tensor(x, plain)
 
-    def _unique(self, x: torch.Tensor, *args: Any) -> tuple[torch.Tensor, ...]:
-        count = self._count(x, "the number of unique elements")
+    def _unique(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        shadow = shadow_of(x)
+        count = len(shadow.unique()) if shadow is not None else self._size("unique", "the number of unique elements", x.numel())
         return x.new_empty((count,)), x.new_empty(x.shape, dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)
 
+    def _unique_dim(self, x: torch.Tensor, dim: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        length = x.shape[dim]
+        count = self._size("unique", "the number of unique slices", length)
+        shape = [*x.shape]
+        shape[dim] = count
+        return x.new_empty(shape), x.new_empty((length,), dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)
+
     def _bincount(self, x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-        length = self._assume(max(minlength, 1), "the number of bins of bincount", f"{max(minlength, 1)}")
+        expected = self._expected.value("bins", _caller())
+        length = max(minlength, 1) if expected is None else max(minlength, round(expected))
+        self._assume(length, "the number of bins of bincount", f"{length:,}")
         return x.new_empty((length,), dtype=torch.int64 if weights is None else torch.float64)
 
     def _repeat_interleave(self, repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
-        length = output_size if output_size is not None else self._count(repeats, "the sum of repeats")
-        return repeats.new_empty((length,), dtype=torch.int64)
+        if output_size is None:
+            known, expected = getattr(repeats, NOTE, None), self._expected.value("repeats", _caller())
+            each = known if known is not None else 1
+            output_size = int(repeats.numel() * each if expected is None else expected)
+            self._assume(output_size, "the sum of repeats", f"{output_size:,}")
+        return repeats.new_empty((output_size,), dtype=torch.int64)
+
+    def ctc_loss(self, log_probs: torch.Tensor, targets: torch.Tensor, inputs: Any, lengths: Any, *args: Any) -> Any:
+        """Lengths as numbers: of tensors without data torch would divide the GPU's loss by the host's lengths."""
+        whole = [log_probs.shape[0]] * targets.shape[0]
+        at_most = [targets.shape[-1]] * targets.shape[0]
+        return self._real_ctc_loss(log_probs, targets, _numbers(inputs, whole), _numbers(lengths, at_most), *args)
+
+    def _copy_to_host(self, to: torch.Tensor, source: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if type(to) is FakeTensor or type(source) is not FakeTensor:
+            return NotImplemented
+        shadow = shadow_of(source)
+        return to.copy_(shadow) if shadow is not None else to.fill_(self._copied(source))
+
+
+def _numbers(lengths: Any, otherwise: list[int]) -> Any:
+    if not isinstance(lengths, torch.Tensor):
+        return lengths
+    return otherwise if type(lengths) is FakeTensor else lengths.tolist()
 
 
 def install(replacements: Replacements, values: Values) -> None:
-    """Reading a whole tensor back gives ones of the right shape."""
+    """Reading a whole tensor back gives what is assumed, in the right shape."""
 
     def tolist(x: torch.Tensor) -> Any:
-        return _host_copy(x, values).tolist()
+        return values.to_host(x, x.dtype).tolist()
 
-    def numpy(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return _host_copy(x, values).numpy(*args, **kwargs)
+    def numpy(x: torch.Tensor, *, force: bool = False) -> Any:
+        if x.is_cuda and not force:
+            raise TypeError(f"a tensor on {x.device} cannot become a numpy array: copy it to the host first, with .cpu()")
+        return values.to_host(x, x.dtype).numpy(force=force)
 
-    def array(x: torch.Tensor, dtype: Any = None) -> Any:
+    def array(x: torch.Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
         return numpy(x) if dtype is None else numpy(x).astype(dtype)
 
+    def format_(x: torch.Tensor, spec: str) -> str:
+        return format(x.item(), spec) if x.dim() == 0 and spec else repr(x)
+
+    replacements.attribute(torch, "ctc_loss", values.ctc_loss)
     replacements.attribute(FakeTensor, "tolist", tolist)
     replacements.attribute(FakeTensor, "numpy", numpy)
     replacements.attribute(FakeTensor, "__array__", array)
+    replacements.attribute(FakeTensor, "__format__", format_)
 
 
-def _host_copy(x: torch.Tensor, values: Values) -> torch.Tensor:
-    value = values._scalar(x)
-    return torch.tensor(value, dtype=x.dtype, device="cpu").expand(x.shape).clone()
+def _torch_asks() -> bool:
+    """Is the nearest frame outside memfit one of torch?"""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("memfit."):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("torch.")
 
 
 def _caller() -> str:

@@ -1,28 +1,24 @@
 """Memory that kernels take and no operator shows: one row a rule, each with the source of its fact.
 
-A rule gives the bytes that an operator takes from the allocator for as long as it runs. cuBLAS is apart: it keeps what it took,
-once for every pair of a host thread and a stream.
+A rule gives the bytes that an operator takes from the allocator for as long as it runs. What libraries keep is in ``libraries.py``.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from memfit.phantom import attention_memory, convolutions, recurrent, sorting
 from memfit.phantom.reductions import staging_blocks
-from memfit.phantom.streams import current_stream_number
 from memfit.phantom.target import Target
-from memfit.phantom.torch_private import graph_task_id
-from memfit.units import KIB, MIB
 
 aten = torch.ops.aten
 
-Sizes = Callable[[Target, Any, Any], Sequence[int]]
+Sizes = Callable[[Target, Any, Any], Sequence[Any]]
 """The sizes of the blocks, from the target, the operator's arguments and its result."""
 
 
@@ -34,223 +30,282 @@ class WorkspaceRule:
     sizes: Sizes
     source: str
     by_output: bool = False
-    """Each output is made by a kernel of its own, with its own workspace: there is one size an output."""
+    """Each output is made by a kernel of its own, with its own workspace: there are sizes for each output."""
 
 
-# -- cuBLAS --------------------------------------------------------------------------------------------------------------------
-
-MATRIX_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.addbmm.default)
-CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
-
-
-def cublas_workspace(target: Target) -> int:
-    """ATen/cuda/CublasHandlePool.cpp: a large one for the GPUs that profit from it."""
-    major, minor = target.capability
-    is_large = (major, minor) == (9, 0) or (target.torch >= (2, 12) and major in (9, 10, 12))
-    return 4096 * 8 * KIB if is_large else (4096 * 2 + 16 * 8) * KIB
-
-
-def cublaslt_workspace(target: Target) -> int:
-    """ATen/cuda/CUDABlas.cpp: of its own, and kept, from 2.9 to 2.11; shared with cuBLAS since, a temporary before."""
-    return MIB if (2, 9) <= target.torch <= (2, 11) else 0
-
-
-_BACKWARD_THREAD = -1
-
-
-class MatrixLibraries:
-    """What cuBLAS and cuBLASLt have taken so far."""
-
-    def __init__(self, target: Target) -> None:
-        self._sizes = {"cublas": cublas_workspace(target), "cublaslt": cublaslt_workspace(target)}
-        self._taken: set[tuple[str, int, int]] = set()
-
-    def newly_taken(self, func: Any, args: Any) -> list[int]:
-        """The bytes that this operator makes them take for good."""
-        # On a GPU backward has a thread of its own; in the phantom world it runs on the caller's.
-        thread = threading.get_ident() if graph_task_id() == -1 else _BACKWARD_THREAD
-        # cuBLASLt asks for cuBLAS's handle, and with it for its workspace.
-        keys = [(library, thread, current_stream_number()) for library in ("cublas", *["cublaslt"] * _has_bias(func, args))]
-        fresh = [key for key in keys if key not in self._taken]
-        self._taken.update(fresh)
-        return [self._sizes[library] for library, _, _ in fresh if self._sizes[library]]
-
-
-def _has_bias(func: Any, args: Any) -> bool:
-    """cuBLASLt adds a bias on its way: ATen/native/cuda/Blas.cpp."""
-    if func is not aten.addmm.default:
-        return False
-    bias, left, right = args[:3]
-    return bool(bias.dim() == 1 and bias.is_contiguous() and left.dtype == bias.dtype and right.shape[0] > 1 and right.shape[1] > 1)
-
-
-# -- while an operator runs ----------------------------------------------------------------------------------------------------
-
-
-def _cudnn_attention(target: Target, args: Any, result: Any) -> Sequence[int]:
-    return (_CUDNN_GRAPH_BYTES,)
-
-
-def _cudnn_attention_backward(target: Target, args: Any, result: Any) -> Sequence[int]:
-    query = args[1]
-    batch, heads, length, dim = query.shape
-    accumulated, softmax_sums = 4 * batch * heads * length * dim, 4 * batch * heads * length
-    key, value = args[2], args[3]
-    expanded = sum(batch * heads * x.shape[2] * x.shape[3] * x.element_size() for x in (key, value) if x.shape[1] != heads)
-    return (accumulated + softmax_sums + expanded + _CUDNN_GRAPH_BYTES,)
-
-
-_CUDNN_GRAPH_BYTES = 256
-
-
-def _flash_attention_backward(target: Target, args: Any, result: Any) -> Sequence[int]:
-    query, key = args[1], args[2]
-    batch, heads, length, dim = query.shape
-    padded_length = _round_up(length, 128)
-    padded_dim = _round_up(dim, 32 if dim <= 128 else 64)
-    sizes = [4 * batch * heads * padded_length, 4 * batch * heads * padded_length * padded_dim]
-    if key.shape[1] != heads:  # grouped heads: gradients of key and value are made for every query head first
-        sizes += [batch * key.shape[2] * heads * dim * query.element_size()] * 2
-    return sizes
-
-
-def _efficient_attention_backward(target: Target, args: Any, result: Any) -> Sequence[int]:
-    query = args[1]
-    batch, heads, length, dim = query.shape
-    rows, columns = _efficient_tile(query.dtype, dim)
-    per_head = -(-length // rows) * -(-dim // columns) * (rows * columns + 4)
-    sizes = [4 * batch * heads * length, 4 * batch * heads * _round_up(per_head, 4)]
-    return sizes if dim > columns else sizes[:1]
-
-
-def _efficient_tile(dtype: torch.dtype, dim: int) -> tuple[int, int]:
-    if dim <= 64:
-        return 64, 64
-    if dim <= 128:
-        return (128, 64) if dtype == torch.float32 else (128, 128)
-    return 128, 64
-
-
-SORTED_INDICES = 3072
-"""Up to this many indices, gradients of embeddings are added up without sorting."""
-
-
-def _embedding_backward(target: Target, args: Any, result: Any) -> Sequence[int]:
-    grad, indices, num_weights = args[:3]
-    count = indices.numel()
-    if count <= SORTED_INDICES:
-        return ()
-    segments = min(count, num_weights)
-    partials = count // 10 + segments
-    return (*[8 * count] * 7, 8 * partials, 4 * partials * grad.shape[-1])
-
-
-def _reduction(dims_at: int) -> Sizes:
-    """For an operator whose argument number ``dims_at`` names the dimensions that are summed away."""
-
-    def sizes(target: Target, args: Any, result: Any) -> Sequence[int]:
-        dims = args[dims_at] if len(args) > dims_at else None
-        return staging_blocks(target, args[0], (dims,) if isinstance(dims, int) else dims)
-
-    return sizes
-
-
-def _convolution(target: Target, args: Any, result: Any) -> Sequence[int]:
-    x, weight, stride = args[0], args[1], args[3]
-    return (_relaid(x, weight, result, stride),)
-
-
-def _convolution_backward(target: Target, args: Any, result: Any) -> Sequence[int]:
-    grad, x, weight, stride = args[0], args[1], args[2], args[4]
-    relaid = _relaid(x, weight, grad, stride)
-    if _is_matrix_product(weight, stride):
-        parts = 0 if relaid else min(_MATRIX_PARTS * _bytes(weight), _MOST_MATRIX_PARTS)
-    else:
-        parts = min(_KERNEL_PARTS * _bytes(weight), _MOST_KERNEL_PARTS)
-    bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
-    return relaid, relaid + parts, sum(bias)
-
-
-_MATRIX_PARTS, _MOST_MATRIX_PARTS = 32, 32 * MIB
-_KERNEL_PARTS, _MOST_KERNEL_PARTS = 14, 7 * MIB
-"""The gradient of a weight is summed in so many parts, as long as they are small."""
-
-
-def _relaid(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
-    """Bytes in which cuDNN lays out everything with channels last; none where they are, or where a matrix product will do."""
-    if _is_channels_last(x):
-        return 0
-    if all(size == 1 for size in weight.shape[2:]):
-        is_aligned = math.prod(x.shape[2:]) % 4 == 0
-        return 0 if _is_matrix_product(weight, stride) and is_aligned else _bytes(x) + _bytes(out)
-    return _bytes(x) + _bytes(weight) + _bytes(out)
-
-
-def _is_matrix_product(weight: torch.Tensor, stride: Any) -> bool:
-    return all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
-
-
-def _is_channels_last(x: torch.Tensor) -> bool:
-    return x.dim() == 4 and x.stride(1) == 1 and x.shape[1] > 1
+MEASURED = "measured on an H200: benchmarks/truth/kernel_memory.json"
+BY_CUDNN = f"{MEASURED}, cuDNN 9.19"
+REDUCTIONS = "ATen/native/cuda/Reduce.cuh: see reductions.py; sizes measured"
 
 
 def _bytes(x: torch.Tensor) -> int:
     return x.numel() * x.element_size()
 
 
+# -- reductions ----------------------------------------------------------------------------------------------------------------
+
+
+def _reduction(dims_at: int, item: int | None = None) -> Sizes:
+    """For an operator whose argument number ``dims_at`` names the dimensions that are reduced away.
+
+    ``item`` is what a partial result takes: a number of float32, or of the input's type if it is wider, where it is not given.
+    """
+
+    def sizes(target: Target, args: Any, result: Any) -> Sequence[int]:
+        x, dims = args[0], args[dims_at] if len(args) > dims_at else None
+        dims = (dims,) if isinstance(dims, int) and not isinstance(dims, bool) else dims
+        return staging_blocks(target, x, dims if isinstance(dims, (list, tuple)) else None, item or max(4, x.element_size()))
+
+    return sizes
+
+
+def _sum(target: Target, args: Any, result: Any) -> Sequence[int]:
+    """Integers and masks are copied to int64 first."""
+    x = args[0]
+    if x.dtype.is_floating_point or x.dtype.is_complex:
+        return _reduction(dims_at=1)(target, args, result)
+    copied = () if x.dtype == torch.int64 else (8 * x.numel(),)
+    return (*copied, *_reduction(dims_at=1, item=8)(target, args, result))
+
+
+def _extreme(target: Target, args: Any, result: Any) -> Sequence[int]:
+    return _reduction(dims_at=1, item=args[0].element_size())(target, args, result)
+
+
+def _count_nonzero(target: Target, args: Any, result: Any) -> Sequence[int]:
+    """A mask, and the mask as int64."""
+    return args[0].numel(), 8 * args[0].numel(), *staging_blocks(target, args[0], None, 8)
+
+
+def _logsumexp(target: Target, args: Any, result: Any) -> Sequence[int]:
+    return (_bytes(result), _bytes(args[0]))
+
+
+def _mean_loss(target: Target, args: Any, result: Any) -> Sequence[int]:
+    """The loss of every element, before their mean is taken."""
+    return (_bytes(args[0]),) if (args[2] if len(args) > 2 else 1) else ()
+
+
+# -- norms and softmax ---------------------------------------------------------------------------------------------------------
+
+MANY_ROWS, ROWS_A_PART, MOST_PARTS = 65536, 32, 32768
+
+
+def _norm_backward(weights: int) -> Sizes:
+    """Gradients of the weights of a layer norm, in parts where rows are many and short."""
+
+    def sizes(target: Target, args: Any, result: Any) -> Sequence[int]:
+        x, width = args[1], math.prod(args[2])
+        rows, columns = x.numel() // max(width, 1), -(-width // ROWS_A_PART)
+        if rows <= MANY_ROWS or columns >= target.gpu.num_sms / 2:
+            return ()
+        parts = min(-(-rows // ROWS_A_PART), MOST_PARTS // columns)
+        return (parts * width * x.element_size(),) * weights
+
+    return sizes
+
+
+def _group_norm(target: Target, args: Any, result: Any) -> Sequence[int]:
+    return (4 * args[3] * args[4],) * 2
+
+
+def _group_norm_backward(target: Target, args: Any, result: Any) -> Sequence[int]:
+    batch, channels, groups = args[5], args[6], args[8]
+    return (*(4 * batch * channels,) * 3, *(4 * batch * groups,) * 2)
+
+
+def _softmax_backward(target: Target, args: Any, result: Any) -> Sequence[int]:
+    return (_bytes(args[0]),)
+
+
+def _safe_softmax(target: Target, args: Any, result: Any) -> Sequence[int]:
+    """Masks of what is minus infinity, and of the rows that are so altogether; the zero to set them to."""
+    x = args[0]
+    return x.numel(), x.numel() // max(x.shape[args[1]], 1), x.element_size()
+
+
+# -- matrices ------------------------------------------------------------------------------------------------------------------
+
+
+def _products(first: int) -> Sizes:
+    """cuBLAS wants rows or columns without gaps; other operands, from argument number ``first`` on, are copied."""
+
+    def sizes(target: Target, args: Any, result: Any) -> Sequence[int]:
+        return [_bytes(x) for x in args[first : first + 2] if not _is_dense(x)]
+
+    return sizes
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    *_, rows, columns = x.shape
+    *_, down, across = x.stride()
+    return (across == 1 and down >= columns) or (down == 1 and across >= rows) or rows == 1 or columns == 1
+
+
+# -- the rest ------------------------------------------------------------------------------------------------------------------
+
+
+def _roll(target: Target, args: Any, result: Any) -> Sequence[int]:
+    """One dimension after the other."""
+    return (_bytes(args[0]),) if len(args[1]) > 1 else ()
+
+
+def _cumsum(target: Target, args: Any, result: Any) -> Sequence[int]:
+    return (_bytes(result),) if args[0].dtype != result.dtype else ()
+
+
+def _foreach_norm(target: Target, args: Any, result: Any) -> Sequence[int]:
+    largest = max((x.numel() for x in args[0]), default=0)
+    return (4 * len(args[0]) * -(-largest // 65536),)
+
+
+def _grouped_mm(target: Target, args: Any, result: Any) -> Sequence[int]:
+    groups = args[1].shape[0] if args[1].dim() == 3 else args[2].shape[0] if len(args) > 2 and args[2] is not None else 1
+    return (60 * groups, 512 * target.gpu.num_sms)
+
+
+def _ctc_loss(target: Target, args: Any, result: Any) -> Sequence[int]:
+    return (8 * args[0].shape[1],) * 3
+
+
+def _ctc_loss_backward(target: Target, args: Any, result: Any) -> Sequence[int]:
+    return (_bytes(args[6]),)
+
+
+def _multinomial(target: Target, args: Any, result: Any) -> Sequence[int]:
+    """Random numbers for every weight, or with replacement a running sum of them."""
+    return (_bytes(args[0]),) * (3 if len(args) > 2 and args[2] else 1)
+
+
 RULES = (
-    WorkspaceRule(
-        operators=(aten._scaled_dot_product_cudnn_attention.default,),
-        sizes=_cudnn_attention,
-        source="measured on an H200 with cuDNN 9.19: traces in benchmarks/truth",
-    ),
+    WorkspaceRule(operators=(aten._scaled_dot_product_cudnn_attention.default,), sizes=attention_memory.cudnn, source=BY_CUDNN),
     WorkspaceRule(
         operators=(aten._scaled_dot_product_cudnn_attention_backward.default,),
-        sizes=_cudnn_attention_backward,
-        source="measured, likewise: the gradient of the query in float32, and a sum for each of its rows",
+        sizes=attention_memory.cudnn_backward,
+        source=BY_CUDNN,
     ),
     WorkspaceRule(
-        operators=(aten._scaled_dot_product_flash_attention_backward.default,),
-        sizes=_flash_attention_backward,
+        operators=(aten._scaled_dot_product_flash_attention.default,),
+        sizes=attention_memory.flash,
         source="ATen/native/transformers/cuda/flash_attn/flash_api.cpp",
     ),
     WorkspaceRule(
+        operators=(aten._scaled_dot_product_flash_attention_backward.default,),
+        sizes=attention_memory.flash_backward,
+        source="ATen/native/transformers/cuda/flash_attn/flash_api.cpp",
+    ),
+    WorkspaceRule(
+        operators=(aten._scaled_dot_product_efficient_attention.default,),
+        sizes=attention_memory.efficient,
+        source="ATen/native/transformers/cuda/mem_eff_attention/kernel_forward.h",
+    ),
+    WorkspaceRule(
         operators=(aten._scaled_dot_product_efficient_attention_backward.default,),
-        sizes=_efficient_attention_backward,
+        sizes=attention_memory.efficient_backward,
         source="ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h",
     ),
     WorkspaceRule(
         operators=(aten.embedding_dense_backward.default,),
-        sizes=_embedding_backward,
-        source="ATen/native/cuda/EmbeddingBackwardKernel.cu; sizes seen in traces in benchmarks/truth",
+        sizes=sorting.embedding_backward,
+        source="ATen/native/cuda/EmbeddingBackwardKernel.cu; sizes measured",
     ),
     WorkspaceRule(
-        operators=(
-            *(aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default),
-            *(aten.amax.default, aten.amin.default, aten.prod.dim_int, aten.prod.default),
-        ),
+        operators=(aten._embedding_bag_backward.default,),
+        sizes=sorting.embedding_bag_backward,
+        source="ATen/native/cuda/EmbeddingBag.cu, likewise",
+    ),
+    WorkspaceRule(
+        operators=(aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default),
+        sizes=sorting.index_put,
+        source="ATen/native/cuda/Indexing.cu; sizes measured",
+    ),
+    WorkspaceRule(
+        operators=(aten.sort.default, aten.sort.stable, aten.argsort.default, aten.argsort.stable),
+        sizes=sorting.sort,
+        source="ATen/native/cuda/Sort.cpp, SortStable.cu; sizes measured",
+    ),
+    WorkspaceRule(operators=(aten.topk.default,), sizes=sorting.topk, source="ATen/native/cuda/TensorTopK.cu; sizes measured"),
+    WorkspaceRule(operators=(aten._unique2.default,), sizes=sorting.unique, source="ATen/native/cuda/Unique.cu; sizes measured"),
+    WorkspaceRule(operators=(aten.nonzero.default,), sizes=sorting.nonzero, source="ATen/native/cuda/Nonzero.cu; sizes measured"),
+    WorkspaceRule(operators=(aten.randperm.default,), sizes=sorting.randperm, source="ATen/native/cuda/Randperm.cu; measured"),
+    WorkspaceRule(
+        operators=(aten.sum.dim_IntList, aten.sum.default),
+        sizes=_sum,
+        source=REDUCTIONS,
+    ),
+    WorkspaceRule(
+        operators=(aten.mean.dim, aten.mean.default, aten.prod.dim_int, aten.prod.default),
         sizes=_reduction(dims_at=1),
-        source="ATen/native/cuda/Reduce.cuh: see reductions.py; sizes seen in traces in benchmarks/truth",
+        source=REDUCTIONS,
     ),
     WorkspaceRule(
-        operators=(aten.linalg_vector_norm.default,), sizes=_reduction(dims_at=2), source="ATen/native/cuda/Reduce.cuh, likewise"
+        operators=(aten.amax.default, aten.amin.default, aten.max.default, aten.min.default),
+        sizes=_extreme,
+        source=REDUCTIONS,
+    ),
+    WorkspaceRule(operators=(aten.any.default, aten.all.default), sizes=_reduction(dims_at=1, item=1), source=REDUCTIONS),
+    WorkspaceRule(
+        operators=(aten.argmax.default, aten.argmin.default, aten.var.correction, aten.std.correction, aten.var_mean.correction),
+        sizes=_reduction(dims_at=1, item=16),
+        source="ATen/native/cuda/Reduce.cuh: a value and an index, or a mean, a sum of squares and a count",
+    ),
+    WorkspaceRule(operators=(aten.linalg_vector_norm.default,), sizes=_reduction(dims_at=2), source=REDUCTIONS),
+    WorkspaceRule(operators=(aten.count_nonzero.default,), sizes=_count_nonzero, source="ATen/native/TensorAdvancedIndexing.cpp"),
+    WorkspaceRule(operators=(aten.logsumexp.default,), sizes=_logsumexp, source="ATen/native/ReduceOps.cpp"),
+    WorkspaceRule(operators=(aten.mse_loss.default, aten.smooth_l1_loss.default), sizes=_mean_loss, source="ATen/native/Loss.cpp"),
+    WorkspaceRule(
+        operators=(aten._softmax_backward_data.default,),
+        sizes=_softmax_backward,
+        source="ATen/native/cuda/SoftMax.cu: gradient times output",
+    ),
+    WorkspaceRule(operators=(aten._safe_softmax.default,), sizes=_safe_softmax, source="ATen/native/SoftMax.cpp"),
+    WorkspaceRule(
+        operators=(aten.native_layer_norm_backward.default,),
+        sizes=_norm_backward(weights=2),
+        source="ATen/native/cuda/layer_norm_kernel.cu",
+    ),
+    WorkspaceRule(
+        operators=(aten._fused_rms_norm_backward.default,),
+        sizes=_norm_backward(weights=1),
+        source="ATen/native/cuda/layer_norm_kernel.cu",
+    ),
+    WorkspaceRule(operators=(aten.native_group_norm.default,), sizes=_group_norm, source="ATen/native/cuda/group_norm_kernel.cu"),
+    WorkspaceRule(
+        operators=(aten.native_group_norm_backward.default,),
+        sizes=_group_norm_backward,
+        source="ATen/native/cuda/group_norm_kernel.cu",
+    ),
+    WorkspaceRule(operators=(aten.mm.default, aten.bmm.default), sizes=_products(first=0), source="ATen/native/cuda/Blas.cpp"),
+    WorkspaceRule(
+        operators=(aten.addmm.default, aten.baddbmm.default), sizes=_products(first=1), source="ATen/native/cuda/Blas.cpp"
+    ),
+    WorkspaceRule(operators=(aten.roll.default,), sizes=_roll, source="ATen/native/cuda/TensorTransformations.cu"),
+    WorkspaceRule(operators=(aten.cumsum.default,), sizes=_cumsum, source="ATen/native/ReduceOps.cpp: converted first"),
+    WorkspaceRule(operators=(aten.multinomial.default,), sizes=_multinomial, source="ATen/native/cuda/MultinomialKernel.cu"),
+    WorkspaceRule(operators=(aten._foreach_norm.Scalar,), sizes=_foreach_norm, source="ATen/native/cuda/ForeachReduceOp.cu"),
+    WorkspaceRule(operators=(aten._grouped_mm.default,), sizes=_grouped_mm, source=MEASURED),
+    WorkspaceRule(operators=(aten._ctc_loss.default,), sizes=_ctc_loss, source="ATen/native/cuda/LossCTC.cu"),
+    WorkspaceRule(operators=(aten._ctc_loss_backward.default,), sizes=_ctc_loss_backward, source="ATen/native/cuda/LossCTC.cu"),
+    WorkspaceRule(
+        operators=(aten._cudnn_rnn.default,), sizes=recurrent.workspace, source=f"{BY_CUDNN}; interpolated: see recurrent.py"
+    ),
+    WorkspaceRule(
+        operators=(aten._cudnn_rnn_backward.default,),
+        sizes=recurrent.backward_workspace,
+        source=f"{BY_CUDNN}; interpolated: see recurrent.py",
     ),
     WorkspaceRule(
         operators=(aten.convolution.default,),
-        sizes=_convolution,
-        source="measured on an H200 with cuDNN 9.19 (the ResNet trace in benchmarks/truth), within some percent",
+        sizes=convolutions.forward,
+        source=f"{BY_CUDNN}; within some MiB: see convolutions.py",
     ),
     WorkspaceRule(
         operators=(aten.convolution_backward.default,),
-        sizes=_convolution_backward,
-        source="measured, likewise; the gradient of the bias is a sum: ATen/native/Convolution.cpp",
+        sizes=convolutions.backward,
+        source=f"{BY_CUDNN}, likewise; the gradient of the bias is a sum: ATen/native/Convolution.cpp",
         by_output=True,
     ),
 )
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 def rules_by_operator() -> dict[Any, WorkspaceRule]:

@@ -8,9 +8,33 @@ from typing import Self
 
 import torch
 
-from memfit.phantom import autocast, cuda, ddp, device, distributed, host, kernels, parameters, shortcuts, streams, values
+from memfit.phantom import (
+    adopting,
+    autocast,
+    caches,
+    checkpoints,
+    compiling,
+    cuda,
+    ddp,
+    device,
+    distributed,
+    fsdp1,
+    host,
+    kernels,
+    legacy,
+    parameters,
+    pinning,
+    pointers,
+    refusals,
+    shortcuts,
+    streams,
+    tools,
+    tracing,
+    values,
+)
 from memfit.phantom.assumptions import Assumptions
 from memfit.phantom.cuda import CudaModule, Meter
+from memfit.phantom.expected import Expected
 from memfit.phantom.fake import PhantomMode
 from memfit.phantom.replacing import Replacements
 from memfit.phantom.target import Target
@@ -22,10 +46,13 @@ class PhantomWorld:
     ``assumptions`` collects what had to be assumed along the way.
     """
 
-    def __init__(self, target: Target, meter: Meter, *, world_size: int = 1, rank: int = 0) -> None:
+    def __init__(
+        self, target: Target, meter: Meter, *, world_size: int = 1, rank: int = 0, expected: Expected | None = None
+    ) -> None:
         self.target = target
         self.assumptions = Assumptions()
-        self.values = values.Values(self.assumptions)
+        self.expected = expected or Expected()
+        self.values = values.Values(self.assumptions, self.expected)
         self.mode = PhantomMode(self.values)
         self._meter = meter
         self._world_size, self._rank = world_size, rank
@@ -50,18 +77,29 @@ class PhantomWorld:
     def _install(self) -> None:
         undo = self._replacements
         streams.restart()
+        caches.install(undo)
         module = CudaModule(
             self.target, self._meter, min(self._world_size, distributed.GPUS_A_NODE), distributed.local_rank(self._rank)
         )
         cuda.install(undo, module, self.target)
+        tools.install(undo, self.assumptions)
         device.install(undo)
-        host.install(undo, self.assumptions)
+        host.install(undo)
+        pinning.install(undo)
+        pointers.install(undo)
+        compiling.install(undo, self.assumptions)
+        checkpoints.install(undo, self.assumptions)
+        refusals.install(undo)
+        tracing.install(undo)
+        legacy.install(undo)
         autocast.install(undo, self.target)
         kernels.install(undo, self.target)
         parameters.install(undo, self.mode)
+        adopting.install(undo)
         values.install(undo, self.values)
-        distributed.install(undo, self._world_size, self._rank)
+        distributed.install(undo, self.assumptions, self._world_size, self._rank)
         ddp.install(undo)
+        fsdp1.install(undo)
         shortcuts.install(undo)
 
     def _leave(self) -> None:

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-from memfit.allocator import Replay, parse_alloc_conf, replay, requests_from_ledger
-from memfit.ledger import LedgerBuilder
-
-DEVICE = "cuda:0"
+from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, requests_from_ledger
+from memfit.ledger import LedgerBuilder, RunInfo
 
 
 class LedgerMeter:
     """Serves the ledger so far through the allocator whenever somebody asks."""
 
-    def __init__(self, builder: LedgerBuilder, alloc_conf: str, torch_version: str) -> None:
+    def __init__(self, builder: LedgerBuilder, alloc_conf: str, torch_version: str, device: str) -> None:
         self._builder = builder
+        self._torch_version = torch_version
+        self.alloc_conf = alloc_conf
+        """The allocator's settings, those included that the run has made itself."""
         self._settings = parse_alloc_conf(alloc_conf, torch_version)
+        self._device = device
         self._peaks_from = 0
+        self._counted_before: dict[str, int] = {}
         self._asked_at: tuple[int, dict[str, int]] = (-1, {})
 
     def statistics(self) -> dict[str, int]:
         """As ``torch.cuda.memory_stats()``."""
         ledger = self._builder.build()
         if len(ledger.events) == self._asked_at[0]:
-            return self._asked_at[1]
-        if not any(device.name == DEVICE for device in ledger.devices):
-            return dict.fromkeys((f"{kind}.all.{figure}" for kind in _LEVELS for figure in ("current", "peak")), 0)
-        done = replay(requests_from_ledger(ledger, DEVICE), self._settings)
-        statistics = done.memory_stats() | _peaks_since(done, self._peaks_from)
+            return dict(self._asked_at[1])
+        if any(device.name == self._device for device in ledger.devices):
+            done = replay(requests_from_ledger(ledger, self._device), self._settings)
+            statistics = done.memory_stats() | _peaks_since(done, self._peaks_from)
+        else:
+            statistics = _nothing_yet(self._settings, self._device)
+        for name, before in self._counted_before.items():
+            statistics[name] -= before
         self._asked_at = (len(ledger.events), statistics)
-        return statistics
+        return dict(statistics)
 
     def reset_peak(self) -> None:
         self._peaks_from = len(self._builder.build().events)
+        self._asked_at = (-1, {})
+
+    def reset_accumulated(self) -> None:
+        self._counted_before = {}
+        self._asked_at = (-1, {})
+        self._counted_before = {name: value for name, value in self.statistics().items() if name.endswith((".allocated", ".freed"))}
+        self._asked_at = (-1, {})
+
+    def configure(self, settings: str) -> None:
+        alloc_conf = ",".join(filter(None, (self.alloc_conf, settings)))
+        self._settings = parse_alloc_conf(alloc_conf, self._torch_version)
+        self.alloc_conf = alloc_conf
         self._asked_at = (-1, {})
 
 
@@ -43,3 +61,10 @@ def _peaks_since(done: Replay, event: int) -> dict[str, int]:
         f"{kind}.all.peak": int(done.per_event(level)[max(event - 1, 0) :].max())
         for kind, level in zip(_LEVELS, levels, strict=True)
     }
+
+
+def _nothing_yet(settings: AllocatorSettings, device: str) -> dict[str, int]:
+    """The statistics of an allocator that was never asked for anything."""
+    builder = LedgerBuilder(RunInfo(source="predicted"))
+    builder.device(device)
+    return replay(requests_from_ledger(builder.build(), device), settings).memory_stats()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import platform
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import memfit
-from memfit.errors import ConfigError, NoGpuWorkError, StepFailedError
+from memfit.errors import ConfigError, NoGpuWorkError, ScriptExitError, StepFailedError
 from memfit.ledger import Ledger, LedgerBuilder, RunInfo
 from memfit.phantom.distributed import local_rank
+from memfit.phantom.expected import Expected
 from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.phantom.world import PhantomWorld
 from memfit.prediction.metering import LedgerMeter
@@ -36,6 +38,7 @@ def predict(
     steps: int = 3,
     torch_version: str = DEFAULT_TORCH,
     alloc_conf: str = "",
+    expected: Mapping[str, float] | None = None,
 ) -> Prediction:
     """Runs ``build`` and the step it returns on a GPU that is not there.
 
@@ -57,12 +60,15 @@ def predict(
             return step
 
         print(memfit.predict(build, gpu="H100").verdict)
+
+    ``expected`` says what to assume where only data could tell: ``{"mask": 0.25}`` that a quarter of every mask is set,
+    ``{"train.py:31": 128}`` how much that line asks for. ``Prediction.assumptions`` names the places.
     """
     if steps < 1 or not 0 <= rank < world_size:
         raise ConfigError(
             f"cannot predict {steps} steps of rank {rank} of {world_size}: at least one step, and a rank below the world size"
         )
-    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank)
+    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank, Expected(expected or {}))
     session.recorder.marks_steps = False
     with session.recording():
         step = calling("build", build)
@@ -80,14 +86,22 @@ def calling(what: str, function: Callable[[], Any]) -> Any:
     """Calls the user's own code; what it raises is told with its traceback first."""
     try:
         return function()
+    except ScriptExitError:
+        raise
     except Exception as error:
         raise StepFailedError(what, error, _users_traceback(error)) from error
 
 
 def _users_traceback(error: Exception) -> str:
-    """The frames from the user's own function down."""
-    frames = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    """The frames from the user's own code down."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _is_ours(file: str) -> bool:
+    return Path(file).parent == Path(__file__).parent or "runpy" in file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,27 +110,31 @@ class PhantomSession:
 
     target: Target
     torch_version: str
-    alloc_conf: str
     builder: LedgerBuilder
     recorder: PhantomRecorder
     world: PhantomWorld
+    meter: LedgerMeter
     device: str
 
     @classmethod
-    def prepare(cls, gpu: str, torch_version: str, alloc_conf: str, world_size: int, rank: int) -> PhantomSession:
+    def prepare(
+        cls, gpu: str, torch_version: str, alloc_conf: str, world_size: int, rank: int, expected: Expected
+    ) -> PhantomSession:
         target = Target.parse(gpu, torch_version)
         versions = {"memfit": memfit.__version__, "torch": torch_version, "python": platform.python_version()}
         versions |= {"installed torch": torch.__version__, "gpu": target.gpu.name}
-        builder = LedgerBuilder(RunInfo(source="predicted", versions=versions, world_size=world_size, rank=rank))
-        meter = LedgerMeter(builder, alloc_conf, torch_version)
+        info = RunInfo(source="predicted", versions=versions, world_size=world_size, rank=rank, alloc_conf=alloc_conf)
+        builder = LedgerBuilder(info)
+        device = f"cuda:{local_rank(rank)}"
+        meter = LedgerMeter(builder, alloc_conf, torch_version, device)
         return cls(
             target=target,
             torch_version=torch_version,
-            alloc_conf=alloc_conf,
             builder=builder,
             recorder=PhantomRecorder(builder, target),
-            world=PhantomWorld(target, meter, world_size=world_size, rank=rank),
-            device=f"cuda:{local_rank(rank)}",
+            world=PhantomWorld(target, meter, world_size=world_size, rank=rank, expected=expected),
+            meter=meter,
+            device=device,
         )
 
     @contextmanager
@@ -138,8 +156,8 @@ class PhantomSession:
 
     def ledger(self) -> Ledger:
         """The ledger so far, with what had to be assumed."""
-        assumptions = (*_version_notes(self.torch_version), *self.world.assumptions.sentences())
-        self.builder.info = replace(self.builder.info, assumptions=assumptions)
+        assumptions = (*_version_notes(self.torch_version), *self.world.assumptions.sentences(), *self.world.expected.unused())
+        self.builder.info = replace(self.builder.info, assumptions=assumptions, alloc_conf=self.meter.alloc_conf)
         return self.builder.build()
 
     def prediction(self) -> Prediction:
@@ -147,7 +165,11 @@ class PhantomSession:
         if not any(known.name == self.device for known in ledger.devices):
             raise NoGpuWorkError(self.device)
         return Prediction(
-            ledger=ledger, target=self.target, torch_version=self.torch_version, alloc_conf=self.alloc_conf, device=self.device
+            ledger=ledger,
+            target=self.target,
+            torch_version=self.torch_version,
+            alloc_conf=ledger.info.alloc_conf,
+            device=self.device,
         )
 
 

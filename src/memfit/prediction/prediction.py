@@ -11,16 +11,18 @@ from memfit.allocator import Replay, Requests, Verdict, judge, parse_alloc_conf,
 from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
 from memfit.ledger import Ledger
 from memfit.phantom.target import Target
+from memfit.units import Bytes, format_bytes
+from memfit.views.notebook import notebook_html
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPrediction:
     """One step, or what came before the first. All figures are bytes."""
 
-    peak_allocated: int
+    peak_allocated: Bytes
     """What ``torch.cuda.max_memory_allocated()`` would have said, counted from the beginning of the step."""
-    peak_reserved: int
-    end_allocated: int
+    peak_reserved: Bytes
+    end_allocated: Bytes
     """What was left in use when it ended."""
 
 
@@ -35,6 +37,10 @@ class Prediction:
     device: str = "cuda:0"
     """The device of this rank."""
 
+    def __repr__(self) -> str:
+        peaks = f"{format_bytes(self.peak_allocated)} allocated, {format_bytes(self.peak_reserved)} reserved"
+        return f"Prediction({peaks}, on {self.target.gpu.name})"
+
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What had to be assumed: data-dependent values, kernels without a size formula."""
@@ -43,19 +49,19 @@ class Prediction:
     # -- memory --------------------------------------------------------------------------------------------------------------
 
     @property
-    def peak_allocated(self) -> int:
+    def peak_allocated(self) -> Bytes:
         """What ``torch.cuda.max_memory_allocated()`` would have said."""
-        return self.replay.peak_allocated
+        return Bytes(self.replay.peak_allocated)
 
     @property
-    def peak_reserved(self) -> int:
+    def peak_reserved(self) -> Bytes:
         """What ``torch.cuda.max_memory_reserved()`` would have said."""
-        return self.replay.peak_reserved
+        return Bytes(self.replay.peak_reserved)
 
     @property
-    def smallest_fit(self) -> int:
+    def smallest_fit(self) -> Bytes:
         """The smallest allocator limit under which the run completes."""
-        return self.verdict.smallest_fit
+        return Bytes(self.verdict.smallest_fit)
 
     @property
     def fits(self) -> bool:
@@ -80,9 +86,9 @@ class Prediction:
             span = slice(max(first - 1, 0), end)  # a step's peak is at least what it began with
             found.append(
                 StepPrediction(
-                    peak_allocated=int(allocated[span].max(initial=0)),
-                    peak_reserved=int(reserved[span].max(initial=0)),
-                    end_allocated=int(allocated[end - 1]) if end else 0,
+                    peak_allocated=Bytes(allocated[span].max(initial=0)),
+                    peak_reserved=Bytes(reserved[span].max(initial=0)),
+                    end_allocated=Bytes(allocated[end - 1] if end else 0),
                 )
             )
         return tuple(found)
@@ -107,6 +113,10 @@ class Prediction:
     @property
     def _device_report(self) -> DeviceReport:
         return next(device for device in self.report.devices if device.name == self.device)
+
+    def _repr_html_(self) -> str:
+        """The prediction in a notebook."""
+        return notebook_html(self.ledger, self.report, self.verdict)
 
     # -- the allocator -------------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from memfit.ledger import Category, LedgerBuilder
+from memfit.phantom.libraries import KEEPERS, Libraries
 from memfit.phantom.target import Target
-from memfit.phantom.workspaces import MATRIX_PRODUCTS, MatrixLibraries, WorkspaceRule, rules_by_operator
+from memfit.phantom.workspaces import WorkspaceRule, rules_by_operator
 from memfit.record.recorder import Plan, Recorder
 from memfit.record.roles import tensors_in
 
@@ -20,22 +22,22 @@ class PhantomRecorder(Recorder):
         super().__init__(builder)
         self._target = target
         self._rules = rules_by_operator()
-        self._libraries = MatrixLibraries(target)
+        self._libraries = Libraries(target)
 
     def _plan(self, func: Any) -> Plan | None:
         plan, rule = super()._plan(func), self._rules.get(func)
-        if rule is None and func not in MATRIX_PRODUCTS:
+        if rule is None and func not in KEEPERS:
             return plan
 
         def plan_by_output(func: Any, args: Any, result: Any) -> None:
             assert rule is not None
             assert plan is not None
             device = _gpu_of(result)
-            sizes = rule.sizes(self._target, args, result) if device is not None else [0] * len(result)
-            for output, size in zip(result, sizes, strict=True):
+            sizes = rule.sizes(self._target, args, result) if device is not None else [()] * len(result)
+            for output, blocks in zip(result, sizes, strict=True):
                 plan(func, args, output)
-                if output is not None and size:
-                    self.builder.free(self._write_workspace(func, output.device, size))
+                if output is not None:
+                    self._take_for_a_while(func, output.device, blocks)
 
         def plan_with_workspaces(func: Any, args: Any, result: Any) -> None:
             if plan is not None:
@@ -47,13 +49,16 @@ class PhantomRecorder(Recorder):
         return plan_by_output if rule is not None and rule.by_output else plan_with_workspaces
 
     def _take_workspaces(self, func: Any, rule: WorkspaceRule | None, args: Any, result: Any, device: torch.device) -> None:
-        if func in MATRIX_PRODUCTS:
+        if func in KEEPERS:
             for size in self._libraries.newly_taken(func, args):
                 self._write_workspace(func, device, size)
         if rule is not None:
-            taken = [self._write_workspace(func, device, size) for size in rule.sizes(self._target, args, result) if size > 0]
-            for block in taken:
-                self.builder.free(block)
+            self._take_for_a_while(func, device, rule.sizes(self._target, args, result))
+
+    def _take_for_a_while(self, func: Any, device: torch.device, sizes: Sequence[int]) -> None:
+        taken = [self._write_workspace(func, device, size) for size in sizes if size > 0]
+        for block in taken:
+            self.builder.free(block)
 
     def _write_workspace(self, func: Any, device: torch.device, size: int) -> int:
         number, get_stream = self._devices[device]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from memfit.errors import ConfigError
+from memfit.errors import ConfigError, ScriptExitError
+from memfit.phantom.expected import Expected
 from memfit.prediction.predicting import PhantomSession, calling
 from memfit.prediction.prediction import Prediction
 
@@ -29,15 +31,31 @@ def predict_script(
     steps: int,
     torch_version: str,
     alloc_conf: str = "",
+    expected: Expected | None = None,
 ) -> Prediction:
     """Runs a script as ``python script arguments...`` would, without a GPU, until an optimizer has stepped so often."""
     if steps < 1 or world_size < 1:
         raise ConfigError(f"cannot predict {steps} steps of {world_size} processes: at least one of each")
-    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank=0)
+    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, 0, expected or Expected())
     session.recorder.marks_steps = True
-    with session.recording(), _as_main(script, arguments), _stopping_after(steps), suppress(_EnoughSteps, SystemExit):
-        calling(script.name, lambda: runpy.run_path(str(script), run_name="__main__"))
+    with session.recording(), _as_main(script, arguments), _stopping_after(steps), suppress(_EnoughSteps):
+        calling(script.name, lambda: _run(script))
+    if not alloc_conf:
+        session.meter.configure(_alloc_conf_in_environment())
     return session.prediction()
+
+
+def _alloc_conf_in_environment() -> str:
+    """As the shell or the script itself has set it."""
+    return next((os.environ[name] for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if os.environ.get(name)), "")
+
+
+def _run(script: Path) -> None:
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code:
+            raise ScriptExitError(script, leaving.code) from leaving
 
 
 @contextmanager

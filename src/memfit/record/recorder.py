@@ -170,7 +170,7 @@ class Recorder(Listener, TorchDispatchMode):
             return self._on_new  # a higher-order operator; or torch.tensor(...), whose storage was made out of sight
         if func.namespace == "c10d":
             return self._on_collective
-        if schema.name == "_c10d_functional::wait_tensor":
+        if schema.name in ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"):
             return self._on_wait
         if any(returned.alias_info is None for returned in schema.returns):
             return self._on_new
@@ -263,7 +263,7 @@ class Recorder(Listener, TorchDispatchMode):
             self.roles.assign(tensor, role, before=True)
 
     def _on_wait(self, func: Any, args: Any, result: Any) -> None:
-        # Waiting gives back what it was given; on fake tensors it gives a copy that no real run makes.
+        # Waiting, now or later, gives back what it was given; on fake tensors it gives a copy that no real run makes.
         ref = self._table.find(args[0].untyped_storage())
         if ref is not None and id(result.untyped_storage()) not in self._refs:
             self._table.share(result.untyped_storage(), ref)
