@@ -10,7 +10,7 @@ from worlds import phantom
 from memfit.phantom.attention import Attention, Call
 from memfit.phantom.reductions import staging_blocks
 from memfit.phantom.target import Target
-from memfit.phantom.workspaces import cublas_workspace, cublaslt_workspace
+from memfit.phantom.libraries import cublas_workspace, cublaslt_workspace
 
 H200 = Target.parse("H200", "2.11+cu130")
 

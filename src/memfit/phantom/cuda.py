@@ -147,6 +147,9 @@ class CudaModule:
     def memory_stats(self, device: Any = None) -> dict[str, int]:
         return self._meter.statistics()
 
+    def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
+        return _nested(self._meter.statistics())
+
     def memory_allocated(self, device: Any = None) -> int:
         return self._meter.statistics()["allocated_bytes.all.current"]
 
@@ -199,6 +202,9 @@ class CudaModule:
         return "native"
 
     def host_memory_stats(self) -> dict[str, int]:
+        return {}
+
+    def host_memory_stats_as_nested_dict(self) -> dict[str, Any]:
         return {}
 
     def reset_peak_host_memory_stats(self) -> None: ...
@@ -266,6 +272,18 @@ def _install_accelerator(replacements: Replacements, module: CudaModule) -> None
     for name, answer in answers.items():
         if hasattr(torch.accelerator, name):
             replacements.attribute(torch.accelerator, name, answer)
+
+
+def _nested(statistics: dict[str, int]) -> dict[str, Any]:
+    """``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
+    nested: dict[str, Any] = {}
+    for name, value in statistics.items():
+        *outer, last = name.split(".")
+        inner = nested
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return nested
 
 
 def _enter_device_of(self: Any, tensor: torch.Tensor) -> None:

@@ -31,10 +31,14 @@ class WorkspaceRule:
     source: str
     by_output: bool = False
     """Each output is made by a kernel of its own, with its own workspace: there are sizes for each output."""
+    assumption: str | None = None
+    """What a prediction says that needed this rule, where sizes are not known for sure."""
 
 
 MEASURED = "measured on an H200: benchmarks/truth/kernel_memory.json"
 BY_CUDNN = f"{MEASURED}, cuDNN 9.19"
+CONVOLUTIONS = "workspaces of convolutions were estimated from measurements on an H200: cuDNN's choice of kernels is its own"
+RECURRENT = "workspaces of recurrent layers were interpolated between measurements on an H200"
 REDUCTIONS = "ATen/native/cuda/Reduce.cuh: see reductions.py; sizes measured"
 
 
@@ -287,7 +291,10 @@ RULES = (
     WorkspaceRule(operators=(aten._ctc_loss.default,), sizes=_ctc_loss, source="ATen/native/cuda/LossCTC.cu"),
     WorkspaceRule(operators=(aten._ctc_loss_backward.default,), sizes=_ctc_loss_backward, source="ATen/native/cuda/LossCTC.cu"),
     WorkspaceRule(
-        operators=(aten._cudnn_rnn.default,), sizes=recurrent.workspace, source=f"{BY_CUDNN}; interpolated: see recurrent.py"
+        operators=(aten._cudnn_rnn.default,),
+        sizes=recurrent.workspace,
+        source=f"{BY_CUDNN}; interpolated: see recurrent.py",
+        assumption=RECURRENT,
     ),
     WorkspaceRule(
         operators=(aten._cudnn_rnn_backward.default,),
@@ -298,6 +305,7 @@ RULES = (
         operators=(aten.convolution.default,),
         sizes=convolutions.forward,
         source=f"{BY_CUDNN}; within some MiB: see convolutions.py",
+        assumption=CONVOLUTIONS,
     ),
     WorkspaceRule(
         operators=(aten.convolution_backward.default,),

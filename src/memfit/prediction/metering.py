@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, requests_from_ledger
+from dataclasses import replace
+
+from memfit.allocator import Replay, parse_alloc_conf, replay, requests_from_ledger
 from memfit.ledger import LedgerBuilder, RunInfo
 
 
@@ -26,10 +28,11 @@ class LedgerMeter:
         if len(ledger.events) == self._asked_at[0]:
             return dict(self._asked_at[1])
         if any(device.name == self._device for device in ledger.devices):
-            done = replay(requests_from_ledger(ledger, self._device), self._settings)
+            settings = replace(self._settings, per_process_memory_fraction=None)
+            done = replay(requests_from_ledger(ledger, self._device), settings)
             statistics = done.memory_stats() | _peaks_since(done, self._peaks_from)
         else:
-            statistics = _nothing_yet(self._settings, self._device)
+            statistics = _nothing_yet(self._torch_version, self._device)
         for name, before in self._counted_before.items():
             statistics[name] -= before
         self._asked_at = (len(ledger.events), statistics)
@@ -63,8 +66,8 @@ def _peaks_since(done: Replay, event: int) -> dict[str, int]:
     }
 
 
-def _nothing_yet(settings: AllocatorSettings, device: str) -> dict[str, int]:
+def _nothing_yet(torch_version: str, device: str) -> dict[str, int]:
     """The statistics of an allocator that was never asked for anything."""
     builder = LedgerBuilder(RunInfo(source="predicted"))
     builder.device(device)
-    return replay(requests_from_ledger(builder.build(), device), settings).memory_stats()
+    return replay(requests_from_ledger(builder.build(), device), parse_alloc_conf("", torch_version)).memory_stats()

@@ -156,7 +156,8 @@ class PhantomSession:
 
     def ledger(self) -> Ledger:
         """The ledger so far, with what had to be assumed."""
-        assumptions = (*_version_notes(self.torch_version), *self.world.assumptions.sentences(), *self.world.expected.unused())
+        said = (*self.recorder.assumptions, *self.world.assumptions.sentences(), *self.world.expected.unused())
+        assumptions = (*_version_notes(self.torch_version), *said)
         self.builder.info = replace(self.builder.info, assumptions=assumptions, alloc_conf=self.meter.alloc_conf)
         return self.builder.build()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from memfit.allocator import Replay, Requests, Verdict, judge, parse_alloc_conf, replay, requests_from_ledger
+from memfit.allocator import AllocatorSettings, Replay, Requests, Verdict, judge, parse_alloc_conf, replay, requests_from_ledger
 from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
 from memfit.ledger import Ledger
 from memfit.phantom.target import Target
@@ -127,9 +127,13 @@ class Prediction:
     @cached_property
     def replay(self) -> Replay:
         """The run served by the allocator, with memory to spare."""
-        return replay(self.requests, parse_alloc_conf(self.alloc_conf, self.torch_version))
+        return replay(self.requests, replace(self._settings, per_process_memory_fraction=None))
 
     @cached_property
     def verdict(self) -> Verdict:
         """Whether it fits on the named GPU, by how much, and what would help."""
-        return judge(self.requests, self.target.gpu, parse_alloc_conf(self.alloc_conf, self.torch_version))
+        return judge(self.requests, self.target.gpu, self._settings)
+
+    @property
+    def _settings(self) -> AllocatorSettings:
+        return parse_alloc_conf(self.alloc_conf, self.torch_version)

@@ -23,6 +23,8 @@ class PhantomRecorder(Recorder):
         self._target = target
         self._rules = rules_by_operator()
         self._libraries = Libraries(target)
+        self.assumptions: dict[str, None] = {}
+        """What rules had to assume, each once, in order."""
 
     def _plan(self, func: Any) -> Plan | None:
         plan, rule = super()._plan(func), self._rules.get(func)
@@ -53,6 +55,8 @@ class PhantomRecorder(Recorder):
             for size in self._libraries.newly_taken(func, args):
                 self._write_workspace(func, device, size)
         if rule is not None:
+            if rule.assumption is not None:
+                self.assumptions[rule.assumption] = None
             self._take_for_a_while(func, device, rule.sizes(self._target, args, result))
 
     def _take_for_a_while(self, func: Any, device: torch.device, sizes: Sequence[int]) -> None:

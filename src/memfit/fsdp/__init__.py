@@ -1,0 +1,57 @@
+"""One vocabulary over torch's engines.
+
+::
+
+    shard(model, ShardingStrategy.FULL_SHARD, mixed_precision=MixedPrecision(...), ...)
+        │
+        ├─ config.py          the words together, refused where the engine cannot do it      words.py
+        ├─ meshes.py          over which ranks
+        ├─ units.py           what is gathered and given back together
+        ├─ checkpointing.py   what is computed again instead of kept
+        └─ fsdp2.py, fsdp1.py, ddp.py   the engines ──> a plain torch module
+
+    state_dict(model, optimizer, StateDictSettings(...))                                      state_words.py
+        └─ state_dicts.py     torch's distributed checkpoint ──> {"model": ..., "optimizer": ...}
+
+The words are ``torch.distributed.fsdp``'s own, with the same fields, defaults and meanings. What torch does not promise is reached
+through ``torch_private.py`` alone.
+"""
+
+from memfit.fsdp.config import ShardConfig
+from memfit.fsdp.sharding import shard
+from memfit.fsdp.state_dicts import load_state_dict, state_dict
+from memfit.fsdp.state_words import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    LocalOptimStateDictConfig,
+    LocalStateDictConfig,
+    OptimStateDictConfig,
+    ShardedOptimStateDictConfig,
+    ShardedStateDictConfig,
+    StateDictConfig,
+    StateDictSettings,
+    StateDictType,
+)
+from memfit.fsdp.words import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
+
+__all__ = [
+    "BackwardPrefetch",
+    "CPUOffload",
+    "Engine",
+    "FullOptimStateDictConfig",
+    "FullStateDictConfig",
+    "LocalOptimStateDictConfig",
+    "LocalStateDictConfig",
+    "MixedPrecision",
+    "OptimStateDictConfig",
+    "ShardConfig",
+    "ShardedOptimStateDictConfig",
+    "ShardedStateDictConfig",
+    "ShardingStrategy",
+    "StateDictConfig",
+    "StateDictSettings",
+    "StateDictType",
+    "load_state_dict",
+    "shard",
+    "state_dict",
+]

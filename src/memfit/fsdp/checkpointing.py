@@ -1,0 +1,59 @@
+"""Activation checkpointing, unit by unit: what a unit's backward needs is computed again instead of kept."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from memfit.errors import ConfigError
+from memfit.fsdp.torch_private import checkpoint_wrapper
+from memfit.fsdp.units import replace_modules
+
+Checkpointing = str | Callable[..., CheckpointPolicy | bool] | None
+"""``"full"``, ``"selective"``, one of torch's selective checkpoint policies, or ``None`` for none."""
+
+aten = torch.ops.aten
+
+SAVED_OPS = frozenset(
+    {
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten.baddbmm.default,
+        aten.convolution.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_attention_math.default,
+    }
+)
+"""What ``"selective"`` keeps: the outputs that take long to compute again. Everything else is cheap, and recomputed."""
+
+
+def save_the_slow(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """The policy of ``"selective"``."""
+    return CheckpointPolicy.MUST_SAVE if op in SAVED_OPS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def check_checkpointing(given: Checkpointing) -> None:
+    if isinstance(given, str) and given not in ("full", "selective"):
+        raise ConfigError(f"checkpointing={given!r}: say 'full', 'selective', None, or give a policy")
+    if given is not None and not isinstance(given, str) and not callable(given):
+        raise ConfigError(f"checkpointing takes 'full', 'selective', None or a policy, not {given!r}")
+
+
+def checkpoint_units(model: nn.Module, units: Sequence[nn.Module], how: Checkpointing) -> list[nn.Module]:
+    """Wraps each unit where it stands in the model; gives the units as they are now."""
+    if how is None:
+        return list(units)
+    policy = save_the_slow if how == "selective" else how
+    options = {} if how == "full" else {"context_fn": functools.partial(create_selective_checkpoint_contexts, policy)}
+    wrapped = {unit: checkpoint_wrapper(unit, **options) for unit in units}
+    replace_modules(model, wrapped)
+    return [wrapped[unit] for unit in units]

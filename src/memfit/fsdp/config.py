@@ -1,0 +1,81 @@
+"""Everything that ``shard`` can be asked for, refused when built where the engine cannot do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+from memfit.errors import ConfigError
+from memfit.fsdp.checkpointing import Checkpointing, check_checkpointing
+from memfit.fsdp.meshes import Mesh
+from memfit.fsdp.units import Units
+from memfit.fsdp.words import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
+
+Word = TypeVar("Word", bound=Enum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardConfig:
+    """How a model is to be sharded. Words are also taken as text: ``strategy="full_shard"``."""
+
+    strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD
+    engine: Engine = None  # type: ignore[assignment]
+    """Left out: FSDP2, or DDP for NO_SHARD."""
+    units: Units = None
+    """What is gathered together: module classes or their names, the fewest parameters of a unit, a policy, or ``None`` for the
+    repeated blocks of the model's largest list. The model itself is always one more, for what is left."""
+    mesh: Mesh = None
+    """The ranks: a mesh, its shape, or ``None`` for the whole world; two axes, (replicas, ranks that shard), for hybrids."""
+    mixed_precision: MixedPrecision = MixedPrecision()
+    backward_prefetch: BackwardPrefetch | None = BackwardPrefetch.BACKWARD_PRE
+    cpu_offload: CPUOffload = CPUOffload()
+    checkpointing: Checkpointing = None
+    """``"full"``: a unit's activations are computed again in backward. ``"selective"``: all but the outputs of matrix products,
+    convolutions and attention. A policy: as torch's ``create_selective_checkpoint_contexts`` takes it."""
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed on to ``fully_shard``, ``FullyShardedDataParallel`` or ``DistributedDataParallel`` as they are."""
+
+    def __post_init__(self) -> None:
+        self._set("strategy", _word(ShardingStrategy, self.strategy))
+        default = Engine.DDP if self.strategy is ShardingStrategy.NO_SHARD else Engine.FSDP2
+        self._set("engine", _word(Engine, self.engine or default))
+        self._set("backward_prefetch", _word(BackwardPrefetch, self.backward_prefetch) if self.backward_prefetch else None)
+        self._set("mixed_precision", self.mixed_precision or MixedPrecision())
+        self._set("cpu_offload", self.cpu_offload or CPUOffload())
+        self._set("engine_options", dict(self.engine_options or {}))
+        check_checkpointing(self.checkpointing)
+        for problem in _impossible(self):
+            raise ConfigError(problem)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+
+def _word(kind: type[Word], given: Word | str) -> Word:
+    """The member of an enumeration, also by its value: ``"full_shard"``."""
+    try:
+        return kind(given)
+    except ValueError:
+        known = ", ".join(repr(each.value) for each in kind)
+        raise ConfigError(f"{given!r} is no {kind.__name__}; say one of {known}") from None
+
+
+def _impossible(config: ShardConfig) -> Iterator[str]:
+    """What the chosen engine cannot do, each with an engine that can."""
+    precision = config.mixed_precision
+    if config.engine is Engine.DDP:
+        if config.strategy is not ShardingStrategy.NO_SHARD:
+            yield f"DDP shards nothing: {config.strategy.name} needs engine='fsdp2' or 'fsdp1'"
+        if precision.param_dtype or precision.reduce_dtype or precision.buffer_dtype:
+            yield "DDP has no mixed precision of its own: use torch.autocast around forward, or engine='fsdp2'"
+        if config.cpu_offload.offload_params:
+            yield "DDP keeps parameters on the GPU: CPUOffload(offload_params=True) needs engine='fsdp2' or 'fsdp1'"
+        if config.backward_prefetch is BackwardPrefetch.BACKWARD_POST:
+            yield "DDP gathers no parameters that could be prefetched: BACKWARD_POST needs engine='fsdp2' or 'fsdp1'"
+    if config.engine is Engine.FSDP2:
+        if precision.keep_low_precision_grads:
+            yield "FSDP2 gives gradients in the parameters' own type: keep_low_precision_grads needs engine='fsdp1'"
+        if precision.buffer_dtype is not None:
+            yield "FSDP2 does not touch buffers: buffer_dtype needs engine='fsdp1', or cast them with model.to() before"

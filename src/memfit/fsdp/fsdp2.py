@@ -1,0 +1,67 @@
+"""FSDP2: ``fully_shard`` on every unit, from the inside out, then on the model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from memfit.fsdp.config import ShardConfig
+from memfit.fsdp.torch_private import prefetch_after_backward
+from memfit.fsdp.words import BackwardPrefetch, MixedPrecision, ShardingStrategy
+
+
+def apply(config: ShardConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
+    precision = config.mixed_precision
+    shard_one = functools.partial(fully_shard, **_options(config, mesh))
+    for module in _in_full_precision(model, precision):
+        shard_one(module, mp_policy=_full_precision(precision))
+    for unit in reversed(units):
+        if not isinstance(unit, FSDPModule):
+            shard_one(unit, mp_policy=_policy(precision, precision.cast_forward_inputs))
+    shard_one(model, mp_policy=_policy(precision, precision.cast_root_forward_inputs))
+    _set_prefetch(model, config.backward_prefetch)
+    return model
+
+
+def _options(config: ShardConfig, mesh: DeviceMesh) -> dict[str, Any]:
+    if config.strategy is ShardingStrategy.NO_SHARD:  # one rank shards, the others are its replicas
+        mesh = init_device_mesh(mesh.device_type, (mesh.size(), 1), mesh_dim_names=("replicate", "shard"))
+    # None reshards every unit but the model itself, whose parameters backward needs at once; as FSDP1 does.
+    options = {"mesh": mesh, "reshard_after_forward": None if config.strategy.reshards_after_forward else False}
+    offloads = config.cpu_offload.offload_params
+    offload_policy = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if offloads else OffloadPolicy()
+    return options | {"offload_policy": offload_policy} | dict(config.engine_options)
+
+
+def _policy(precision: MixedPrecision, cast_inputs: bool) -> MixedPrecisionPolicy:
+    return MixedPrecisionPolicy(
+        param_dtype=precision.param_dtype, reduce_dtype=precision.reduce_dtype, cast_forward_inputs=cast_inputs
+    )
+
+
+def _full_precision(precision: MixedPrecision) -> MixedPrecisionPolicy:
+    """As FSDP1 does for classes that it is to ignore: inputs up to float32, outputs back down."""
+    return MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=precision.param_dtype)
+
+
+def _in_full_precision(model: nn.Module, precision: MixedPrecision) -> list[nn.Module]:
+    if precision.param_dtype is None:
+        return []
+    ignored = tuple(precision.module_classes_to_ignore)
+    return [module for module in model.modules() if isinstance(module, ignored) and any(True for _ in module.parameters())]
+
+
+def _set_prefetch(model: nn.Module, prefetch: BackwardPrefetch | None) -> None:
+    if prefetch is BackwardPrefetch.BACKWARD_PRE:
+        return
+    for unit in model.modules():
+        if isinstance(unit, FSDPModule):
+            unit.set_modules_to_backward_prefetch([unit])  # in the next unit's place: itself, which is there already
+            if prefetch is BackwardPrefetch.BACKWARD_POST:
+                prefetch_after_backward(unit)

@@ -1,0 +1,58 @@
+"""``shard``: a configuration applied to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from memfit.fsdp import ddp, fsdp1, fsdp2
+from memfit.fsdp.checkpointing import Checkpointing, checkpoint_units
+from memfit.fsdp.config import ShardConfig
+from memfit.fsdp.meshes import Mesh, make_mesh
+from memfit.fsdp.units import Units, find_units
+from memfit.fsdp.words import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
+
+_ENGINES = {Engine.FSDP2: fsdp2.apply, Engine.FSDP1: fsdp1.apply, Engine.DDP: ddp.apply}
+
+
+def shard(
+    model: nn.Module,
+    strategy: ShardingStrategy | str = ShardingStrategy.FULL_SHARD,
+    *,
+    engine: Engine | str | None = None,
+    units: Units = None,
+    mesh: Mesh = None,
+    mixed_precision: MixedPrecision | None = None,
+    backward_prefetch: BackwardPrefetch | str | None = BackwardPrefetch.BACKWARD_PRE,
+    cpu_offload: CPUOffload | None = None,
+    checkpointing: Checkpointing = None,
+    engine_options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """The model, sharded on one of torch's engines: a plain torch module, to be trained as any other.
+
+    Arguments are described in ``ShardConfig``; words may be text: ``"full_shard"``. FSDP2 changes the model in place and returns
+    it, FSDP1 and DDP return a module around it: make the optimizer from what is returned. A model on the meta device stays there
+    until ``model.to_empty(device=...)``.
+    """
+    words: dict[str, Any] = {
+        "strategy": strategy,
+        "engine": engine,
+        "units": units,
+        "mesh": mesh,
+        "mixed_precision": mixed_precision,
+        "backward_prefetch": backward_prefetch,
+        "cpu_offload": cpu_offload,
+        "checkpointing": checkpointing,
+        "engine_options": engine_options,
+    }
+    return apply(ShardConfig(**words), model)
+
+
+def apply(config: ShardConfig, model: nn.Module) -> nn.Module:
+    ranks = make_mesh(model, config.strategy, config.mesh)
+    found = find_units(model, config.units)
+    # Checkpointing inside, sharding around it: what recomputation needs is gathered once for both.
+    found = checkpoint_units(model, found, config.checkpointing)
+    return _ENGINES[config.engine](config, model, found, ranks)

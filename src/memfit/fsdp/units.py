@@ -1,0 +1,97 @@
+"""Which modules are units: what is gathered, computed and given back together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from torch import nn
+
+from memfit.errors import ConfigError
+
+Policy = Callable[[nn.Module], bool]
+Units = type[nn.Module] | str | Sequence[type[nn.Module] | str] | int | Policy | None
+"""Module classes or their names, the fewest parameters a unit has, a policy, or ``None`` for the repeated blocks."""
+
+_NEVER_CALLED = (nn.ModuleList, nn.ModuleDict)
+
+
+def find_units(model: nn.Module, units: Units) -> list[nn.Module]:
+    """The units below the model, outer before inner; the model itself is always one more."""
+    match units:
+        case None:
+            return repeated_blocks(model)
+        case bool():
+            raise ConfigError(f"units takes module classes, a number of parameters or a policy, not {units}")
+        case int():
+            return _large_enough(model, units)
+        case type() | str():
+            return _of_classes(model, (units,))
+        case Sequence():
+            return _of_classes(model, units)
+        case _ if callable(units):
+            return _chosen(model, units)
+    raise ConfigError(f"units takes module classes, a number of parameters or a policy, not {units!r}")
+
+
+def repeated_blocks(model: nn.Module) -> list[nn.Module]:
+    """The blocks of the list with the most parameters, and their like in other lists: a decoder's beside an encoder's."""
+    lists = [found for found in model.modules() if isinstance(found, nn.ModuleList | nn.Sequential) and len(found) > 1]
+    if not lists:
+        return []
+    # Of lists with equally many parameters the inner one: a Sequential that holds nothing but a ModuleList adds nothing.
+    largest = max(reversed(lists), key=_count)
+    kinds = {type(block) for block in largest if _count(block)}
+    blocks = {block for each in lists if isinstance(each, type(largest)) for block in each if type(block) in kinds}
+    return _chosen(model, blocks.__contains__)
+
+
+def _of_classes(model: nn.Module, wanted: Sequence[type[nn.Module] | str]) -> list[nn.Module]:
+    classes = tuple(each for each in wanted if isinstance(each, type))
+    names = {each for each in wanted if isinstance(each, str)}
+    found = _chosen(model, lambda module: isinstance(module, classes) or type(module).__name__ in names)
+    missing = names - {type(module).__name__ for module in found}
+    missing |= {each.__name__ for each in classes if not any(isinstance(module, each) for module in found)}
+    if missing:
+        has = ", ".join(sorted({type(module).__name__ for module in _below(model)}))
+        raise ConfigError(f"units names {', '.join(sorted(missing))}, which this model does not have; it has {has}")
+    return found
+
+
+def _large_enough(model: nn.Module, fewest: int) -> list[nn.Module]:
+    """From the inside out: a module is a unit when what its own units leave of it is large enough."""
+    if fewest < 1:
+        raise ConfigError(f"units={fewest}: a unit has at least one parameter")
+    taken: set[nn.Parameter] = set()
+    units: set[nn.Module] = set()
+    for module in reversed(list(_below(model))):
+        left = [parameter for parameter in module.parameters() if parameter not in taken]
+        if sum(parameter.numel() for parameter in left) >= fewest and not isinstance(module, _NEVER_CALLED):
+            units.add(module)
+            taken.update(left)
+    return _chosen(model, units.__contains__)
+
+
+def _chosen(model: nn.Module, policy: Policy) -> list[nn.Module]:
+    return [module for module in _below(model) if _count(module) and policy(module)]
+
+
+def _below(model: nn.Module) -> Iterator[nn.Module]:
+    return (module for module in model.modules() if module is not model)
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def replace_modules(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> None:
+    """Puts each replacement where its module was, in every place."""
+    for parent in _distinct(model.modules()):
+        if parent in replacements.values():
+            continue
+        for name, child in list(parent._modules.items()):
+            if child in replacements:
+                setattr(parent, name, replacements[child])
+
+
+def _distinct(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    return list(dict.fromkeys(modules))

@@ -1,0 +1,34 @@
+"""Answers that torch and its friends keep: those about the machine hold inside the world or outside it, not both."""
+
+from __future__ import annotations
+
+import sys
+
+from memfit.phantom.replacing import Replacements
+from memfit.phantom.torch_private import factory_functions
+
+_ASK_ABOUT_THE_GPU = (
+    "torch.cuda",
+    "torch.overrides",
+    "torch.utils._triton",
+    "torch._utils",
+    "torch.nn.attention._fa3",
+    "torch.nn.attention._fa4",
+    "torch.nn.attention.varlen",
+    "accelerate.utils.imports",
+    "transformers.utils.import_utils",
+)
+
+
+def install(replacements: Replacements) -> None:
+    # Kept for good: which functions a default device concerns. Asked for later, it would be our stand-ins.
+    factory_functions()
+    _forget()
+    replacements.finally_call(_forget)
+
+
+def _forget() -> None:
+    for name in _ASK_ABOUT_THE_GPU:
+        for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
+            if hasattr(value, "cache_clear") and hasattr(value, "cache_info"):
+                value.cache_clear()

@@ -1,0 +1,79 @@
+"""What a user expects of values that only data can tell.
+
+::
+
+    {"mask": 0.25}            a quarter of every mask is set
+    {"train.py:31": 128}      what line 31 of train.py asks for has 128 elements
+    {"number": 2.5}           what .item() reads from the GPU
+
+The place is written as ``Prediction.assumptions`` writes it, so that an assumption can be copied and answered. A place goes before
+a kind. Of a size, a whole number is the count itself and a fraction is a share of what there could be at most.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from memfit.errors import ConfigError
+
+KINDS = {
+    "mask": "how much of a boolean mask is set",
+    "nonzero": "the rows of nonzero's result",
+    "unique": "the number of different elements",
+    "bins": "the number of bins of bincount",
+    "repeats": "the sum of repeats",
+    "number": "a number read from the GPU",
+}
+_PLACE = re.compile(r"[^/\\]+:\d+")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Values by place or kind."""
+
+    by_name: Mapping[str, float] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, value in self.by_name.items():
+            if name not in KINDS and not _PLACE.fullmatch(name):
+                raise ConfigError(
+                    f"cannot expect anything of {name!r}: name a place like train.py:31, or one of {', '.join(KINDS)}"
+                )
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or (name != "number" and value < 0):
+                raise ConfigError(f"cannot expect {value!r} of {name}: give a count, or a fraction of what there could be")
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> Expected:
+        """Reads ``mask=0.25`` and ``train.py:31=128``."""
+        found: dict[str, float] = {}
+        for text in texts:
+            name, _, value = text.rpartition("=")
+            try:
+                found[name] = float(value) if set(value) & set(".e") else int(value)
+            except ValueError:
+                raise ConfigError(f"cannot read {text!r} as what is expected: write it like mask=0.25 or train.py:31=128") from None
+        return cls(found)
+
+    def value(self, kind: str, place: str) -> float | None:
+        """What is expected there, ``None`` if nothing."""
+        for name in (place, kind):
+            if name in self.by_name:
+                self._asked.add(name)
+                return self.by_name[name]
+        return None
+
+    def count(self, kind: str, place: str, largest: int) -> int | None:
+        """The same as a number of elements."""
+        value = self.value(kind, place)
+        if value is None:
+            return None
+        return min(largest, round(value * largest) if isinstance(value, float) and value <= 1 else round(value))
+
+    def unused(self) -> tuple[str, ...]:
+        """What was expected and never came up."""
+        return tuple(
+            f"nothing was asked of {name}, so what was expected of it had no effect" for name in self.by_name.keys() - self._asked
+        )
