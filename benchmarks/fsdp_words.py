@@ -187,8 +187,7 @@ def gib(size: int) -> str:
 def row(name: str, found: dict[str, Any], base: dict[str, Any]) -> str:
     if "error" in found:
         return f"| {name} | {found['error']} | | | | | |"
-    change = found["training"] - base["training"]
-    against = f"{change / GIB:+.2f}" if change else ""
+    against = f"{(found['training'] - base['training']) / GIB:+.2f}".replace("+0.00", "").replace("-0.00", "")
     return (
         f"| {name} | {gib(found['training'])} | {against} | {gib(found['save'])} | {gib(found['reserved'])} | {gib(found['fit'])} "
         f"| {'yes' if found['fits'] else 'no'} |"

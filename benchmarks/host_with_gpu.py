@@ -5,7 +5,7 @@
 
 Predictions are compared with ``truth/h200_truth.json``. Beside them: CUDA is not initialised by a prediction, the GPU's memory is
 as before, ``torch.cuda`` answers for the predicted GPU inside and for the real one afterwards, and real work runs after a
-prediction and between two.
+prediction. A process that has used its GPU is refused, with what to do instead.
 """
 
 from __future__ import annotations
@@ -31,35 +31,45 @@ def predict_one(name: str) -> dict:
     import memfit
 
     checks = {"a GPU is there": torch.cuda.is_available(), "not initialised before": not torch.cuda.is_initialized()}
-    inside = []
-    build = building(name, inside)
+    build = building(name)
     truth = truth_of("zoo")[name]
     options = dict(world_size=world_size_of(name), steps=len(truth["iters"]), torch_version="2.11+cu130")
     prediction = memfit.predict(build, gpu="A100-80GB" if name == "hf_gpt2" else "H200", **options)
-    checks["inside it is the predicted one"] = inside == [prediction.target.gpu.name]
+    again = memfit.predict(build, gpu=prediction.target.gpu.name, **options)
+    checks["the same a second time"] = again.peak_allocated == prediction.peak_allocated
     checks["not initialised by it"] = not torch.cuda.is_initialized()
     checks["real work afterwards"] = real_work_is_right()
     checks["the real GPU has its name"] = torch.cuda.get_device_name() == nvidia_smi("name")
-    before = torch.cuda.memory_allocated()
-    again = memfit.predict(building(name, []), gpu=prediction.target.gpu.name, **options)
-    checks["the same after real work"] = again.peak_allocated == prediction.peak_allocated
-    checks["the GPU's memory is as before"] = torch.cuda.memory_allocated() == before
+    checks["refused after real work"] = is_refused(build)
     checks["real work after that"] = real_work_is_right()
     return {
         "name": name,
         "gpu": prediction.target.gpu.name,
-        "peak": int(again.peak_allocated),
+        "peak": int(prediction.peak_allocated),
         "true_peak": max(truth["peak"], truth["init"]["peak"]),
         "failed": [check for check, passed in checks.items() if not passed],
     }
 
 
-def building(name: str, inside: list):
+def is_refused(build) -> bool:
+    import memfit
+    from memfit.errors import ConfigError
+
+    try:
+        memfit.predict(build)
+    except ConfigError as error:
+        return "in a process of its own" in str(error)
+    return False
+
+
+def building(name: str):
     import torch
     import zoo
 
+    expected = "A100-80GB" if name == "hf_gpt2" else "H200"
+
     def build():
-        inside.append(torch.cuda.get_device_name().removeprefix("NVIDIA "))
+        assert torch.cuda.get_device_name() == f"NVIDIA {expected}", "inside it is the predicted one"
         if name.startswith(zoo.DISTRIBUTED):
             torch.distributed.init_process_group("nccl")
         run = zoo.ZOO[name]("cuda")

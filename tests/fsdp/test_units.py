@@ -151,6 +151,12 @@ def test_engines_that_need_another_device(world_of_16):
         shard(model, "no_shard")
 
 
+def test_a_part_of_the_world_is_not_replicated_by_fsdp2(world_of_16):
+    mesh = init_device_mesh("cpu", (2, 8), mesh_dim_names=("pp", "dp"))
+    with pytest.raises(ConfigError, match="engine='ddp' or 'fsdp1'"):
+        shard(Block(2), "no_shard", engine="fsdp2", mesh=mesh["dp"])
+
+
 @pytest.mark.parametrize(("word", "value"), [("strategy", "zero3"), ("engine", "deepspeed"), ("backward_prefetch", "early")])
 def test_words_that_are_none(word, value):
     with pytest.raises(ConfigError, match=f"'{value}' is no .*; say one of"):

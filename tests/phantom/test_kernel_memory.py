@@ -56,7 +56,12 @@ EXACT = (
     "conv2d 96 kernel 7 stride 1 groups 96 bf16[32,96,56,56]",
     "optimizer A",
 )
-CLOSE = {"LSTM layers 2 hidden 512 f32[128,32,256]": 0.002, "GRU layers 2 hidden 512": 0.1, "embedding 30522": 0.005, "randperm": 0.001}
+CLOSE = {
+    "LSTM layers 2 hidden 512 f32[128,32,256]": 0.002,
+    "GRU layers 2 hidden 512": 0.1,
+    "embedding 30522": 0.005,
+    "randperm": 0.001,
+}
 
 
 def of(beginning: str) -> list[str]:

@@ -8,9 +8,9 @@ from torch import nn
 from worlds import phantom
 
 from memfit.phantom.attention import Attention, Call
+from memfit.phantom.libraries import cublas_workspace, cublaslt_workspace
 from memfit.phantom.reductions import staging_blocks
 from memfit.phantom.target import Target
-from memfit.phantom.libraries import cublas_workspace, cublaslt_workspace
 
 H200 = Target.parse("H200", "2.11+cu130")
 

@@ -37,6 +37,13 @@ def test_their_shapes_are_torchs(transposed):
         assert (out.shape, out.stride(1)) == (plain.shape, 1)
 
 
+def test_kernels_of_one_by_one_ask_by_their_strides():
+    with phantom():
+        x, layer = torch.randn(2, 16, 9, 9, device="cuda"), nn.Conv2d(16, 32, 1).cuda()
+        assert layer(x).is_contiguous()
+        assert layer.to(memory_format=torch.channels_last)(x).is_contiguous(memory_format=torch.channels_last)
+
+
 def test_group_norm_undoes_channels_last():
     with phantom():
         x = torch.randn(2, 8, 4, 4, device="cuda").to(memory_format=torch.channels_last)

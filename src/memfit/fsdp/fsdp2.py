@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from memfit.errors import ConfigError
 from memfit.fsdp.config import ShardConfig
 from memfit.fsdp.torch_private import prefetch_after_backward
 from memfit.fsdp.words import BackwardPrefetch, MixedPrecision, ShardingStrategy
@@ -30,13 +32,20 @@ def apply(config: ShardConfig, model: nn.Module, units: Sequence[nn.Module], mes
 
 
 def _options(config: ShardConfig, mesh: DeviceMesh) -> dict[str, Any]:
-    if config.strategy is ShardingStrategy.NO_SHARD:  # one rank shards, the others are its replicas
-        mesh = init_device_mesh(mesh.device_type, (mesh.size(), 1), mesh_dim_names=("replicate", "shard"))
+    if config.strategy is ShardingStrategy.NO_SHARD:
+        mesh = _all_replicas(mesh)
     # None reshards every unit but the model itself, whose parameters backward needs at once; as FSDP1 does.
     options = {"mesh": mesh, "reshard_after_forward": None if config.strategy.reshards_after_forward else False}
     offloads = config.cpu_offload.offload_params
     offload_policy = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu") if offloads else OffloadPolicy()
     return options | {"offload_policy": offload_policy} | dict(config.engine_options)
+
+
+def _all_replicas(mesh: DeviceMesh) -> DeviceMesh:
+    """One rank shards, the others are its replicas."""
+    if mesh.size() != dist.get_world_size():
+        raise ConfigError("NO_SHARD on FSDP2 takes the whole world: for a part of it use engine='ddp' or 'fsdp1'")
+    return init_device_mesh(mesh.device_type, (mesh.size(), 1), mesh_dim_names=("replicate", "shard"))
 
 
 def _policy(precision: MixedPrecision, cast_inputs: bool) -> MixedPrecisionPolicy:

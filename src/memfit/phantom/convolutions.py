@@ -39,7 +39,7 @@ def forward(target: Target, args: Any, result: Any) -> Sequence[int]:
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
     if _is_depthwise(weight, groups) or _lies_well(x, weight) or _is_patches(x, weight, stride):
         return ()
-    return (*_turned(x, weight, result), _relaid(x, weight, result, stride))
+    return (*_turned(x, weight, x, weight), _relaid(x, weight, result, stride))
 
 
 def backward(target: Target, args: Any, result: Any) -> Sequence[Sequence[int]]:
@@ -48,17 +48,19 @@ def backward(target: Target, args: Any, result: Any) -> Sequence[Sequence[int]]:
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
     if _is_depthwise(weight, groups) or _lies_well(x, weight):
         return (), (), bias
-    turned, relaid = _turned(x, weight, grad), _relaid(x, weight, grad, stride)
+    relaid = _relaid(x, weight, grad, stride)
     if not _is_matrix_product(weight, stride) or (relaid and _is_aligned(x)):
-        return (*turned, relaid), (*turned, relaid + _kernel_parts(weight)), bias
-    return (*turned, relaid), (*turned, relaid if relaid and _fits_tiles(weight) else _product_parts(x, weight)), bias
+        for_weight = relaid + _kernel_parts(weight)
+    else:
+        for_weight = relaid if relaid and _fits_tiles(weight) else _product_parts(x, weight)
+    return (*_turned(x, weight, grad, weight), relaid), (*_turned(x, weight, grad, x), for_weight), bias
 
 
-def _turned(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> tuple[int, ...]:
-    """Copies that torch makes so that all have channels last, where one of them has."""
+def _turned(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Tensor) -> tuple[int, ...]:
+    """Copies that torch makes of what a kernel reads, so that all has channels last where input or weight have."""
     if _layout(x, weight) is None:
         return ()
-    return tuple(_bytes(of) for of in (x, weight, out) if of.shape[1] > 1 and not _is_channels_last(of))
+    return tuple(_bytes(of) for of in operands if of.shape[1] > 1 and not _is_channels_last(of))
 
 
 def _product_parts(x: torch.Tensor, weight: torch.Tensor) -> int:
@@ -114,9 +116,17 @@ _LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 def _layout(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None:
     layout = _LAYOUTS.get(x.dim())
-    if layout is None or all(of.is_contiguous() or not of.is_contiguous(memory_format=layout) for of in (x, weight)):
-        return None
-    return layout
+    return layout if layout is not None and (_asks_for_channels_last(x) or _asks_for_channels_last(weight)) else None
+
+
+def _asks_for_channels_last(x: torch.Tensor) -> bool:
+    """c10/core/MemoryFormat.h: strides tell also of a kernel of one by one whether somebody meant it so."""
+    least = 0
+    for dim in (1, *range(x.dim() - 1, 1, -1), 0):
+        if x.stride(dim) < max(least, 1) or (dim == 0 and least == x.stride(1)):
+            return False
+        least = x.stride(dim) * max(x.shape[dim], 1)
+    return True
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ _FILLING = frozenset(
 )
 """They change nothing that a tensor without data has."""
 
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _TO_COPY = aten._to_copy.default
 
 _UPDATING = ("aten::_foreach_", "aten::_fused_")
@@ -57,6 +58,7 @@ class PhantomMode(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         self._recall = Recall()
         self._note, self._to_host = values.note, values.to_host
+        self.largest_real_bytes = LARGEST_REAL_BYTES
         self._answers = values.answers() | shapes.answers() | sync_norm.answers()
 
     @property
@@ -81,8 +83,8 @@ class PhantomMode(FakeTensorMode):
         if device is not None and device.type == INNER:
             device = kwargs["device"] = outer(device)
         on_gpu = device is not None and device.type == OUTER
-        if not on_gpu and FakeTensor not in types and not _is_large(func, args, kwargs):
-            return NotImplemented if types else func(*args, **kwargs)  # a tensor made of others is asked first
+        if not on_gpu and FakeTensor not in types and not self._is_large(func, args, kwargs):
+            return func(*args, **kwargs) if _PLAIN.issuperset(types) else NotImplemented  # a tensor made of others is asked first
         if func in _FILLING and type(args[0]) is FakeTensor:
             self._note(func, args, kwargs, args[0])
             return args[0]
@@ -112,6 +114,17 @@ class PhantomMode(FakeTensorMode):
             cast_shadow(result, source)
         return result
 
+    def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Would this make a host tensor that nobody should have to pay for?"""
+        if not args or func.namespace != "aten" or func._schema.name.removeprefix("aten::") not in _SIZE_FIRST:
+            return False
+        device = kwargs.get("device")
+        if device is not None and device.type != "cpu":
+            return False
+        size = next((value for value in args if isinstance(value, (list, tuple))), ())
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        return math.prod(size) * dtype.itemsize > self.largest_real_bytes
+
     def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.from_tensor(tensor, static_shapes=True) if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
 
@@ -131,15 +144,3 @@ def _unknown_operator(func: Any) -> NeedsGpuError:
         f'Tell torch what it returns, with @torch.library.register_fake("{name}"), or switch to an implementation in plain '
         "PyTorch for the prediction.",
     )
-
-
-def _is_large(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Would this make a host tensor that nobody should have to pay for?"""
-    if not args or func.namespace != "aten" or func._schema.name.removeprefix("aten::") not in _SIZE_FIRST:
-        return False
-    device = kwargs.get("device")
-    if device is not None and device.type != "cpu":
-        return False
-    size = next((value for value in args if isinstance(value, (list, tuple))), ())
-    dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    return math.prod(size) * dtype.itemsize > LARGEST_REAL_BYTES

@@ -88,7 +88,7 @@ class Reducer:
         self._dtype: torch.dtype | None = None
         self._hook: Callable[[Any], Any] | None = None
         self._arrived: dict[int, None] = {}
-        self._is_static = self._is_rebuilt = self._expects_gradients = False
+        self._is_static = self._is_rebuilt = self._expects_gradients = self._will_sync = False
         self._replaced: list[Bucket] = []
         self._used_map = torch.empty(len(params), dtype=torch.int32, device=params[0].device)
         self._make_buckets(bucket_indices)
@@ -113,15 +113,18 @@ class Reducer:
 
     # -- a step --------------------------------------------------------------------------------------------------------------
 
-    def prepare_for_forward(self) -> None: ...
+    def prepare_for_forward(self) -> None:
+        """Called where gradients will be reduced, not inside ``no_sync``."""
+        self._will_sync = True
 
     def _rebuild_buckets(self) -> bool:
         """Before the second forward: buckets in the order in which gradients came."""
+        will_sync, self._will_sync = self._will_sync, False
         if self._is_rebuilt or len(self._arrived) < len(self._params) or (self._finds_unused and not self._is_static):
             return False
         order = list(self._arrived)
         groups = assign_buckets([self._params[i] for i in order], self._caps, [self._sparse[i] for i in order])
-        if self._views:  # seen on an H200: with views, the old buckets live until the next backward
+        if self._views or not will_sync:  # seen on an H200: the old buckets then live until gradients are reduced again
             self._replaced = self._buckets
         self._buckets, self._bucket_of = [], {}
         self._make_buckets([[order[i] for i in group] for group in groups])

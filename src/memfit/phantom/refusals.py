@@ -22,7 +22,7 @@ import torch
 
 from memfit.errors import NeedsGpuError
 from memfit.phantom.replacing import Replacements
-from memfit.phantom.torch_private import FakeTensor
+from memfit.phantom.torch_private import FakeTensor, jit_compilers
 
 _PLAIN = "Switch to an implementation in plain PyTorch for the prediction"
 
@@ -88,9 +88,8 @@ def _refuse_handles(replacements: Replacements) -> None:
     for name in ("ExternalStream", "get_stream_from_external", "CUDAPluggableAllocator", "change_current_allocator"):
         if hasattr(torch.cuda, name):
             replacements.attribute(torch.cuda, name, refusing(f"torch.cuda.{name}", "Leave it out of the prediction."))
-    replacements.attribute(
-        torch.cuda.jiterator, "_create_jit_fn", refusing("a kernel that torch.cuda.jiterator compiles", f"{_PLAIN}.")
-    )
+    for name in jit_compilers:
+        replacements.attribute(torch.cuda.jiterator, name, refusing("a kernel that torch.cuda.jiterator compiles", f"{_PLAIN}."))
 
 
 def _refuse_launches(replacements: Replacements, kind: Any) -> None:

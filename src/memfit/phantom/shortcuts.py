@@ -12,15 +12,19 @@ import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.tensor import _sharding_prop, placement_types
 
+from memfit.phantom.fake import PhantomMode
 from memfit.phantom.replacing import Replacements
 
 
-def install(replacements: Replacements) -> None:
+def install(replacements: Replacements, mode: PhantomMode) -> None:
     if hasattr(_fsdp_param, "_chunk_with_empty"):
         replacements.attribute(_fsdp_param, "_chunk_with_empty", Chunks)
     name = "_propagate_use_strided_shard_flag"
     if hasattr(_sharding_prop, name):
         replacements.attribute(_sharding_prop, name, _asked_once(getattr(_sharding_prop, name)))
+    name, propagator = "_propagate_tensor_meta_non_cached", _sharding_prop.ShardingPropagator
+    if hasattr(propagator, name):
+        replacements.attribute(propagator, name, _by_shape(getattr(propagator, name), mode))
 
 
 class Chunks(Sequence[torch.Tensor]):
@@ -48,6 +52,19 @@ class Chunks(Sequence[torch.Tensor]):
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return (self[i] for i in range(self._num_chunks))
+
+
+def _by_shape(propagate: Callable[..., Any], mode: PhantomMode) -> Callable[..., Any]:
+    """Runs an operator on tensors of the host to learn a shape: they need no data, however small, and some would not do."""
+
+    def propagate_without_data(*args: Any, **kwargs: Any) -> Any:
+        before, mode.largest_real_bytes = mode.largest_real_bytes, -1
+        try:
+            return propagate(*args, **kwargs)
+        finally:
+            mode.largest_real_bytes = before
+
+    return propagate_without_data
 
 
 def _asked_once(propagate: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

@@ -17,8 +17,9 @@ _CUDNN_OF_BUILD = {
     (2, 11): {"cu13": (9, 19, 0), "cu129": (9, 17, 1), "cu128": (9, 19, 0), "cu126": (9, 10, 2)},
     (2, 12): {"cu13": (9, 20, 0), "cu126": (9, 10, 2)},
     (2, 13): {"cu13": (9, 20, 0), "cu126": (9, 10, 2)},
+    (2, 15): {"cu13": (9, 26, 0)},
 }
-"""The cuDNN that PyTorch's own wheels bring, by the start of their build's name."""
+"""The cuDNN that PyTorch's own wheels bring, by the start of their build's name; a version between two has the older one's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,6 @@ class Target:
     @property
     def cudnn(self) -> tuple[int, int, int]:
         """The version of cuDNN that comes with this torch."""
-        builds = _CUDNN_OF_BUILD.get(self.torch) or _CUDNN_OF_BUILD[max(_CUDNN_OF_BUILD) if self.torch > (2, 13) else (2, 9)]
+        builds = _CUDNN_OF_BUILD[max((known for known in _CUDNN_OF_BUILD if known <= self.torch), default=min(_CUDNN_OF_BUILD))]
         named = [build for build in builds if self.build.startswith(build)]
         return builds[max(named, key=len)] if named else max(builds.values())

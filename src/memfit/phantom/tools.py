@@ -11,6 +11,7 @@ import torch
 from memfit.phantom.assumptions import Assumptions
 from memfit.phantom.refusals import refuse
 from memfit.phantom.replacing import Replacements
+from memfit.phantom.torch_private import ProfilerBase
 
 NCCL_VERSION = (2, 28, 9)
 """Of torch 2.11.0+cu130."""
@@ -42,13 +43,13 @@ def _install_markers(replacements: Replacements) -> None:
     for name in ("start", "stop"):
         replacements.attribute(torch.cuda.profiler, name, _nothing)
     replacements.attribute(torch.autograd.profiler, "emit_nvtx", _NoMarkers)
-    profile = torch.profiler.profiler._KinetoProfile.__init__
+    profile = ProfilerBase.__init__
 
     def profile_the_host(self: Any, *, activities: Any = None, **kwargs: Any) -> None:
         """CUDA's own profiler would complain of its absence at every operator."""
         profile(self, activities=[torch.profiler.ProfilerActivity.CPU], **kwargs)
 
-    replacements.attribute(torch.profiler.profiler._KinetoProfile, "__init__", profile_the_host)
+    replacements.attribute(ProfilerBase, "__init__", profile_the_host)
 
 
 def _install_history(replacements: Replacements, assumptions: Assumptions) -> None:

@@ -18,6 +18,7 @@ import torch.utils._foreach_utils
 import torch.utils._python_dispatch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.cuda import jiterator
 from torch.utils import backend_registration
 
 from memfit.errors import UnsupportedTorchError
@@ -68,6 +69,12 @@ bucket_assignment: Callable[..., Any] = need(torch.distributed, "_compute_bucket
 
 run_engine: Callable[..., Any] = need(torch.autograd.graph, "_engine_run_backward")
 """A backward pass."""
+
+ProfilerBase: Any = need(torch.profiler.profiler, "_KinetoProfile")
+"""What every profiler of torch is; it asks CUDA's own for help if it is told to."""
+
+jit_compilers: list[str] = [name for name in ("_create_jit_fn", "_create_multi_output_jit_fn") if hasattr(jiterator, name)]
+"""How kernels are made from source; without them there is nothing to refuse."""
 
 graph_task_id: Callable[[], int] = need(torch._C, "_current_graph_task_id")
 """The backward pass that runs in this thread, -1 outside one."""
@@ -146,6 +153,7 @@ __all__ = [
     "DispatchKeySet",
     "FakeTensor",
     "FakeTensorMode",
+    "ProfilerBase",
     "below_autograd",
     "bucket_assignment",
     "clipping_foreach_types",
@@ -160,6 +168,7 @@ __all__ = [
     "graph_task_id",
     "is_dispatching_below",
     "is_unknown_shape",
+    "jit_compilers",
     "make_tensor_subclass",
     "modules_that_ask_for_tracing",
     "need",

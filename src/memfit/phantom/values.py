@@ -32,7 +32,6 @@ class Values:
     def __init__(self, assumptions: Assumptions, expected: Expected) -> None:
         self._assumptions = assumptions
         self._expected = expected
-        self._real_ctc_loss: Callable[..., Any] = torch.ctc_loss
 
     def answers(self) -> dict[Any, Callable[..., Any]]:
         return {
@@ -156,23 +155,11 @@ class Values:
             self._assume(output_size, "the sum of repeats", f"{output_size:,}")
         return repeats.new_empty((output_size,), dtype=torch.int64)
 
-    def ctc_loss(self, log_probs: torch.Tensor, targets: torch.Tensor, inputs: Any, lengths: Any, *args: Any) -> Any:
-        """Lengths as numbers: of tensors without data torch would divide the GPU's loss by the host's lengths."""
-        whole = [log_probs.shape[0]] * targets.shape[0]
-        at_most = [targets.shape[-1]] * targets.shape[0]
-        return self._real_ctc_loss(log_probs, targets, _numbers(inputs, whole), _numbers(lengths, at_most), *args)
-
     def _copy_to_host(self, to: torch.Tensor, source: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if type(to) is FakeTensor or type(source) is not FakeTensor:
             return NotImplemented
         shadow = shadow_of(source)
         return to.copy_(shadow) if shadow is not None else to.fill_(self._copied(source))
-
-
-def _numbers(lengths: Any, otherwise: list[int]) -> Any:
-    if not isinstance(lengths, torch.Tensor):
-        return lengths
-    return otherwise if type(lengths) is FakeTensor else lengths.tolist()
 
 
 def install(replacements: Replacements, values: Values) -> None:
@@ -192,7 +179,6 @@ def install(replacements: Replacements, values: Values) -> None:
     def format_(x: torch.Tensor, spec: str) -> str:
         return format(x.item(), spec) if x.dim() == 0 and spec else repr(x)
 
-    replacements.attribute(torch, "ctc_loss", values.ctc_loss)
     replacements.attribute(FakeTensor, "tolist", tolist)
     replacements.attribute(FakeTensor, "numpy", numpy)
     replacements.attribute(FakeTensor, "__array__", array)

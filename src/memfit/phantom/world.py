@@ -100,7 +100,7 @@ class PhantomWorld:
         distributed.install(undo, self.assumptions, self._world_size, self._rank)
         ddp.install(undo)
         fsdp1.install(undo)
-        shortcuts.install(undo)
+        shortcuts.install(undo, self.mode)
 
     def _leave(self) -> None:
         # The mode first: what is put back must not be looked at by it.

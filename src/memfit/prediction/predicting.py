@@ -20,6 +20,7 @@ from memfit.phantom.distributed import local_rank
 from memfit.phantom.expected import Expected
 from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.phantom.world import PhantomWorld
+from memfit.prediction.isolating import has_a_gpu_to_spare, in_a_child
 from memfit.prediction.metering import LedgerMeter
 from memfit.prediction.prediction import Prediction
 from memfit.prediction.recording import PhantomRecorder
@@ -68,7 +69,15 @@ def predict(
         raise ConfigError(
             f"cannot predict {steps} steps of rank {rank} of {world_size}: at least one step, and a rank below the world size"
         )
-    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank, Expected(expected or {}))
+
+    def make() -> Prediction:
+        session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank, Expected(expected or {}))
+        return _predict_steps(session, build, steps)
+
+    return in_a_child(make) if has_a_gpu_to_spare() else make()
+
+
+def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> Prediction:
     session.recorder.marks_steps = False
     with session.recording():
         step = calling("build", build)

@@ -1,0 +1,20 @@
+"""The page on these words: its snippet runs, and its tables are those that a command wrote."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "fsdp.md").read_text()
+
+
+def test_the_snippet_runs(capsys):
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(snippet, "docs/fsdp.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("True ")
+
+
+def test_figures_come_from_the_benchmark():
+    written = (ROOT / "benchmarks" / "results" / "fsdp_words.md").read_text().splitlines()
+    with_figures = [line for line in PAGE.splitlines() if re.match(r"\| .* \| \d+\.\d\d \|", line)]
+    assert len(with_figures) > 30
+    assert set(with_figures) <= set(written)
