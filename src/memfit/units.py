@@ -43,20 +43,24 @@ def format_bytes(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def _number(other: float | str) -> float:
+    return parse_bytes(other) if isinstance(other, str) else other
+
+
 class Bytes(int):
     """An ``int`` of bytes that can be held against text, ``peak < "38GiB"``, and shows itself in units where a test fails."""
 
-    def __lt__(self, other: int | str) -> bool:
-        return int(self) < parse_bytes(other)
+    def __lt__(self, other: float | str) -> bool:
+        return int(self) < _number(other)
 
-    def __le__(self, other: int | str) -> bool:
-        return int(self) <= parse_bytes(other)
+    def __le__(self, other: float | str) -> bool:
+        return int(self) <= _number(other)
 
-    def __gt__(self, other: int | str) -> bool:
-        return int(self) > parse_bytes(other)
+    def __gt__(self, other: float | str) -> bool:
+        return int(self) > _number(other)
 
-    def __ge__(self, other: int | str) -> bool:
-        return int(self) >= parse_bytes(other)
+    def __ge__(self, other: float | str) -> bool:
+        return int(self) >= _number(other)
 
     def __repr__(self) -> str:
         return f"{format_bytes(self)} ({int(self)} bytes)" if abs(int(self)) >= KIB else f"{int(self)} bytes"

@@ -42,6 +42,8 @@ def test_everywhere_else_it_is_the_number():
     assert f"{size:,}" == "3,145,728"
     assert type(size + 1) is int
     assert sorted([Bytes(2), 1, Bytes(0)]) == [0, 1, 2]
+    assert Bytes(80) < 0.9 * 100
+    assert not Bytes(80) >= 80.5
 
 
 def test_it_shows_itself_in_units():
