@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from memfit import __version__
 from memfit.cli import compare, demo, diff, explain, export, fit, predict, report, run, show
-from memfit.errors import MemfitError
+from memfit.errors import MemfitError, StepFailedError
 from memfit.views.escaping import printable
 
 COMMANDS = {
@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = COMMANDS[args.command].run(args)
         sys.stdout.flush()
     except MemfitError as error:
-        lines = str(error).splitlines() or [""]
+        # A traceback is read line by line; anything else is one line, whatever a file may be called.
+        lines = str(error).splitlines() if isinstance(error, StepFailedError) else [str(error)]
         print("memfit: error: " + "\n".join(map(printable, lines)), file=sys.stderr)
         return _MISUSED
     except KeyboardInterrupt:
