@@ -90,7 +90,7 @@ def test_words_numbers_and_members_of_enumerations():
         ({"gpu": "abacus"}, "unknown GPU"),
         ({"optimizer": object()}, "cannot be handed to the process of a cell"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )
 def test_mistakes_are_told_before_anything_runs(axes: dict, reason: str):
     with pytest.raises(ConfigError, match=reason):
