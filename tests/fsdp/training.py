@@ -159,7 +159,7 @@ def round_trip(words, settings):
     """Trained, saved, loaded into a fresh model: do both go on alike? And what was in the state dict?"""
     model, optimizer = make(words)
     train(model, optimizer)
-    saved = _copy(state_dict(model, optimizer, settings))
+    saved = copied(state_dict(model, optimizer, settings))
     fresh, fresh_optimizer = make(words)
     load_state_dict(fresh, saved, fresh_optimizer, settings)
     goes_on, fresh_goes_on = train(model, optimizer, seed=1), train(fresh, fresh_optimizer, seed=1)
@@ -171,10 +171,10 @@ def round_trip(words, settings):
     }
 
 
-def _copy(state):
+def copied(state):
     """What is saved must not change when training goes on."""
     if isinstance(state, dict):
-        return {key: _copy(value) for key, value in state.items()}
+        return {key: copied(value) for key, value in state.items()}
     return state.clone() if isinstance(state, torch.Tensor) else state
 
 
