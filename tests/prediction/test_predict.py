@@ -179,3 +179,14 @@ def test_it_is_predicted_to_the_end_where_memory_runs_out():
     assert prediction.peak_allocated == 90 * 2**30
     assert not prediction.fits
     assert prediction.verdict.out_of_memory is not None
+
+
+def test_ranks_one_after_the_other_each_on_its_own_device():
+    def build():
+        labels = torch.zeros(4, dtype=torch.long, device="cuda")
+        logits = torch.randn(4, 8, device="cuda", requires_grad=True)
+        return lambda: torch.nn.functional.cross_entropy(logits, labels).backward()
+
+    first, second = (memfit.predict(build, world_size=8, rank=rank, steps=2) for rank in (0, 3))
+    assert (first.device, second.device) == ("cuda:0", "cuda:3")
+    assert first.peak_allocated == second.peak_allocated

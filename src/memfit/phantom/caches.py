@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from memfit.phantom.replacing import Replacements
-from memfit.phantom.torch_private import factory_functions
+from memfit.phantom.torch_private import factory_functions, forget_fake_answers
 
 _ASK_ABOUT_THE_GPU = (
     "torch.cuda",
@@ -28,6 +28,8 @@ def install(replacements: Replacements) -> None:
 
 
 def _forget() -> None:
+    # What fake tensors remember of their operators depends on the current device, and on our kernels.
+    forget_fake_answers()
     for name in _ASK_ABOUT_THE_GPU:
         for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
             if hasattr(value, "cache_clear") and hasattr(value, "cache_info"):

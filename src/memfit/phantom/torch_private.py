@@ -117,6 +117,10 @@ forbid_writing_by_pointer: Callable[[torch.Tensor], None] = need(torch._C, "_set
 """A kernel that would write to a tensor without data raises instead."""
 
 
+forget_fake_answers: Callable[[], None] = need(FakeTensorMode, "cache_clear")
+"""Fake tensors of all modes share one memory of what operators returned."""
+
+
 def num_recalled_by_torch() -> int:
     """How often fake tensors have answered from their own memory so far."""
     return int(need(FakeTensorMode, "cache_hits"))
@@ -165,6 +169,7 @@ __all__ = [
     "factory_functions",
     "fake_store",
     "forbid_writing_by_pointer",
+    "forget_fake_answers",
     "graph_task_id",
     "is_dispatching_below",
     "is_unknown_shape",
