@@ -26,7 +26,8 @@ def modules_section(run: Run, number: int) -> Markup:
         element(
             "p",
             "Every bar is a module with all below it, as wide as what it holds. Click to descend; with the keyboard, arrows move, "
-            "Enter descends, Escape goes back up.",
+            "Enter descends, Escape goes back up. Parameters, gradients and the like are counted when each took most: they need "
+            "not add up to the peak.",
             class_="quiet hint",
         ),
         _as_table(grow(run, merged=True)),
