@@ -77,6 +77,14 @@ def test_a_process_that_used_its_gpu_is_refused(apart: None, monkeypatch: pytest
         memfit.predict(build)
 
 
+def test_a_process_whose_autograd_cannot_be_copied_is_refused_too(apart: None):
+    def refused():
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
+
+    with pytest.raises(ConfigError, match="in a process of its own"):
+        memfit.predict(refused)
+
+
 UNTOUCHED = """
 import torch
 from memfit.prediction import predicting

@@ -12,7 +12,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -20,6 +20,17 @@ from memfit.errors import ConfigError, PredictionError, StepFailedError
 
 if TYPE_CHECKING:
     from memfit.prediction.prediction import Prediction
+
+
+_AUTOGRAD_REFUSES: Final = "fork-based multiprocessing"
+"""In what torch says where the parent's autograd has threads that a copy of it lacks."""
+
+
+def _too_late() -> ConfigError:
+    return ConfigError(
+        "this process has used its GPU, and torch cannot run autograd in a copy of such a process: predict before the first "
+        "work on the GPU, or in a process of its own (memfit predict FILE.py:FUNCTION)"
+    )
 
 
 def has_a_gpu_to_spare() -> bool:
@@ -30,10 +41,7 @@ def has_a_gpu_to_spare() -> bool:
 def in_a_child(make: Callable[[], Prediction]) -> Prediction:
     """What ``make`` returns or raises, with torch in this process left as it is."""
     if torch.cuda.is_initialized():
-        raise ConfigError(
-            "this process has used its GPU, and torch cannot run autograd in a copy of such a process: predict before the first "
-            "work on the GPU, or in a process of its own (memfit predict FILE.py:FUNCTION)"
-        )
+        raise _too_late()
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
     child = fork.Process(target=_answer, args=(make, sender), daemon=True)
@@ -50,6 +58,8 @@ def in_a_child(make: Callable[[], Prediction]) -> Prediction:
             f"the process that predicted died (exit status {child.exitcode}): is there enough memory on this machine?"
         ) from None
     child.join()
+    if isinstance(found, StepFailedError) and _AUTOGRAD_REFUSES in str(found.error):
+        raise _too_late()
     if isinstance(found, BaseException):
         raise found
     prediction: Prediction = found
