@@ -12,6 +12,7 @@ from rich.text import Text
 from memfit.explain import Explanation, Remedy
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
+from memfit.views.tables import plain_table
 
 NUM_OWNERS = 10
 NUM_BLOCKS = 6
@@ -79,7 +80,7 @@ def _section(title: str, table: Table) -> RenderableType:
 
 
 def _categories(explanation: Explanation) -> Table:
-    table = _table("", ">", ">")
+    table = plain_table("", ">", ">")
     holdings = explanation.holdings
     total = sum(holdings.categories.values()) + holdings.unknown_bytes
     rows = [(category.label, size) for category, size in holdings.categories.items()]
@@ -91,7 +92,7 @@ def _categories(explanation: Explanation) -> Table:
 
 
 def _owners(explanation: Explanation, by: str) -> Table:
-    table = _table(by, "number>", "bytes>")
+    table = plain_table(by, "number>", "bytes>")
     nobody = "outside all modules" if by == "module" else "no stack was recorded"
     for owner in explanation.holdings.owners[:NUM_OWNERS]:
         name = Text(printable(owner.owner)) if owner.owner else Text(nobody, style="dim")
@@ -102,7 +103,7 @@ def _owners(explanation: Explanation, by: str) -> Table:
 def _blocks(explanation: Explanation) -> Table:
     """A snapshot knows neither category nor operator."""
     known = bool(explanation.holdings.categories)
-    table = _table("bytes>", *(("category", "op", "belongs to") if known else ("made at",)))
+    table = plain_table("bytes>", *(("category", "op", "belongs to") if known else ("made at",)))
     for block in explanation.holdings.blocks[:NUM_BLOCKS]:
         size, owner = format_bytes(block.size_bytes), Text(printable(block.owner))
         table.add_row(size, *((block.category, Text(printable(block.op)), owner) if known else (owner,)))
@@ -110,14 +111,14 @@ def _blocks(explanation: Explanation) -> Table:
 
 
 def _unusable(explanation: Explanation) -> Table:
-    table = _table("bytes>", "pieces>", "largest>", "because it is")
+    table = plain_table("bytes>", "pieces>", "largest>", "because it is")
     for group in explanation.unusable:
         table.add_row(format_bytes(group.size_bytes), f"{group.num_pieces:,}", format_bytes(group.largest_piece), group.reason)
     return table
 
 
 def _remedies(explanation: Explanation) -> Table:
-    table = _table("fits", "with", "allocated>", "smallest fit>", "to spare>")
+    table = plain_table("fits", "with", "allocated>", "smallest fit>", "to spare>")
     for remedy in explanation.remedies:
         word, colour = _VERDICTS[remedy.served]
         table.add_row(
@@ -134,17 +135,3 @@ def _spare(explanation: Explanation, remedy: Remedy) -> str:
     if explanation.capacity is None or remedy.kind == "gpu":
         return ""
     return format_bytes(explanation.capacity - remedy.smallest_fit)
-
-
-def _table(*headings: str) -> Table:
-    """Without lines; a heading that ends in ``>`` stands over figures."""
-    table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        header_style="dim",
-        show_header=any(heading.strip(">") for heading in headings),
-    )
-    for heading in headings:
-        table.add_column(heading.rstrip(">"), justify="right" if heading.endswith(">") else "left", overflow="fold")
-    return table
