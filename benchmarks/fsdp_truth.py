@@ -108,7 +108,7 @@ def predict_one(name: str) -> dict[str, Any]:
     """In a process of its own: the zoo's row, in our words."""
     zoo.ZOO[name] = SPOKEN[name]
     try:
-        return accuracy.predict_one(name)
+        return accuracy.predict_one(name, "zoo")
     except Exception as error:
         return {"name": name, "error": f"{type(error).__name__}: {error}".splitlines()[0]}
 
@@ -129,7 +129,7 @@ def verdict(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    assert set(SPOKEN) == {name for name in accuracy.TRUTH if name.startswith(zoo.DISTRIBUTED)}, "rows without words"
+    assert set(SPOKEN) == {name for name in accuracy.truth_of("zoo") if name.startswith(zoo.DISTRIBUTED)}, "rows without words"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", default=list(SPOKEN))
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
@@ -140,7 +140,7 @@ def main() -> None:
         for found in pool.map(predict_one, args.workloads):
             rows.append(found)
             print(accuracy.row(found), flush=True)
-    lines = [line.replace("benchmarks/accuracy.py", "benchmarks/fsdp_truth.py") for line in accuracy.table(rows)]
+    lines = [line.replace("benchmarks/accuracy.py", "benchmarks/fsdp_truth.py") for line in accuracy.table(rows, "zoo")]
     lines.append(verdict(rows))
     if args.workloads == list(SPOKEN):
         (accuracy.HERE / "results" / "fsdp_truth.md").write_text("\n".join(lines) + "\n")
