@@ -38,7 +38,7 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def predict(words, settings=None, loads=False, seen=None):
+def predict(words, settings=None, loads=False, seen=None, sgd=False):
     """Two steps; with settings, a third that makes a state dict, and may load it. ``seen`` takes levels and the state dict."""
     seen = {} if seen is None else seen
 
@@ -47,7 +47,8 @@ def predict(words, settings=None, loads=False, seen=None):
         with torch.device("cuda"):
             model = Model()
         model = shard(model, **words)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        kind, options = (torch.optim.SGD, {"foreach": False}) if sgd else (torch.optim.AdamW, {})
+        optimizer = kind(model.parameters(), lr=1e-3, **options)
         x = torch.randn(TOKENS, DIM, device="cuda")
         steps = iter((train, train, save))
 

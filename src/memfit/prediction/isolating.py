@@ -58,10 +58,8 @@ def in_a_child(make: Callable[[], Prediction]) -> Prediction:
             f"the process that predicted died (exit status {child.exitcode}): is there enough memory on this machine?"
         ) from None
     child.join()
-    if isinstance(found, StepFailedError) and _AUTOGRAD_REFUSES in str(found.error):
-        raise _too_late()
     if isinstance(found, BaseException):
-        raise found
+        raise _too_late() if _AUTOGRAD_REFUSES in str(found) else found
     prediction: Prediction = found
     return prediction
 
