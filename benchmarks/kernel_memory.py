@@ -168,8 +168,8 @@ def predict(names: list[str]) -> dict[str, dict[str, Any]]:
     """The same cases in the phantom world, with the same numbers."""
     from kernel_cases import CASES
 
-    from memfit.phantom.expected import Expected
-    from memfit.prediction.predicting import PhantomSession
+    from memfit.phantom.values.expected import Expected
+    from memfit.predict.session import PhantomSession
 
     session = PhantomSession.prepare("H200", "2.11+cu130", "", 1, 0, Expected())
     session.recorder.marks_steps = False
@@ -270,7 +270,8 @@ def table(said: dict[str, Any], truth: dict[str, Any]) -> list[str]:
 
 def rules() -> list[str]:
     """One row a rule: what CUDA runs instead, what it takes beside."""
-    from memfit.phantom import kernels, workspaces
+    from memfit.phantom.kernels import composites as kernels
+    from memfit.phantom.kernels import workspaces
 
     replaced = [(f"`{rule.operator}`", "runs", rule.source) for rule in kernels.RULES]
     replaced += [(f"`{name}`", "runs as one kernel", "native_functions.yaml") for name in kernels.ONE_KERNEL]

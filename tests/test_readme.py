@@ -1,15 +1,13 @@
 """What the README and the docs show, executed; and the names they lead to."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from helpers import ROOT
 from torch import nn
 
 import memfit
-
-ROOT = Path(__file__).parents[1]
 
 
 class Model(nn.Module):

@@ -6,39 +6,42 @@
         train()
     tracker.ledger.save("run.memfit")
 
-Names are loaded when they are first used: reading and drawing a saved ledger never imports torch.
+Names are loaded when they are first used: reading and drawing a saved ledger never imports torch. ``memfit.predict`` and
+``memfit.compare`` are functions; the packages of the same names hold what they are made of.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from memfit.analysis import Report, build_report
-    from memfit.comparison import Comparison, compare
+    from memfit.compare import Comparison, compare
     from memfit.guard.golden import assert_no_regression
     from memfit.ledger import Category, Ledger, Phase
-    from memfit.prediction import Prediction, predict
+    from memfit.predict import Prediction, predict
     from memfit.record import Tracker, track
     from memfit.units import format_bytes, parse_bytes
 
 _HOMES = {
     "Category": "memfit.ledger",
-    "Comparison": "memfit.comparison",
+    "Comparison": "memfit.compare",
     "Ledger": "memfit.ledger",
     "Phase": "memfit.ledger",
-    "Prediction": "memfit.prediction",
+    "Prediction": "memfit.predict",
     "Report": "memfit.analysis",
     "Tracker": "memfit.record",
     "assert_no_regression": "memfit.guard.golden",
     "build_report": "memfit.analysis",
-    "compare": "memfit.comparison",
+    "compare": "memfit.compare",
     "format_bytes": "memfit.units",
     "parse_bytes": "memfit.units",
-    "predict": "memfit.prediction",
+    "predict": "memfit.predict",
     "track": "memfit.record",
 }
 
@@ -65,6 +68,17 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'memfit' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+class _Package(ModuleType):
+    """This module. Importing ``memfit.predict.session`` makes Python set the package of that name here; the function stays."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from helpers.allocator_requests import CAPACITIES, TOTAL_MEMORY, make_requests, random_requests, random_settings
 from hypothesis import given
-from requesting import CAPACITIES, TOTAL_MEMORY, make_requests, random_requests, random_settings
 
 from memfit.allocator import AllocatorSettings, Replay, RequestKind, Requests, replay, smallest_fit
 from memfit.allocator.engine import Outcome

@@ -1,8 +1,8 @@
 """The log that an allocator would have written: it says what the replay says, and can be read back."""
 
 import numpy as np
+from helpers.allocator_requests import CAPACITIES, TOTAL_MEMORY, asked, random_requests, random_settings
 from hypothesis import given
-from requesting import CAPACITIES, TOTAL_MEMORY, asked, random_requests, random_settings
 
 from memfit.allocator import replay
 from memfit.allocator.log import AllocatorLog, write_log

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from requesting import asked, make_requests
+from helpers.allocator_requests import asked, make_requests
 
 from memfit.allocator import AllocatorSettings, RequestKind, parse_alloc_conf, replay, requests_from_ledger
 from memfit.errors import ConfigError

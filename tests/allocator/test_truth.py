@@ -1,17 +1,14 @@
 """The simulated allocator against what an H200's did."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from requesting import MEASURED, TRUTH
+from allocator_truth import read_json, replay_as_measured
+from helpers.allocator_requests import MEASURED, TRUTH
 
 from memfit.allocator import load_requests, parse_alloc_conf, replay, smallest_fit
 from memfit.units import MIB
-
-sys.path.insert(0, str(TRUTH.parent))
-from allocator_truth import read_json, replay_as_measured
 
 TRACES = sorted((TRUTH / "traces").glob("*.npz"))
 FITS = {row["name"]: row for row in read_json(TRUTH / "h200_fit.json")}

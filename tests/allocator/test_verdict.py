@@ -2,7 +2,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from requesting import TRUTH, asked
+from helpers.allocator_requests import TRUTH, asked
 
 from memfit.allocator import judge, load_requests, parse_alloc_conf, requests_from_ledger
 from memfit.hardware import find_gpu

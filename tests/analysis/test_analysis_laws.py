@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from arbitrary_ledgers import ledgers
+from helpers.arbitrary_ledgers import ledgers
 from hypothesis import given
 from hypothesis import strategies as st
 

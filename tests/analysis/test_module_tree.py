@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbitrary_ledgers import ledgers
+from helpers.arbitrary_ledgers import ledgers
 from hypothesis import given
 
 from memfit.analysis import Family, ModuleNode, OpShare, bytes_by_op, family_of, find_peak, gather_module_stats, grow_tree

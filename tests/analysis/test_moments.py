@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from arbitrary_ledgers import ledgers
+from helpers.arbitrary_ledgers import ledgers
 from hypothesis import given
 from hypothesis import strategies as st
 

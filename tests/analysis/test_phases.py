@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arbitrary_ledgers import ledgers
+from helpers.arbitrary_ledgers import ledgers
 from hypothesis import given
 
 from memfit.analysis import INIT, PhaseSpan, find_peak, trace_phases

@@ -10,7 +10,7 @@ import warnings
 
 import pytest
 import torch
-from readings import (
+from helpers.tracker_readings import (
     FSDPMemTracker,
     MemTracker,
     TorchFSDPMemTracker,

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from readings import FSDPMemTracker, TorchFSDPMemTracker, current, in_words, states
+from helpers.tracker_readings import FSDPMemTracker, TorchFSDPMemTracker, current, in_words, states
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from readings import ModTracker, TorchModTracker
+from helpers.tracker_readings import ModTracker, TorchModTracker
 from torch import nn
 
 KINDS = [TorchModTracker, ModTracker]

@@ -8,12 +8,12 @@ import re
 
 import pytest
 import torch
-from readings import MemTracker, TorchMemTracker, current, in_words, states
+from helpers.tracker_readings import MemTracker, TorchMemTracker, current, in_words, states
 from torch import nn
 from torch.distributed._tools import fsdp2_mem_tracker, mem_tracker
 from torch.utils.checkpoint import checkpoint
 
-from memfit.compat import words
+from memfit.compat import torch_categories as words
 
 KINDS = [TorchMemTracker, MemTracker]
 DECIDED_BY_TIME = {"Gradient", "Activation", "Temp", "Optstate"}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from arbitrary_ledgers import ledgers
-from failing import failed
+from helpers.arbitrary_ledgers import ledgers
+from helpers.failed_runs import failed
 from hypothesis import given, settings
 from torch import nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint

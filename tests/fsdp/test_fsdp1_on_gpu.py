@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from helpers import HELPERS
 
-SCRIPT = Path(__file__).with_name("fsdp1_training.py")
+SCRIPT = HELPERS / "fsdp1_training.py"
 
 
 @pytest.mark.gpu

@@ -1,14 +1,10 @@
 """What each word costs, in the phantom world: FSDP1 above all, which has no CPU to run on. Bytes by hand."""
 
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from phantoms import BF16, BLOCK, BLOCKS, DIM, F32, PARAMETERS, gpu_bytes, predict
+from helpers.phantom_fsdp import BF16, BLOCK, BLOCKS, DIM, F32, PARAMETERS, gpu_bytes, predict
 
 from memfit.fsdp import CPUOffload, MixedPrecision, ShardingStrategy
 from memfit.ledger import Category

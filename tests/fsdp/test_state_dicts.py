@@ -1,16 +1,12 @@
 """State dicts in the phantom world: what they hold, what making and loading them costs, and which phase that is."""
 
 import itertools
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-
-sys.path.insert(0, str(Path(__file__).parent))
-from phantoms import BLOCKS, DIM, F32, PARAMETERS, Model, gpu_bytes, peak_phase, predict
+from helpers.phantom_fsdp import BLOCKS, DIM, F32, PARAMETERS, Model, gpu_bytes, peak_phase, predict
 
 import memfit
 from memfit.errors import ConfigError

@@ -2,18 +2,16 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from training import SAVED, SETTINGS, TRAINED
+from helpers import HELPERS
+from helpers.fsdp_training import SAVED, SETTINGS, TRAINED
 
 from memfit.analysis import find_peak, trace_phases
 from memfit.ledger import Category, Ledger, Phase
 
-SCRIPT = Path(__file__).with_name("training.py")
+SCRIPT = HELPERS / "fsdp_training.py"
 PARAMETERS = 16 * 16 + 16 + 3 * (2 * 16 + 16 * 64 + 64 + 64 * 16 + 16) + 2 * 16 + 16 * 4 + 4
 F32 = 4
 

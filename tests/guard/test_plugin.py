@@ -7,10 +7,10 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import torch
+from helpers import ROOT
 
 import memfit.guard.plugin
 
@@ -38,7 +38,6 @@ TESTS = """
         memfit.assert_no_regression(build, golden="golden/run.memfit", gpu="A100-40GB")
 """
 
-ROOT = Path(__file__).parents[2]
 INSTALLED = any(entry.value == "memfit.guard.plugin" for entry in importlib.metadata.entry_points(group="pytest11"))
 PLUGIN = () if INSTALLED else ("-p", "memfit.guard.plugin")
 """pytest finds the plugin by itself where memfit was installed with it."""

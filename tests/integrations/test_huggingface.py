@@ -12,7 +12,7 @@ from memfit.errors import ConfigError
 from memfit.integrations import steps as steps_module
 from memfit.integrations.huggingface import MemfitCallback
 from memfit.ledger import Category, Ledger
-from memfit.record.torch_private import num_dispatch_modes
+from memfit.torch_compat.dispatch import num_dispatch_modes
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:.*pin_memory.*")
 

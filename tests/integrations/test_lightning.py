@@ -13,7 +13,7 @@ from torch import nn
 from memfit.integrations import steps as steps_module
 from memfit.integrations.lightning import MemfitCallback
 from memfit.ledger import Category, Ledger
-from memfit.record.torch_private import num_dispatch_modes
+from memfit.torch_compat.dispatch import num_dispatch_modes
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers.*",

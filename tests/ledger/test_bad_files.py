@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from arbitrary_ledgers import play, recordings
+from helpers.arbitrary_ledgers import play, recordings
 from hypothesis import given
 from hypothesis import strategies as st
 

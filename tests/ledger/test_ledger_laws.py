@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from arbitrary_ledgers import Action, Player, ledgers, play, recordings
+from helpers.arbitrary_ledgers import Action, Player, ledgers, play, recordings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

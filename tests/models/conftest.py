@@ -1,7 +1,7 @@
 """Tiny models, known by name like the large ones."""
 
 import pytest
-from tiny_models import TINY, TINY_GPT2, TINY_MOE
+from helpers.tiny_models import TINY, TINY_GPT2, TINY_MOE
 
 from memfit.models import MODELS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from tiny_models import TINY, TINY_GPT2, TINY_MOE
+from helpers.tiny_models import TINY, TINY_GPT2, TINY_MOE
 
 from memfit.models.transformer import Transformer
 

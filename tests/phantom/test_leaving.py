@@ -14,8 +14,8 @@ import torch
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.utils.cpp_extension
+from helpers.phantom_worlds import phantom
 from torch import nn
-from worlds import phantom
 
 HARMLESS = ("_memfit", "__warningregistry__", "__abstractmethods__", "_abc_impl")
 
@@ -84,7 +84,7 @@ def test_torch_is_as_it_was(error: type[BaseException] | None):
 
 
 def test_entering_that_fails_half_way_restores_torch(monkeypatch):
-    from memfit.phantom import kernels
+    from memfit.phantom.kernels import composites as kernels
 
     before = everything()
     with monkeypatch.context() as patched:
@@ -149,7 +149,7 @@ def test_importing_memfit_changes_nothing_in_torch():
         "import torch, torch.cuda, torch.distributed\n"
         "owners = (torch, torch.Tensor, torch.cuda, torch.distributed, torch.nn.Module, torch._C)\n"
         "before = [dict(vars(owner)) for owner in owners]\n"
-        "import memfit, memfit.prediction, memfit.phantom\n"
+        "import memfit, memfit.predict, memfit.phantom\n"
         "changed = {key for owner, was in zip(owners, before) for key, value in was.items()\n"
         "           if callable(value) and vars(owner).get(key) is not value}\n"
         "assert not changed, changed\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.phantom_worlds import phantom
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from worlds import phantom
 
 OWNERS = (
     torch,

@@ -3,15 +3,15 @@
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
+from helpers import HELPERS
 
 from memfit.analysis import current_breakdown, find_peak
 from memfit.ledger import Category, Ledger, Phase
 
-SCRIPT = Path(__file__).with_name("two_ranks.py")
+SCRIPT = HELPERS / "two_ranks.py"
 KINDS = ["fsdp2", "fsdp2_mixed", "fsdp2_keep", "fsdp2_offload", "ddp", "ddp_view", "tp"]
 PARAMETERS = 2 * (2 * 16 + 16 * 64 + 64 + 64 * 16 + 16) + 2 * 16 + 16 * 4 + 4
 F32 = 4

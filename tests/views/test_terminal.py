@@ -6,7 +6,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from arbitrary_ledgers import ledgers
+from helpers.arbitrary_ledgers import ledgers
 from hypothesis import given
 from rich.console import Console
 

@@ -27,6 +27,7 @@ from memfit.analysis.diff import Diff, diff_ledgers
 from memfit.analysis.families import Family, family_of
 from memfit.analysis.groups import ModuleGroup
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at, trace_lifetimes
+from memfit.analysis.module_snapshots import ScopeSnapshots, Snapshot, take_snapshots
 from memfit.analysis.module_tree import ModuleNode, grow_tree
 from memfit.analysis.modules import ModuleStats, bytes_by_module, gather_module_stats
 from memfit.analysis.moments import Moments, choose_moments, largest_live
@@ -44,7 +45,6 @@ from memfit.analysis.peaks import (
 )
 from memfit.analysis.phases import PhaseSpan, trace_phases
 from memfit.analysis.report import DeviceReport, Report, build_report
-from memfit.analysis.snapshots import ScopeSnapshots, Snapshot, take_snapshots
 from memfit.analysis.timeline import Breakdown, Timeline, trace_categories, trace_total
 
 __all__ = [

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from memfit.cli.fit import PIPE_WIDTH
 from memfit.cli.recipe_flags import add_recipe, add_subject, given, read_values
-from memfit.comparison import Cell, compare
+from memfit.compare import Cell, compare
 from memfit.errors import ConfigError
 from memfit.hardware import GPUS
 

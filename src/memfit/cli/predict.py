@@ -15,14 +15,14 @@ from rich.text import Text
 
 from memfit.cli.fit import PIPE_WIDTH, verdict_sections
 from memfit.cli.recipe_flags import add_recipe, add_subject, given
-from memfit.comparison.functions import build_of, check_arguments, locate
-from memfit.comparison.grid import Subject, read_axes
+from memfit.compare.grid import Subject, read_axes
+from memfit.compare.user_functions import build_of, check_arguments, locate
 from memfit.errors import ConfigError, StepFailedError
 from memfit.hardware import GPUS
 from memfit.views.escaping import printable
 
 if TYPE_CHECKING:
-    from memfit.prediction import Prediction
+    from memfit.predict import Prediction
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,9 +57,9 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from memfit.phantom.expected import Expected
     from memfit.phantom.target import DEFAULT_TORCH
-    from memfit.prediction import predict
+    from memfit.phantom.values.expected import Expected
+    from memfit.predict import predict
 
     with _mistakes_in_a_line():
         prediction = predict(

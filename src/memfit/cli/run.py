@@ -22,9 +22,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from memfit.phantom.expected import Expected
     from memfit.phantom.target import DEFAULT_TORCH
-    from memfit.prediction.scripts import predict_script
+    from memfit.phantom.values.expected import Expected
+    from memfit.predict.scripts import predict_script
 
     if not args.script.is_file():
         raise ConfigError(f"there is no script {args.script}")

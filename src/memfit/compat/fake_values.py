@@ -7,15 +7,16 @@ empty. Real tensors are never touched.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
 
-from memfit.record.torch_private import fake_implementations
+from memfit.torch_compat.fake_tensors import DataDependentOutputException, fake_implementations
+from memfit.torch_compat.patches import Patches
 
 _READINGS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
-_originals: dict[Any, Any] = {}
+_patches = Patches("MemTracker")
 _num_active = 0
 
 
@@ -24,23 +25,26 @@ def assume_values() -> None:
     global _num_active
     _num_active += 1
     if _num_active == 1:
+        _patches.because("a value that is read off a fake tensor is assumed")
         for op in _READINGS:
             if op in fake_implementations:
-                _originals[op] = fake_implementations[op]
-                fake_implementations[op] = _read_or_assume
+                _patches.replace_item(fake_implementations, op, _reading_or_assuming(fake_implementations[op]))
 
 
 def stop_assuming_values() -> None:
     global _num_active
     _num_active -= 1
     if _num_active == 0:
-        fake_implementations.update(_originals)
+        _patches.undo()
 
 
-def _read_or_assume(fake_mode: Any, op: Any, tensor: torch.Tensor) -> Any:
-    try:
-        return _originals[op](fake_mode, op, tensor)
-    except DataDependentOutputException:
-        if tensor.dtype is torch.bool:
-            return False
-        return 0.0 if tensor.is_floating_point() else 0j if tensor.is_complex() else 1
+def _reading_or_assuming(read: Callable[..., Any]) -> Callable[..., Any]:
+    def read_or_assume(fake_mode: Any, op: Any, tensor: torch.Tensor) -> Any:
+        try:
+            return read(fake_mode, op, tensor)
+        except DataDependentOutputException:
+            if tensor.dtype is torch.bool:
+                return False
+            return 0.0 if tensor.is_floating_point() else 0j if tensor.is_complex() else 1
+
+    return read_or_assume

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from memfit.analysis import Snapshot, trace_total
 from memfit.analysis.timeline import breakdowns_at
 from memfit.compat.mem_tracker import MemTracker
-from memfit.compat.snapshots import ModuleMemStats, Moment, Translation
-from memfit.compat.words import FSDP_REF_TYPES, FSDPModState
+from memfit.compat.torch_categories import FSDP_REF_TYPES, FSDPModState
+from memfit.compat.tracker_snapshots import ModuleMemStats, Moment, Translation
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger, Phase
-from memfit.record.fsdp_private import is_fsdp_root, parameter_groups
+from memfit.torch_compat.dispatch import tree_leaves
+from memfit.torch_compat.fsdp import is_fsdp_root, parameter_groups
 
 
 class FSDPMemTracker(MemTracker):

@@ -9,17 +9,17 @@ from typing import Self
 import numpy as np
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from memfit.analysis import take_snapshots
+from memfit.compat.display import natural_order, print_snapshot, print_states
 from memfit.compat.fake_values import assume_values, stop_assuming_values
-from memfit.compat.snapshots import ModuleMemStats, Moment, Snapshot, Translation, event_at, stats_over_devices
-from memfit.compat.tables import natural_order, print_snapshot, print_states
-from memfit.compat.words import MEM_REF_TYPES, ModState, State
+from memfit.compat.torch_categories import MEM_REF_TYPES, ModState, State
+from memfit.compat.tracker_snapshots import ModuleMemStats, Moment, Snapshot, Translation, event_at, stats_over_devices
 from memfit.ledger import Ledger, Phase
 from memfit.ledger.schema import Array
 from memfit.record import Tracker
+from memfit.torch_compat.dispatch import tree_leaves
 
 
 class MemTracker:

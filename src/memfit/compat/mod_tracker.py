@@ -12,12 +12,12 @@ from torch import nn
 from torch.autograd.graph import register_multi_grad_hook
 
 from memfit.ledger import LedgerBuilder
-from memfit.record import patches
-from memfit.record.calls import Chain, ModuleCalls
+from memfit.record import run_hooks
 from memfit.record.listener import Listener
-from memfit.record.naming import ModuleNames
+from memfit.record.module_calls import Chain, ModuleCalls
+from memfit.record.module_names import ModuleNames
 from memfit.record.roles import tensors_in
-from memfit.record.torch_private import LEAF_SEQUENCE_NR, current_node, graph_task_id
+from memfit.torch_compat.autograd import LEAF_SEQUENCE_NR, current_node, graph_task_id, queue_callback
 
 GLOBAL = "Global"
 
@@ -150,7 +150,7 @@ class ModTracker(Listener):
                     self._pass, self._backward_chain = graph_task_id(), chain
                     hook()
 
-            torch.autograd.Variable._execution_engine.queue_callback(run)
+            queue_callback(run)
 
     def _chain_in_backward(self) -> Chain:
         if graph_task_id() != self._pass:
@@ -165,12 +165,12 @@ class ModTracker(Listener):
 
     def __enter__(self) -> Self:
         if self._depth == 0:
-            patches.attach(self)
+            run_hooks.attach(self)
         self._depth += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._depth -= 1
         if self._depth == 0:
-            patches.detach(self)
+            run_hooks.detach(self)
             self._calls.clear()

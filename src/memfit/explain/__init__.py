@@ -15,8 +15,8 @@ Nothing in here is a rule of thumb: a remedy is a changed list of requests, or c
 in the memory that there was. Nothing in here imports torch.
 """
 
-from memfit.explain.explaining import Explanation, explain
-from memfit.explain.holdings import HeldBlock, Holding
+from memfit.explain.explanation import Explanation, explain
+from memfit.explain.live_blocks import HeldBlock, Holding
 from memfit.explain.remedies import Remedy
 from memfit.explain.unusable import Unusable
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memfit.allocator import AllocatorSettings, Replay, Requests, SegmentState
 from memfit.allocator import replay as replay_requests
-from memfit.explain.holdings import Holdings
+from memfit.explain.live_blocks import Holdings
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from memfit.errors import ConfigError
-from memfit.fsdp.torch_private import checkpoint_wrapper
 from memfit.fsdp.units import replace_modules
+from memfit.torch_compat.fsdp import checkpoint_wrapper
 
 Checkpointing = str | Callable[..., CheckpointPolicy | bool] | None
 """``"full"``, ``"selective"``, one of torch's selective checkpoint policies, or ``None`` for none."""

@@ -14,8 +14,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from memfit.errors import ConfigError
 from memfit.fsdp.config import ShardConfig
-from memfit.fsdp.torch_private import prefetch_after_backward
 from memfit.fsdp.words import BackwardPrefetch, MixedPrecision, ShardingStrategy
+from memfit.torch_compat.fsdp import prefetch_after_backward
 
 
 def apply(config: ShardConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:

@@ -83,14 +83,14 @@ def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def replace_modules(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> None:
+def replace_modules(model: nn.Module, patches: dict[nn.Module, nn.Module]) -> None:
     """Puts each replacement where its module was, in every place."""
     for parent in _distinct(model.modules()):
-        if parent in replacements.values():
+        if parent in patches.values():
             continue
         for name, child in list(parent._modules.items()):
-            if child in replacements:
-                setattr(parent, name, replacements[child])
+            if child in patches:
+                setattr(parent, name, patches[child])
 
 
 def _distinct(modules: Iterable[nn.Module]) -> list[nn.Module]:

@@ -11,20 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from memfit.ledger.ledger import Ledger
-from memfit.ledger.schema import (
-    TABLES,
-    Blocks,
-    Category,
-    Device,
-    EventKind,
-    Events,
-    Modules,
-    Phase,
-    Roles,
-    RunInfo,
-    Scopes,
-    Table,
-)
+from memfit.ledger.schema import TABLES, Blocks, Category, Device, EventKind, Events, Modules, Phase, Roles, RunInfo, Scopes, Table
 from memfit.ledger.storage import Journal
 
 _ALLOC, _FREE, _RESIZE = int(EventKind.ALLOC), int(EventKind.FREE), int(EventKind.RESIZE)

@@ -12,19 +12,7 @@ import numpy as np
 from memfit.errors import LedgerLawError
 from memfit.ledger import storage
 from memfit.ledger.categories import decide_categories
-from memfit.ledger.schema import (
-    TABLES,
-    Array,
-    Blocks,
-    Device,
-    EventKind,
-    Events,
-    Modules,
-    Roles,
-    RunInfo,
-    Scopes,
-    Table,
-)
+from memfit.ledger.schema import TABLES, Array, Blocks, Device, EventKind, Events, Modules, Roles, RunInfo, Scopes, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +134,7 @@ class Ledger:
 
     def _repr_html_(self) -> str:
         """The ledger in a notebook."""
-        from memfit.views.notebook import notebook_html  # drawing is known here only when it is asked for
+        from memfit.views.notebook import notebook_html
 
         return notebook_html(self)
 

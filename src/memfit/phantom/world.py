@@ -8,36 +8,20 @@ from typing import Self
 
 import torch
 
-from memfit.phantom import (
-    adopting,
-    autocast,
-    caches,
-    checkpoints,
-    compiling,
-    cuda,
-    ddp,
-    device,
-    distributed,
-    fsdp1,
-    host,
-    kernels,
-    legacy,
-    parameters,
-    pinning,
-    pointers,
-    refusals,
-    shortcuts,
-    streams,
-    tools,
-    tracing,
-    values,
-)
-from memfit.phantom.assumptions import Assumptions
-from memfit.phantom.cuda import CudaModule, Meter
-from memfit.phantom.expected import Expected
-from memfit.phantom.fake import PhantomMode
-from memfit.phantom.replacing import Replacements
+from memfit.phantom.compile import passed_over
+from memfit.phantom.device import host, pinned_memory, pointers, streams, two_names
+from memfit.phantom.distributed import ddp, fsdp1_state_dicts, process_groups, rank_shortcuts
+from memfit.phantom.kernels import composites
+from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
+from memfit.phantom.tensors import existing_models, parameters
+from memfit.phantom.tensors.mode import PhantomMode
+from memfit.phantom.torch_cuda import autocast, cached_answers, module, tensor_types, tools
+from memfit.phantom.torch_cuda.module import CudaModule, Meter
+from memfit.phantom.values import answers
+from memfit.phantom.values.assumptions import Assumptions
+from memfit.phantom.values.expected import Expected
+from memfit.torch_compat.patches import Patches
 
 
 class PhantomWorld:
@@ -52,15 +36,15 @@ class PhantomWorld:
         self.target = target
         self.assumptions = Assumptions()
         self.expected = expected or Expected()
-        self.values = values.Values(self.assumptions, self.expected)
+        self.values = answers.Values(self.assumptions, self.expected)
         self.mode = PhantomMode(self.values)
         self._meter = meter
         self._world_size, self._rank = world_size, rank
-        self._replacements = Replacements()
+        self._patches = Patches("the phantom GPU")
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        device.register()
+        two_names.register()
         try:
             self._install()
             # Autograd has a thread for every device that existed when it first ran: perhaps before ours did.
@@ -75,36 +59,39 @@ class PhantomWorld:
         self._leave()
 
     def _install(self) -> None:
-        undo = self._replacements
-        streams.restart()
-        caches.install(undo)
-        module = CudaModule(
-            self.target, self._meter, min(self._world_size, distributed.GPUS_A_NODE), distributed.local_rank(self._rank)
+        """Everything that is replaced while the world lasts, and why. Later rooms find what earlier ones have put in place."""
+        because, assumptions = self._patches.because, self.assumptions
+        cuda = CudaModule(
+            self.target, self._meter, min(self._world_size, process_groups.GPUS_A_NODE), process_groups.local_rank(self._rank)
         )
-        cuda.install(undo, module, self.target)
-        tools.install(undo, self.assumptions)
-        device.install(undo)
-        host.install(undo)
-        pinning.install(undo)
-        pointers.install(undo)
-        compiling.install(undo, self.assumptions)
-        checkpoints.install(undo, self.assumptions)
-        refusals.install(undo)
-        tracing.install(undo)
-        legacy.install(undo)
-        autocast.install(undo, self.target)
-        kernels.install(undo, self.target)
-        parameters.install(undo, self.mode)
-        adopting.install(undo)
-        values.install(undo, self.values)
-        distributed.install(undo, self.assumptions, self._world_size, self._rank)
-        ddp.install(undo)
-        fsdp1.install(undo)
-        shortcuts.install(undo, self.mode)
+        streams.restart()
+        cached_answers.install(because("what was remembered of the machine holds inside the world or outside it, not both"))
+        module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
+        tools.install(because("markers, profilers, sensors and pools have nothing to do"), assumptions)
+        two_names.install(because("tensors are cuda to Python and a device kind of our own to C++"))
+        host.install(because("generators and torch's defaults, on the host's side"))
+        pinned_memory.install(because("pinned memory is host memory that says it is pinned"))
+        pointers.install(because("addresses of memory that is not there"))
+        passed_over.install(because("torch.compile and CUDA graphs are passed over"), assumptions)
+        checkpoints.install(because("saving and loading without data"), assumptions)
+        refusals.install(because("what needs a real GPU is refused by name"))
+        transformers.install(because("no library takes the prediction for a compiler at work"))
+        tensor_types.install(because("torch.cuda.FloatTensor and its kin"))
+        autocast.install(because("CUDA's autocast lists"), self.target)
+        composites.install(because("operators that CUDA runs differently"), self.target)
+        parameters.install(because("modules without data can be moved and cast"), self.mode)
+        existing_models.install(because("models that were built before, with data"))
+        answers.install(because("values that only data can tell"), self.values)
+        process_groups.install(
+            because("one rank of a world of processes that are not there"), assumptions, self._world_size, self._rank
+        )
+        ddp.install(because("DistributedDataParallel without its C++"))
+        fsdp1_state_dicts.install(because("what FSDP1 asks the other ranks"))
+        rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)
 
     def _leave(self) -> None:
         # The mode first: what is put back must not be looked at by it.
         try:
             self._stack.close()
         finally:
-            self._replacements.undo()
+            self._patches.undo()

@@ -17,7 +17,7 @@ Recording is small and thinking is later: an operator costs one lookup per outpu
 a sum. What torch does not promise is reached through ``torch_private.py`` and ``fsdp_private.py`` alone.
 """
 
-from memfit.record.patches import in_checkpoint
+from memfit.record.run_hooks import in_checkpoint
 from memfit.record.tracker import Tracker, track
 
 __all__ = ["Tracker", "in_checkpoint", "track"]

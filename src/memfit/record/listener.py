@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from memfit.ledger import Phase
-from memfit.record.torch_private import num_dispatch_modes
+from memfit.torch_compat.dispatch import num_dispatch_modes
 
 
 class Listener:

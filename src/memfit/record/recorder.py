@@ -12,26 +12,26 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.ledger import Category, LedgerBuilder, Phase
-from memfit.record.calls import ModuleCalls
 from memfit.record.listener import Listener, modes_reach_this_thread
-from memfit.record.naming import ModuleNames
-from memfit.record.patches import patch_loaded
+from memfit.record.module_calls import ModuleCalls
+from memfit.record.module_names import ModuleNames
 from memfit.record.roles import Roles, tensors_in
+from memfit.record.run_hooks import patch_loaded
 from memfit.record.scopes import BackwardPass, ScopeStack
 from memfit.record.storages import PLAIN_TYPES, StorageRef, StorageTable, plain_tensors
-from memfit.record.torch_private import (
+from memfit.torch_compat.autograd import (
     LEAF_SEQUENCE_NR,
-    FakeTensor,
     call_after_backward,
     called_by_the_engine,
     current_node,
     graph_task_id,
     held_by_the_engine_alone,
-    raw_stream_getter,
 )
+from memfit.torch_compat.cuda import raw_stream_getter
+from memfit.torch_compat.dispatch import TorchDispatchMode
+from memfit.torch_compat.fake_tensors import FakeTensor
 
 Plan = Callable[[Any, Any, Any], None]
 """What to do with an operator's outputs: takes the operator, its arguments and its result."""

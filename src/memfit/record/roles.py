@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from memfit.ledger import Category, LedgerBuilder
-from memfit.record.fsdp_private import flat_handles, sharded_parameters
-from memfit.record.naming import ModuleNames
+from memfit.record.module_names import ModuleNames
 from memfit.record.storages import PLAIN_TYPES, StorageRef, StorageTable, plain_tensors
+from memfit.torch_compat.fsdp import flat_handles, sharded_parameters
 
 GRADIENT_OF = {
     Category.PARAMETER: Category.GRADIENT,

@@ -7,7 +7,7 @@ whose forward it was made. Scopes open and close as the engine moves from one mo
 from __future__ import annotations
 
 from memfit.ledger import LedgerBuilder, Phase
-from memfit.record.calls import Chain, SequenceTable
+from memfit.record.module_calls import Chain, SequenceTable
 
 
 class ScopeStack:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from memfit.ledger import LedgerBuilder
-from memfit.record.torch_private import FakeTensor, is_traceable_wrapper_subclass
+from memfit.torch_compat.fake_tensors import FakeTensor
+from memfit.torch_compat.tensors import is_traceable_wrapper_subclass
 
 StreamGetter = Callable[[], int]
 """Reads the number of the current stream."""

@@ -20,11 +20,11 @@ from memfit.hardware import find_gpu
 from memfit.ledger import Category, Failure, Ledger, LedgerBuilder, RunInfo
 from memfit.ledger.cutting import cut_at_failure
 from memfit.ledger.storage import Journal
-from memfit.record import patches
+from memfit.record import run_hooks
 from memfit.record.listener import warn
+from memfit.record.out_of_memory import describe_failure
 from memfit.record.recorder import Recorder
-from memfit.record.running_out import describe_failure
-from memfit.record.torch_private import calibrate
+from memfit.torch_compat.autograd import calibrate
 
 
 def track(*subjects: Any, save_to: str | Path | None = None, on_oom: str | Path | None = None) -> Tracker:
@@ -102,7 +102,7 @@ class Tracker:
             self._ledger = None
             if self._builder.info.failure:  # the run goes on after all
                 self._builder.info = replace(self._builder.info, problem="", failure=Failure())
-            patches.attach(self._recorder)
+            run_hooks.attach(self._recorder)
             self._recorder.__enter__()
         self._depth += 1
         return self
@@ -112,7 +112,7 @@ class Tracker:
         if self._depth > 0:
             return
         self._recorder.__exit__(kind, error, trace)
-        patches.detach(self._recorder)
+        run_hooks.detach(self._recorder)
         self._recorder.catch_up()
         self._recorder.close_scopes()
         if isinstance(error, torch.OutOfMemoryError):

@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from memfit.analysis.block_diff import BlockChange, Change
 from memfit.analysis.compared import Compared
 from memfit.analysis.diff import Diff, Figure, Side
-from memfit.analysis.holdings import BlockChange, Change
 from memfit.analysis.levels import Level
 from memfit.units import format_bytes
 from memfit.views.escaping import printable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memfit.allocator.requests import Requests
 from memfit.allocator.sources.ledgers import requests_from_ledger
-from memfit.allocator.sources.snapshots import requests_from_snapshot
+from memfit.allocator.sources.torch_snapshots import requests_from_snapshot
 from memfit.allocator.sources.traces import requests_from_trace
 from memfit.errors import TraceError
 from memfit.ledger import Ledger

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memfit.ledger import Ledger
-from memfit.views.exports.reports import write_report
-from memfit.views.exports.snapshots import write_snapshot
-from memfit.views.exports.stacks import write_stacks
-from memfit.views.exports.tables import write_blocks, write_events
-from memfit.views.exports.traces import write_trace
+from memfit.views.exports.csv_tables import write_blocks, write_events
+from memfit.views.exports.json_report import write_report
+from memfit.views.exports.memory_viz import write_snapshot
+from memfit.views.exports.perfetto import write_trace
+from memfit.views.exports.speedscope import write_stacks
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,97 @@
+"""Cells that were predicted before, on disk.
+
+::
+
+    ~/.cache/memfit/cells/3f/3f9c...json      {"sources": {path: hash, ...}, "figures": {...}}
+
+A cell's name is the hash of all that went into it: its inputs, the versions of memfit (with its sources), torch, transformers and
+Python. The user's own files are not in the name but inside, because which files a function imports is known only afterwards; a
+cell whose files have changed since does not count. Failures are not kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import memfit
+from memfit.compare.cell import Figures
+
+
+def default_folder() -> Path:
+    """As the platform wants it: ``$XDG_CACHE_HOME/memfit``, or ``~/.cache/memfit``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memfit"
+
+
+class CellCache:
+    """Figures by what went in."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "cells"
+
+    def find(self, job: dict[str, Any]) -> Figures | None:
+        """``None`` where nothing is known, or what is known is torn or out of date."""
+        try:
+            entry = json.loads(self._path(job).read_text(encoding="utf-8"))
+            if any(_hash(Path(path)) != known for path, known in entry["sources"].items()):
+                return None
+            return Figures.from_json(entry["figures"])
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def keep(self, job: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Whole or not at all. A disk that takes no more costs the next comparison time, and this one nothing."""
+        path = self._path(job)
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    json.dump({"sources": answer["sources"], "figures": answer["figures"]}, file)
+                os.replace(name, path)
+            finally:
+                Path(name).unlink(missing_ok=True)
+
+    def _path(self, job: dict[str, Any]) -> Path:
+        text = json.dumps([job, versions()], sort_keys=True)
+        name = hashlib.sha256(text.encode()).hexdigest()
+        return self._folder / name[:2] / f"{name}.json"
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Of all that takes part, torch unimported."""
+    return {
+        "memfit": memfit.__version__,
+        "sources": _fingerprint(Path(memfit.__file__).parent),
+        "torch": _version("torch"),
+        "transformers": _version("transformers"),
+        "python": platform.python_version(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _fingerprint(folder: Path) -> str:
+    """Of a package's sources: whoever changes memfit gets new figures."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        found.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

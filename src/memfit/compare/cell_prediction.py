@@ -1,0 +1,78 @@
+"""What the process of one cell does: predict it, and say what came out in plain values."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import sysconfig
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from memfit.compare.cell import Figures, Inputs
+from memfit.compare.user_functions import build_of
+from memfit.errors import MemfitError, StepFailedError
+from memfit.phantom.target import DEFAULT_TORCH
+from memfit.predict import Prediction, predict
+
+
+def work(job: dict[str, Any]) -> dict[str, Any]:
+    """Never raises: ``{"figures": ..., "sources": ...}``, or ``{"error": ..., "details": ...}``."""
+    warnings.filterwarnings("ignore")
+    known = set(sys.modules)
+    try:
+        figures = _predict(job)
+    except StepFailedError as failed:
+        return {"error": _one_line(failed.error), "details": failed.users_traceback}
+    except Exception as error:
+        return {"error": _one_line(error), "details": ""}
+    return {"figures": figures, "sources": sources_of(job["inputs"], set(sys.modules) - known)}
+
+
+def _predict(job: dict[str, Any]) -> dict[str, Any]:
+    started = time.perf_counter()
+    inputs = job["inputs"]
+    prediction = predict(
+        build_of(inputs),
+        gpu=inputs["gpu"],
+        world_size=inputs["world_size"],
+        steps=job["steps"],
+        torch_version=job["torch_version"] or DEFAULT_TORCH,
+        alloc_conf=job["alloc_conf"],
+    )
+    return figures_of(prediction) | {"seconds": round(time.perf_counter() - started, 2)}
+
+
+def figures_of(prediction: Prediction) -> dict[str, Any]:
+    """``Figures``, in plain values."""
+    verdict = prediction.verdict
+    figures = {name: getattr(verdict, name) for name in Figures.__dataclass_fields__ if hasattr(verdict, name)}
+    return figures | {
+        "least_gpu": verdict.least_gpu.name if verdict.least_gpu is not None else "",
+        "peak_phase": verdict.where.rpartition(", ")[2],
+        "breakdown": dict(verdict.largest),
+        "assumptions": list(prediction.assumptions),
+    }
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    said = text[0] if text else ""
+    return said if isinstance(error, MemfitError) and said else f"{type(error).__name__}: {said}".removesuffix(": ")
+
+
+def sources_of(inputs: Inputs, modules: set[str]) -> dict[str, str]:
+    """The user's own files that had a part in it, and their hashes: if one changes, the cell is predicted anew."""
+    paths = {Path(inputs["hf"])} if "hf" in inputs else set()
+    paths |= {Path(inputs["function"].rpartition(":")[0])} if "function" in inputs else set()
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    for name in modules:
+        path = getattr(sys.modules.get(name), "__file__", None) or ""
+        if path.endswith(".py") and not any(path.startswith(folder) for folder in installed) and not name.startswith("memfit."):
+            paths.add(Path(path))
+    return {str(path.resolve()): hash_file(path) for path in sorted(paths)}
+
+
+def hash_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,112 @@
+"""Jobs go out to workers side by side, one lane a core."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from typing import Any
+
+from memfit.errors import ConfigError
+
+IN_A_WORKER = "MEMFIT_COMPARING"
+"""Set for the processes of cells: a file that compares when it is imported would start processes without end."""
+
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""The lanes share the cores among them, and a process without threads can be forked."""
+
+
+class Lane:
+    """One worker, started when it is needed and again when it has died."""
+
+    def __init__(self) -> None:
+        self._worker: subprocess.Popen[str] | None = None
+
+    def answer(self, job: dict[str, Any]) -> dict[str, Any]:
+        if self._worker is not None and self._worker.poll() is not None:
+            self.stop()
+        worker = self._worker or self._start()
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        with suppress(BrokenPipeError):
+            worker.stdin.write(json.dumps(job) + "\n")
+            worker.stdin.flush()
+        said = worker.stdout.readline()
+        if not said:
+            status = worker.wait()
+            self.stop()
+            return {"error": died(status), "details": ""}
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._worker = subprocess.Popen(
+            [sys.executable, "-m", "memfit.compare.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env=os.environ | _ONE_THREAD | {IN_A_WORKER: "1"},
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+        return self._worker
+
+    def stop(self) -> None:
+        """The worker and the child it may be waiting for."""
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(worker.pid, signal.SIGKILL) if hasattr(os, "killpg") else worker.kill()
+        with suppress(BrokenPipeError), worker:  # closes its pipes and waits
+            pass
+
+
+def run_jobs(jobs: Sequence[dict[str, Any]], num_lanes: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The number of each job and its answer, as they come in. Leaving early stops everything."""
+    if os.environ.get(IN_A_WORKER):
+        raise ConfigError(
+            "memfit.compare() was called while a cell was being predicted: put the call under if __name__ == '__main__':, so that "
+            "importing the file does not compare"
+        )
+    lanes = [Lane() for _ in range(min(num_lanes, len(jobs)))]
+    free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+    for lane in lanes:
+        free.put(lane)
+
+    def answer(job: dict[str, Any]) -> dict[str, Any]:
+        lane = free.get()
+        try:
+            return lane.answer(job)
+        finally:
+            free.put(lane)
+
+    pool = ThreadPoolExecutor(max(len(lanes), 1))
+    try:
+        asked = {pool.submit(answer, job): number for number, job in enumerate(jobs)}
+        for done in as_completed(asked):
+            yield asked[done], done.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for lane in lanes:
+            lane.stop()
+
+
+def died(status: int) -> str:
+    """Why a process gave no answer."""
+    if status == -signal.SIGKILL:
+        return "its process was killed, most likely because the machine ran out of memory: try --jobs 1"
+    if status < 0:
+        return f"its process died of {signal.Signals(-status).name}"
+    return f"its process ended with status {status} and no answer"
+
+
+def num_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,70 @@
+"""What a comparison found."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from memfit.compare.cell import Cell
+from memfit.compare.grid import Subject
+from memfit.compare.recommendation import choose
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Cells side by side, the one that needs least memory first, those that failed last. Printed with rich, it is a table."""
+
+    subject: Subject
+    cells: tuple[Cell, ...]
+    varying: tuple[str, ...]
+    """The axes on which cells differ."""
+    gpus: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """What was not predicted because it could not fit, each with the reason."""
+
+    def __post_init__(self) -> None:
+        ordered = sorted(self.cells, key=lambda cell: (cell.smallest_fit is None, cell.smallest_fit or 0))
+        object.__setattr__(self, "cells", tuple(ordered))
+
+    @property
+    def best(self) -> Cell | None:
+        """The cell that needs least memory, fit or not; ``None`` if all failed."""
+        return next((cell for cell in self.cells if cell.figures is not None), None)
+
+    @cached_property
+    def recommended(self) -> Cell | None:
+        """Of the cells that fit, the one that is cheapest to run; ``None`` if none fits."""
+        return choose(self.cells)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """One flat object a cell: what went in, and figures or an error."""
+        return [cell.to_json() for cell in self.cells]
+
+    def to_csv(self) -> str:
+        """The same, a line a cell."""
+        rows = [_flat(plain) for plain in self.to_json()]
+        names = dict.fromkeys(name for row in rows for name in row)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [*names], restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from memfit.compare.sheet import make_sheet
+        from memfit.views.comparison import draw
+
+        yield from draw(make_sheet(self), console, options)
+
+
+def _flat(plain: dict[str, Any]) -> dict[str, Any]:
+    """Without what has no place in one column."""
+    kept = {name: value for name, value in plain.items() if name not in ("breakdown", "assumptions")}
+    return {name: "x".join(map(str, value)) if name == "mesh" and value else value for name, value in kept.items()}

@@ -1,0 +1,125 @@
+"""All of it together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from memfit.allocator import Replay, SegmentState
+from memfit.allocator.sources.files import is_ledger
+from memfit.errors import TraceError
+from memfit.explain.from_ledger import scene_from_ledger
+from memfit.explain.from_snapshot import scene_from_snapshot
+from memfit.explain.live_blocks import Holdings
+from memfit.explain.remedies import Remedy, find_remedies
+from memfit.explain.scene import Scene
+from memfit.explain.unusable import Unusable, Wanted, find_unusable
+from memfit.ledger import Ledger
+from memfit.units import format_bytes
+
+_PICKLE = b"\x80"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Why memory ran out, and what would have made it fit. All figures are bytes."""
+
+    source: str
+    """``ledger`` or ``snapshot``."""
+    gpu: str
+    """The GPU it was replayed for; empty where it is about the one it ran on."""
+    ran_out: bool
+    """Did it, in this memory? If not, the figures are those of the end, and there is nothing to remedy."""
+    future_known: bool
+    """Whether the run goes on after the failure: of a prediction it does."""
+    asked: int | None
+    """What a new segment for the request would have held."""
+    capacity: int | None
+    """What the allocator could get from the device."""
+    allocated: int
+    reserved: int
+    holdings: Holdings
+    unusable: tuple[Unusable, ...]
+    """Reserved, but of no use to the request, by reason."""
+    remedies: tuple[Remedy, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def left(self) -> int | None:
+        """What the allocator could still get."""
+        return None if self.capacity is None else max(0, self.capacity - self.reserved)
+
+    @property
+    def unusable_bytes(self) -> int:
+        return sum(group.size_bytes for group in self.unusable)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every figure, for programs."""
+        plain = asdict(self) | {"left": self.left, "unusable_bytes": self.unusable_bytes}
+        categories = {category.name.lower(): size for category, size in self.holdings.categories.items()}
+        return plain | {"holdings": plain["holdings"] | {"categories": categories}}
+
+
+def explain(source: Ledger | Path | str, gpu: str | None = None) -> Explanation:
+    """Explains an out-of-memory error from a ledger or a PyTorch snapshot, or where a run would run out on a GPU."""
+    return _explain(_open(source, gpu))
+
+
+def _open(source: Ledger | Path | str, gpu: str | None) -> Scene:
+    if isinstance(source, Ledger):
+        return scene_from_ledger(source.check(), gpu)
+    path = Path(source)
+    try:
+        with path.open("rb") as file:
+            start = file.read(16)
+        if is_ledger(start) or not start.startswith(_PICKLE):
+            return scene_from_ledger(Ledger.load(path).check(), gpu)
+        return scene_from_snapshot(path, path.read_bytes(), gpu)
+    except OSError as error:
+        raise TraceError(path, f"cannot be read ({error.strerror})", "Check the path and its permissions") from error
+
+
+def _explain(scene: Scene) -> Explanation:
+    replayed = scene.replay()
+    segments = scene.segments
+    if segments is None:  # the request that fails makes the allocator give back what it can
+        segments = replayed.segments_at(replayed.num_served if scene.failed is None else scene.failed + 1) if scene.ran_out else []
+    return Explanation(
+        source=scene.requests.source,
+        gpu=scene.gpu,
+        ran_out=scene.ran_out,
+        future_known=scene.future_known,
+        asked=scene.asked,
+        capacity=scene.capacity,
+        allocated=_bytes(segments, "active_allocated") if segments else int(replayed.allocated[-1:].sum()),
+        reserved=sum(segment.size for segment in segments) if segments else int(replayed.reserved[-1:].sum()),
+        holdings=scene.holdings,
+        unusable=find_unusable(segments, _wanted(scene), scene.settings),
+        remedies=find_remedies(scene),
+        notes=(*scene.notes, *_doubts(scene, replayed)),
+    )
+
+
+def _bytes(segments: list[SegmentState], state: str) -> int:
+    return sum(block.size for segment in segments for block in segment.blocks if block.state == state)
+
+
+def _wanted(scene: Scene) -> Wanted | None:
+    if scene.failed is None:
+        return None
+    requests = scene.requests
+    pool = int(requests.pool[scene.failed])
+    return Wanted(size_bytes=int(requests.size[scene.failed]), stream=int(requests.stream[scene.failed]), pool=pool)
+
+
+def _doubts(scene: Scene, replayed: Replay) -> list[str]:
+    """Where the replay and the error disagree."""
+    if scene.failed is None or scene.future_known or replayed.num_served == scene.failed:
+        return []
+    amount = format_bytes(scene.capacity or 0)
+    if replayed.completes:
+        what = "gets what it asked for: something that was not recorded took memory, so what would have been enough cannot be told"
+    else:
+        what = f"runs out {scene.failed - replayed.num_served:,} requests earlier: what it says is a little too strict"
+    return [f"replayed in {amount}, the run {what}"]

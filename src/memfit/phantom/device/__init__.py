@@ -1,0 +1,11 @@
+"""One device with two names: ``cuda`` to Python, a device kind of our own to C++.
+
+::
+
+    two_names.py       the device itself, and who is told which name
+    streams.py         streams and events with identity
+    properties.py      torch.cuda.get_device_properties()
+    pinned_memory.py   host memory that says it is pinned
+    pointers.py        data_ptr() of memory that is not there
+    host.py            generators, and torch's defaults
+"""

@@ -1,0 +1,34 @@
+"""Pinned memory: host memory that says it is, which is all that anybody asks of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from memfit.torch_compat.patches import Patches
+
+_PINNED = "_memfit_is_pinned"
+"""Kept by the storage, so that views of it are pinned too."""
+
+
+def install(patches: Patches) -> None:
+    patches.replace(torch.Tensor, "pin_memory", _pin_memory)
+    patches.replace(torch.Tensor, "is_pinned", _is_pinned)
+    patches.replace(torch.UntypedStorage, "is_pinned", lambda storage, device="cuda": hasattr(storage, _PINNED))
+
+
+def mark_pinned(tensor: torch.Tensor) -> torch.Tensor:
+    setattr(tensor.untyped_storage(), _PINNED, True)
+    return tensor
+
+
+def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    return tensor if _is_pinned(tensor) else mark_pinned(tensor.clone())
+
+
+def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
+    try:
+        return hasattr(tensor.untyped_storage(), _PINNED)
+    except NotImplementedError:  # a tensor made of others has none
+        return False

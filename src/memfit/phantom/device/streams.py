@@ -1,0 +1,163 @@
+"""Streams and events that order nothing, but know who they are: a block belongs to the stream it was allocated on.
+
+Backward runs on the streams of forward: autograd runs each node on the stream that was current when the node was made. Nodes are
+numbered as they are made, so the numbers at which a stream was entered and left tell which nodes are its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from bisect import bisect_right
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from memfit.torch_compat.autograd import current_node, next_sequence_nr
+
+
+class Stream:
+    """A CUDA stream by number. The default stream is 0."""
+
+    _numbers = itertools.count(1)
+    default: Stream
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        self.stream_id = self.cuda_stream = next(Stream._numbers)
+        self.priority = priority
+        self.device = torch.device("cuda", _index_of(device))
+        self._outer: list[Stream] = []
+
+    device_type = 1
+    """CUDA's number among the kinds of devices."""
+
+    @property
+    def device_index(self) -> int:
+        return self.device.index
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def record_event(self, event: Event | None = None) -> Event:
+        return event or Event()
+
+    def __enter__(self) -> Self:
+        self._outer.append(current_stream())
+        set_stream(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        set_stream(self._outer.pop())
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class Event:
+    """A CUDA event: everything before it is always done."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def record(self, stream: Any = None) -> None: ...
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1.0
+
+
+class StreamContext:
+    """``with torch.cuda.stream(stream):``"""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        if self._stream is not None:
+            self._stream.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._stream is not None:
+            self._stream.__exit__(kind, error, trace)
+
+
+class NodeStreams:
+    """For one thread: the nodes that were made on other streams than the default one."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._streams: list[int] = []
+        self._since = 0
+
+    def leave(self, stream: int) -> None:
+        """``stream`` was the current one until now."""
+        now = next_sequence_nr()
+        if stream and now > self._since:
+            self._starts.append(self._since)
+            self._ends.append(now)
+            self._streams.append(stream)
+        self._since = now
+
+    def find(self, sequence_nr: int) -> int:
+        index = bisect_right(self._starts, sequence_nr) - 1
+        return self._streams[index] if index >= 0 and sequence_nr < self._ends[index] else 0
+
+
+_of_thread = threading.local()
+_node_streams: dict[int, NodeStreams] = {}
+
+
+def restart() -> None:
+    """A new world numbers its streams from 1 again, so that two predictions are alike."""
+    Stream._numbers = itertools.count(1)
+    _of_thread.__dict__.clear()
+    _node_streams.clear()
+    Stream.default = Stream()
+    Stream.default.stream_id = Stream.default.cuda_stream = 0
+    Stream._numbers = itertools.count(1)
+
+
+def current_stream(device: Any = None) -> Stream:
+    found: Stream = getattr(_of_thread, "stream", Stream.default)
+    return found
+
+
+def current_stream_number(device: int = 0) -> int:
+    """The stream that memory is taken from: the thread's own, in backward that of the node."""
+    chosen = current_stream().stream_id
+    if chosen or not _node_streams or (node := current_node()) is None:
+        return chosen
+    sequence_nr = node._sequence_nr()
+    return next(filter(None, (made.find(sequence_nr) for made in _node_streams.values())), 0)
+
+
+def default_stream(device: Any = None) -> Stream:
+    return Stream.default
+
+
+def set_stream(stream: Stream | None) -> None:
+    if stream is not None:
+        _node_streams.setdefault(threading.get_ident(), NodeStreams()).leave(current_stream().stream_id)
+        _of_thread.stream = stream
+
+
+def _index_of(device: Any) -> int:
+    if isinstance(device, int):
+        return device
+    return (torch.device(device).index if device is not None else None) or 0

@@ -1,0 +1,10 @@
+"""One rank of a world of processes that are not there.
+
+::
+
+    process_groups.py      process groups, collectives, meshes
+    ddp.py                 DistributedDataParallel without its C++
+    ddp_reducer.py         its reducer: buckets, and when they come and go
+    fsdp1_state_dicts.py   what FSDP1 asks the other ranks, answered without them
+    rank_shortcuts.py      work that torch does once for every rank, done once
+"""

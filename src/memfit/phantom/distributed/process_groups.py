@@ -1,0 +1,233 @@
+"""One rank of a world of processes that are not there.
+
+::
+
+    init_process_group, new_group, ...     torch's fake groups: collectives give back tensors of the right shape at once
+    get_backend, is_nccl_available, ...    what they would be on the named GPU
+    all_gather_object, ...                 every other rank has what this one has
+    torch.multiprocessing.spawn            this rank's function, called here
+
+Everything else (meshes, FSDP, tensor parallelism) is the installed torch's own code, run as this rank would run it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from memfit.phantom.values import host_data
+from memfit.phantom.values.assumptions import Assumptions
+from memfit.torch_compat.distributed import fake_store, modules_that_ask_for_tracing
+from memfit.torch_compat.patches import Patches
+
+GPUS_A_NODE = 8
+
+_REDUCING = ("all_reduce", "reduce")
+_GATHERING = ("all_gather", "all_gather_into_tensor", "all_gather_single")
+_OTHERS = ("broadcast", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single")
+"""The first argument of each receives the result."""
+
+
+def local_rank(rank: int) -> int:
+    return rank % GPUS_A_NODE
+
+
+def install(patches: Patches, assumptions: Assumptions, world_size: int, rank: int) -> None:
+    _set_environment(patches, world_size, rank)
+    patches.finally_call(_leave)
+    for module in modules_that_ask_for_tracing():
+        patches.replace(module, "_are_we_tracing", lambda: False)
+    stand_ins = _groups(assumptions, world_size, rank) | _object_collectives() | _with_futures()
+    for module in (dist, dist.distributed_c10d):
+        for name, stand_in in stand_ins.items():
+            patches.replace(module, name, stand_in)
+    if not hasattr(dist, "ProcessGroupNCCL"):
+        patches.replace(dist, "ProcessGroupNCCL", NoNccl)
+    _install_spawn(patches, rank)
+    patches.when_imported(
+        "torch.distributed.optim.zero_redundancy_optimizer",
+        lambda module: patches.replace(module, "_broadcast_object", lambda obj, *args, **kwargs: obj),
+    )
+
+
+def _set_environment(patches: Patches, world_size: int, rank: int) -> None:
+    settings = {
+        "RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_RANK": local_rank(rank),
+        "LOCAL_WORLD_SIZE": min(world_size, GPUS_A_NODE),
+        "GROUP_RANK": rank // GPUS_A_NODE,
+        "GROUP_WORLD_SIZE": -(-world_size // GPUS_A_NODE),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world_size,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "memfit",
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+    }
+    if world_size > 1:
+        for name, value in settings.items():
+            patches.replace_item(os.environ, name, str(value))
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------------
+
+
+def _groups(assumptions: Assumptions, world_size: int, rank: int) -> dict[str, Callable[..., Any]]:
+    """Functions of ``torch.distributed`` that make and name groups."""
+    init, new_group, get_backend = dist.init_process_group, dist.new_group, dist.get_backend
+    asked_for = {"backend": "nccl"}
+
+    @functools.wraps(init)
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        asked_for["backend"] = str(backend or "nccl")
+        asked = kwargs.get("world_size", -1)
+        if asked not in (-1, world_size):
+            assumptions.add(
+                f"init_process_group was asked for a world of {asked} processes; predicted is one of {world_size}: see world_size "
+                "of memfit.predict, --nproc of memfit run"
+            )
+        init("fake", store=fake_store(), rank=rank, world_size=world_size)
+
+    @functools.wraps(new_group)
+    def new_fake_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kept = {name: value for name, value in kwargs.items() if name in ("group_desc", "use_local_synchronization")}
+        return new_group(ranks, backend="fake", **kept)
+
+    @functools.wraps(get_backend)
+    def get_named_backend(group: Any = None) -> Any:
+        """Scripts are told what they asked for; torch itself must know that its group is fake."""
+        named = get_backend(group)
+        if named != "fake" or sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+            return named
+        return "nccl" if "nccl" in asked_for["backend"] or ":" in asked_for["backend"] else asked_for["backend"]
+
+    def split_group(parent_pg: Any = None, split_ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        mine = next((ranks for ranks in split_ranks if dist.get_rank(parent_pg) in ranks), None)
+        return None if mine is None else new_group(mine, backend="fake")
+
+    return {
+        "init_process_group": init_process_group,
+        "new_group": new_fake_group,
+        "split_group": split_group,
+        "get_backend": get_named_backend,
+        "is_nccl_available": lambda: True,
+        "is_torchelastic_launched": lambda: world_size > 1,
+    }
+
+
+class NoNccl:
+    """``ProcessGroupNCCL`` of a torch without it: no group is one, and its options have no effect."""
+
+    class Options(SimpleNamespace):
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            super().__init__(is_high_priority_stream=is_high_priority_stream, config=SimpleNamespace())
+
+
+# -- collectives -------------------------------------------------------------------------------------------------------------
+
+
+class DoneWork(dist.Work):
+    """A collective that is over, with its result in its future, as NCCL's have it."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._result = result if isinstance(result, list) else [result]
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(self._result)
+        return future
+
+
+def _with_futures() -> dict[str, Callable[..., Any]]:
+    """Torch's fake collectives have nothing in their futures, where communication hooks look for the result."""
+
+    def with_future(collective: Callable[..., Any], tell: Callable[..., None] | None) -> Callable[..., Any]:
+        @functools.wraps(collective)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            work = collective(*args, **kwargs)
+            if tell is not None and args:
+                tell(*args, **kwargs)
+            return work if work is None or not args else DoneWork(args[0])
+
+        return call
+
+    told = dict.fromkeys(_REDUCING, _tell_reduced) | dict.fromkeys(_GATHERING, _tell_gathered) | dict.fromkeys(_OTHERS)
+    return {name: with_future(getattr(dist, name), tell) for name, tell in told.items() if hasattr(dist, name)}
+
+
+def _tell_reduced(tensor: Any, *args: Any, group: Any = None, op: Any = None, **kwargs: Any) -> None:
+    operation = next((arg for arg in args if isinstance(arg, (dist.ReduceOp, dist.ReduceOp.RedOpType))), op)
+    host_data.reduce(tensor, dist.ReduceOp.SUM if operation is None else operation, dist.get_world_size(group))
+
+
+def _tell_gathered(gathered: Any, tensor: Any = None, *args: Any, group: Any = None, **kwargs: Any) -> None:
+    host_data.gather(gathered, tensor, dist.get_world_size(group))
+
+
+def _object_collectives() -> dict[str, Callable[..., Any]]:
+    """Collectives of Python objects: every other rank has what this one has."""
+
+    def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+        object_list[:] = [obj] * len(object_list)
+
+    def gather_object(obj: Any, object_gather_list: list[Any] | None = None, *args: Any, **kwargs: Any) -> None:
+        if object_gather_list is not None:
+            object_gather_list[:] = [obj] * len(object_gather_list)
+
+    def scatter_object_list(output: list[Any], given: list[Any] | None = None, *args: Any, **kwargs: Any) -> None:
+        if given:
+            output[0] = given[0]
+
+    return {
+        "all_gather_object": all_gather_object,
+        "gather_object": gather_object,
+        "broadcast_object_list": _nothing,
+        "scatter_object_list": scatter_object_list,
+        "send_object_list": _nothing,
+        "recv_object_list": _nothing,
+        "barrier": _done,
+        "monitored_barrier": _done,
+        "all_reduce_coalesced": _done,
+    }
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None: ...
+
+
+def _done(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+    return DoneWork([]) if async_op else None
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------------
+
+
+def _install_spawn(patches: Patches, rank: int) -> None:
+    """Processes that a script starts for its ranks: one of them is this one, the others are not there."""
+
+    def spawn(fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, *others: Any, **kwargs: Any) -> Any:
+        fn(local_rank(rank) if nprocs > 1 else 0, *args)
+        return None if join else SimpleNamespace(join=lambda *args, **kwargs: True, processes=[], pids=list)
+
+    for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        patches.replace(module, "spawn", spawn)

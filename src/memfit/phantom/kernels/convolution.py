@@ -1,0 +1,194 @@
+"""What cuDNN takes to convolve.
+
+Its kernels want channels last, in float16 and bfloat16 a multiple of eight of them, and copy everything where they are not; the
+gradient of a weight is summed in parts. Measured on an H200 with cuDNN 9.19 (truth/kernel_memory.json and the traces in
+benchmarks); which kernel cuDNN chooses is its own secret, so single workspaces can be off by some MiB.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from memfit.phantom.kernels.reduction import staging_blocks
+from memfit.phantom.target import Target
+from memfit.units import MIB
+
+aten = torch.ops.aten
+
+OPERATORS = (aten.convolution.default, aten.convolution_backward.default)
+
+CHANNELS_OF_HALVES = 8
+ALIGNMENT, TILE = 16, 128
+FEW_CHANNELS, LARGE_KERNEL = 3, 49
+"""float32 images of so few channels are convolved as they lie, unless kernels are large and overlap."""
+
+LARGE_PRODUCT = 2 * MIB
+"""A weight of one by one that is so large, in float32, is convolved like any other."""
+
+PRODUCT_PARTS, MOST_PRODUCT_PARTS, MOST_IN_CHANNELS_LAST = 32, 64 * MIB, 8 * MIB
+KERNEL_PARTS, MOST_KERNEL_PARTS = 14, 8 * MIB
+HALF_KERNEL_PARTS, MOST_HALF_KERNEL_PARTS = 13, 5 * MIB // 2
+"""The gradient of a weight is summed in so many parts, as long as they are small."""
+
+
+def forward(target: Target, args: Any, result: Any) -> Sequence[int]:
+    x, weight, stride, groups = args[0], args[1], args[3], args[8]
+    if _is_depthwise(weight, groups) or _lies_well(x, weight) or _is_patches(x, weight, stride):
+        return ()
+    return (*_turned(x, weight, x, weight), _relaid(x, weight, result, stride))
+
+
+def backward(target: Target, args: Any, result: Any) -> Sequence[Sequence[int]]:
+    """For each output: the gradients of input, weight and bias."""
+    grad, x, weight, stride, groups = args[0], args[1], args[2], args[4], args[9]
+    bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
+    if _is_depthwise(weight, groups) or _lies_well(x, weight):
+        return (), (), bias
+    relaid = _relaid(x, weight, grad, stride)
+    if not _is_matrix_product(weight, stride) or (relaid and _is_aligned(x)):
+        for_weight = relaid + _kernel_parts(weight)
+    else:
+        for_weight = relaid if relaid and _fits_tiles(weight) else _product_parts(x, weight)
+    return (*_turned(x, weight, grad, weight), relaid), (*_turned(x, weight, grad, x), for_weight), bias
+
+
+def _turned(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Tensor) -> tuple[int, ...]:
+    """Copies that torch makes of what a kernel reads, so that all has channels last where input or weight have."""
+    if _layout(x, weight) is None:
+        return ()
+    return tuple(_bytes(of) for of in operands if of.shape[1] > 1 and not _is_channels_last(of))
+
+
+def _product_parts(x: torch.Tensor, weight: torch.Tensor) -> int:
+    return min(PRODUCT_PARTS * 4 * weight.numel(), MOST_PRODUCT_PARTS if _layout(x, weight) is None else MOST_IN_CHANNELS_LAST)
+
+
+def _fits_tiles(weight: torch.Tensor) -> bool:
+    """Whether the kernels that want everything laid out anew have tiles for these channels, in float32 all of them."""
+    return weight.element_size() >= 4 or all(channels % TILE == 0 for channels in weight.shape[:2])
+
+
+# -- layouts -------------------------------------------------------------------------------------------------------------------
+
+
+def answers() -> dict[Any, Callable[..., Any]]:
+    """Results with channels last where input or weight have them so: ATen/native/ConvUtils.h."""
+    return {aten.convolution.default: _convolve, aten.convolution_backward.default: _convolve_backward}
+
+
+def _convolve(x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> Any:
+    transposed, output_padding, groups = rest
+    layout = _layout(x, weight)
+    if layout is None:
+        return NotImplemented
+    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding, strict=True)
+    extent = _spread if transposed else _shrink
+    spatial = [extent(*each) for each in sizes]
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    return torch.empty((x.shape[0], channels, *spatial), dtype=x.dtype, device=x.device, memory_format=layout)
+
+
+def _shrink(size: int, kernel: int, stride: int, padding: int, dilation: int, _: int) -> int:
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _spread(size: int, kernel: int, stride: int, padding: int, dilation: int, output_padding: int) -> int:
+    return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1
+
+
+def _convolve_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, *rest: Any) -> Any:
+    layout, mask = _layout(x, weight), rest[-1]
+    if layout is None:
+        return NotImplemented
+    grads = [
+        torch.empty(of.shape, dtype=of.dtype, device=of.device, memory_format=layout) if wanted else None
+        for of, wanted in zip((x, weight), mask[:2], strict=True)
+    ]
+    return (*grads, grad.new_empty((grad.shape[1],)) if mask[2] else None)
+
+
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _layout(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None:
+    layout = _LAYOUTS.get(x.dim())
+    return layout if layout is not None and (_asks_for_channels_last(x) or _asks_for_channels_last(weight)) else None
+
+
+def _asks_for_channels_last(x: torch.Tensor) -> bool:
+    """c10/core/MemoryFormat.h: strides tell also of a kernel of one by one whether somebody meant it so."""
+    least = 0
+    for dim in (1, *range(x.dim() - 1, 1, -1), 0):
+        if x.stride(dim) < max(least, 1) or (dim == 0 and least == x.stride(1)):
+            return False
+        least = x.stride(dim) * max(x.shape[dim], 1)
+    return True
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------------------------
+
+
+def _kernel_parts(weight: torch.Tensor) -> int:
+    in_float32 = 4 * weight.numel()
+    if weight.element_size() < 4:
+        parts = min(HALF_KERNEL_PARTS, MOST_HALF_KERNEL_PARTS // in_float32)
+        return parts * in_float32 if parts > 1 else 0
+    return min(KERNEL_PARTS, MOST_KERNEL_PARTS // in_float32) * in_float32
+
+
+def _is_depthwise(weight: torch.Tensor, groups: int) -> bool:
+    """ATen/native/cuda/DepthwiseConv2d.cu: a kernel of torch's own."""
+    return groups > 1 and weight.shape[1] == 1
+
+
+def _lies_well(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    return _has_few_channels(x) and math.prod(weight.shape[2:]) < LARGE_KERNEL
+
+
+def _is_patches(x: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
+    """Kernels that do not overlap: a picture cut into patches."""
+    return _has_few_channels(x) and tuple(weight.shape[2:]) == tuple(stride)
+
+
+def _has_few_channels(x: torch.Tensor) -> bool:
+    return x.element_size() >= 4 and x.shape[1] <= FEW_CHANNELS and not _is_channels_last(x)
+
+
+def _relaid(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
+    """Bytes in which cuDNN lays out everything with channels last; little where they are, none where a matrix product will do."""
+    if _layout(x, weight) is not None:
+        unaligned = [_padded_bytes(of, 1) for of in (x, out) if of.shape[1] % CHANNELS_OF_HALVES]
+        return sum(unaligned) + (_padded_bytes(weight, 0, 1) if unaligned else 0)
+    if all(size == 1 for size in weight.shape[2:]):
+        is_product = _is_matrix_product(weight, stride) and _is_aligned(x) and 4 * weight.numel() < LARGE_PRODUCT
+        return 0 if is_product else _bytes(x) + _bytes(out)
+    return _padded_bytes(x, 1) + _padded_bytes(weight, 0, 1) + _padded_bytes(out, 1)
+
+
+def _padded_bytes(x: torch.Tensor, *channel_dims: int) -> int:
+    """With the channels that kernels for half types ask for."""
+    if x.element_size() >= 4:
+        return _bytes(x)
+    multiples = [CHANNELS_OF_HALVES if dim in channel_dims else 1 for dim in range(x.dim())]
+    return math.prod(-(-size // of) * of for size, of in zip(x.shape, multiples, strict=True)) * x.element_size()
+
+
+def _is_matrix_product(weight: torch.Tensor, stride: Any) -> bool:
+    return all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
+
+
+def _is_aligned(x: torch.Tensor) -> bool:
+    return math.prod(x.shape[2:]) * x.element_size() % ALIGNMENT == 0
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    """Of a kernel of one by one nobody can tell, and nothing needs to be turned."""
+    return x.dim() >= 4 and x.stride(1) == 1 and x.shape[1] > 1
+
+
+def _bytes(x: torch.Tensor) -> int:
+    return x.numel() * x.element_size()

@@ -1,0 +1,9 @@
+"""Tensors without data.
+
+::
+
+    mode.py              PhantomMode, the dispatch mode: which tensors hold data and which do not
+    dispatch_cache.py    what an operator returned for the same shapes, it returns again
+    parameters.py        modules that can be moved and cast; foreach optimizers
+    existing_models.py   models that were built before the world was entered, with data
+"""

@@ -1,0 +1,171 @@
+"""What an operator returned for tensors of the same description, it returns again.
+
+A training step asks the same few hundred questions for every layer. Torch remembers the answers, but describing the question and
+making the answer is dear there, because it must allow for symbolic shapes, sparse layouts and tracing. Here are none of these, so
+the question is a small tuple and the answer one new tensor:
+
+::
+
+    (operator, shape, stride, dtype, device, offset of each tensor, every other argument) ──> recipe for each output
+
+Only what torch answered from its own memory is remembered, never what depends on data or changes its arguments' shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from memfit.phantom.device.two_names import inner
+from memfit.torch_compat.fake_tensors import FakeTensor, num_recalled_by_torch
+from memfit.torch_compat.tensors import empty_strided, forbid_writing_by_pointer, make_tensor_subclass
+
+_CONSTANTS: Final = frozenset(
+    (int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format, complex)
+)
+_NEVER: Final = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view))
+OUR_PREFIX: Final = "_memfit"
+"""What we know of one tensor is not known of the next."""
+_NOTHING: Final = ((0,), (1,))
+"""Shape and stride of a tensor that is about to get another storage."""
+
+
+class _Unknown(Exception):
+    """There is something in the arguments that this file does not describe."""
+
+
+class _Same(NamedTuple):
+    """The argument itself, changed in place."""
+
+    argument: int
+
+
+class _New(NamedTuple):
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    attributes: dict[str, Any]
+    """What torch writes on such a tensor beside."""
+    view_of: int
+    """The argument whose storage it shares, -1 if it has its own."""
+    offset: int
+
+
+Recipe = _Same | _New | None
+
+
+class Recall:
+    """Asked before torch is."""
+
+    def __init__(self) -> None:
+        self._recipes: dict[Any, tuple[type | None, tuple[Recipe, ...]]] = {}
+
+    def answer(self, ask: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What ``ask`` would return, from memory if it was asked before."""
+        try:
+            key = _describe(func, args, kwargs)
+        except _Unknown:
+            return ask(func, types, args, kwargs)
+        known = self._recipes.get(key)
+        if known is not None:
+            kind, recipes = known
+            if kind is None:
+                return _make(recipes[0], args)
+            return kind(_make(recipe, args) for recipe in recipes)
+        before = num_recalled_by_torch()
+        result = ask(func, types, args, kwargs)
+        if num_recalled_by_torch() > before and _NEVER.isdisjoint(func.tags):
+            recipe = _write_down(args, result)
+            if recipe is not None:
+                self._recipes[key] = recipe
+        return result
+
+
+def _describe(func: Any, args: Any, kwargs: Any) -> Any:
+    parts: list[Any] = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
+    for value in args:
+        _describe_one(value, parts)
+    for name, value in kwargs.items():
+        parts.append(name)
+        _describe_one(value, parts)
+    return tuple(parts)
+
+
+def _describe_one(value: Any, parts: list[Any]) -> None:
+    kind = type(value)
+    if kind is FakeTensor:
+        if value.constant is not None or value.layout is not torch.strided or value.is_complex():
+            raise _Unknown
+        parts += (value.shape, value.stride(), value.dtype, value.fake_device, value.storage_offset())
+    elif kind in _CONSTANTS:
+        parts += (kind, value)
+    elif kind is list or kind is tuple:
+        parts += (kind, len(value))
+        for item in value:
+            _describe_one(item, parts)
+    else:
+        raise _Unknown
+
+
+def _write_down(args: Any, result: Any) -> tuple[type | None, tuple[Recipe, ...]] | None:
+    """How to make the same result again; ``None`` if it is not plain enough."""
+    try:
+        if type(result) in (tuple, list):
+            return type(result), tuple(_recipe(args, output) for output in result)
+        return None, (_recipe(args, result),)
+    except _Unknown:
+        return None
+
+
+def _recipe(args: Any, output: Any) -> Recipe:
+    if output is None:
+        return None
+    if type(output) is not FakeTensor or output.constant is not None or output.requires_grad or output.is_complex():
+        raise _Unknown
+    for number, argument in enumerate(args):
+        if output is argument:
+            return _Same(number)
+    return _New(
+        output.shape,
+        output.stride(),
+        output.dtype,
+        output.fake_device,
+        {name: value for name, value in vars(output).items() if not name.startswith(OUR_PREFIX)},
+        _storage_owner(args, output),
+        int(output.storage_offset()),
+    )
+
+
+def _storage_owner(args: Any, output: torch.Tensor) -> int:
+    storage = output.untyped_storage()._cdata
+    for number, argument in enumerate(args):
+        if type(argument) is FakeTensor and argument.untyped_storage()._cdata == storage:
+            return number
+        if type(argument) in (list, tuple) and any(
+            isinstance(item, FakeTensor) and item.untyped_storage()._cdata == storage for item in argument
+        ):
+            raise _Unknown
+    return -1
+
+
+def _make(recipe: Recipe, args: Any) -> torch.Tensor | None:
+    if recipe is None:
+        return None
+    if type(recipe) is _Same:
+        same: torch.Tensor = args[recipe.argument]
+        return same
+    assert type(recipe) is _New
+    if recipe.view_of >= 0:
+        data = empty_strided(*_NOTHING, dtype=recipe.dtype, device="meta")
+        data.set_(args[recipe.view_of].untyped_storage(), recipe.offset, recipe.shape, recipe.stride)
+    else:
+        data = empty_strided(recipe.shape, recipe.stride, dtype=recipe.dtype, device="meta")
+    made: torch.Tensor = make_tensor_subclass(
+        FakeTensor, data, False, dispatch_device=True, device_for_backend_keys=inner(recipe.device)
+    )
+    forbid_writing_by_pointer(made)
+    made.__dict__.update(recipe.attributes)
+    return made

@@ -1,0 +1,146 @@
+"""Which tensors hold data and which do not.
+
+Tensors on the phantom GPU have a shape, a type and a storage of the right size, and no data. Host tensors are real, so that data
+loaders, tokenizers and counters work as they do anywhere, apart from those too large to be worth it: a model built on the host
+costs no more than one built on the GPU. Whatever is computed from a tensor without data has none either.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from memfit.errors import NeedsGpuError
+from memfit.phantom.device.pinned_memory import mark_pinned
+from memfit.phantom.device.two_names import INNER, OUTER, outer
+from memfit.phantom.kernels import shapes, sync_norm
+from memfit.phantom.tensors.dispatch_cache import Recall
+from memfit.phantom.values.answers import Values
+from memfit.phantom.values.host_data import cast_shadow, follow
+from memfit.torch_compat.dispatch import HigherOrderOperator, tree_map_only
+from memfit.torch_compat.fake_tensors import FakeTensor, FakeTensorMode, device_handlers, device_query, is_unknown_shape
+from memfit.units import MIB
+
+aten = torch.ops.aten
+
+_FILLING = frozenset(
+    (
+        aten.uniform_.default,
+        aten.normal_.default,
+        aten.fill_.Scalar,
+        aten.zero_.default,
+        aten.random_.default,
+        aten.bernoulli_.float,
+    )
+)
+"""They change nothing that a tensor without data has."""
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_TO_COPY = aten._to_copy.default
+
+_UPDATING = ("aten::_foreach_", "aten::_fused_")
+"""Optimizers update whole lists of tensors in place with them; without data there is nothing to update."""
+
+LARGEST_REAL_BYTES = MIB
+"""A host tensor made from nothing but a shape is real up to this size."""
+
+_SIZE_FIRST = frozenset(("empty", "zeros", "ones", "full", "rand", "randn", "randint", "normal", "empty_strided", "empty_permuted"))
+
+
+class PhantomMode(FakeTensorMode):
+    """The dispatch mode under which tensors of the phantom GPU exist."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, values: Values) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self._recall = Recall()
+        self._note, self._to_host = values.note, values.to_host
+        self.largest_real_bytes = LARGEST_REAL_BYTES
+        self._answers = values.answers() | shapes.answers() | sync_norm.answers()
+
+    @property
+    def avoid_device_init(self) -> bool:
+        """There is no device to initialise, whatever ``torch.cuda`` says."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would otherwise wrap the method below in two more calls an operator."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is device_query:
+            return device_handlers[device_query](args)
+        if isinstance(func, HigherOrderOperator):
+            return super().__torch_dispatch__(func, types, args, kwargs or {})  # type: ignore[arg-type]
+        kwargs = dict(kwargs) if kwargs else {}
+        if kwargs.pop("pin_memory", None):  # there is nobody to pin it for
+            return mark_pinned(self.__torch_dispatch__(func, types, args, kwargs))
+        device = kwargs.get("device")
+        if device is not None and device.type == INNER:
+            device = kwargs["device"] = outer(device)
+        on_gpu = device is not None and device.type == OUTER
+        if not on_gpu and FakeTensor not in types and not self._is_large(func, args, kwargs):
+            return func(*args, **kwargs) if _PLAIN.issuperset(types) else NotImplemented  # a tensor made of others is asked first
+        if func in _FILLING and type(args[0]) is FakeTensor:
+            self._note(func, args, kwargs, args[0])
+            return args[0]
+        if not func._schema.returns and func._schema.name.startswith(_UPDATING) and FakeTensor in types:
+            return None
+        if func is _TO_COPY and device is not None and device.type == "cpu" and _is_small_on_gpu(args[0]):
+            return self._to_host(args[0], kwargs.get("dtype") or args[0].dtype)
+        answer = self._answers.get(func)
+        if answer is not None:
+            with self:
+                answered = answer(*args, **kwargs)
+            if answered is not NotImplemented:
+                follow(func, args, kwargs, answered)
+                return answered
+        source = None
+        if on_gpu and FakeTensor not in types:
+            source = args[0] if func is _TO_COPY else None
+            args = tree_map_only(torch.Tensor, self._without_data, args)
+        try:
+            result = self._recall.answer(self.dispatch, func, types, args, kwargs)
+        except RuntimeError as error:
+            if is_unknown_shape(error):
+                raise _unknown_operator(func) from None
+            raise
+        self._note(func, args, kwargs, result)
+        if source is not None:
+            cast_shadow(result, source)
+        return result
+
+    def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Would this make a host tensor that nobody should have to pay for?"""
+        if not args or func.namespace != "aten" or func._schema.name.removeprefix("aten::") not in _SIZE_FIRST:
+            return False
+        device = kwargs.get("device")
+        if device is not None and device.type != "cpu":
+            return False
+        size = next((value for value in args if isinstance(value, (list, tuple))), ())
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        return math.prod(size) * dtype.itemsize > self.largest_real_bytes
+
+    def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.from_tensor(tensor, static_shapes=True) if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
+
+
+def _is_small_on_gpu(tensor: torch.Tensor) -> bool:
+    """What is copied from the GPU to the host is real there, if it is worth it: whatever reads it finds ordinary numbers."""
+    return tensor.device.type == OUTER and tensor.numel() * tensor.dtype.itemsize <= LARGEST_REAL_BYTES
+
+
+def _unknown_operator(func: Any) -> NeedsGpuError:
+    """Nobody can tell what it returns."""
+    name = f"{func.namespace}::{func._opname}"
+    if func.namespace in ("aten", "prims"):
+        return NeedsGpuError(f"the operator {name}", "Neither torch nor memfit knows what it returns: please report it.")
+    return NeedsGpuError(
+        f"the operator {name}",
+        f'Tell torch what it returns, with @torch.library.register_fake("{name}"), or switch to an implementation in plain '
+        "PyTorch for the prediction.",
+    )

@@ -1,0 +1,10 @@
+"""``torch.cuda``'s answers.
+
+::
+
+    module.py           torch.cuda and torch.accelerator, function by function
+    autocast.py         CUDA's autocast lists
+    tensor_types.py     torch.cuda.FloatTensor and its kin
+    tools.py            markers, profilers, sensors, pools
+    cached_answers.py   what torch remembers of the machine, forgotten on the way in and out
+"""

@@ -1,0 +1,291 @@
+"""``torch.cuda``, answering for a GPU that is not there.
+
+What concerns memory is asked of a ``Meter``, which the prediction supplies; everything else follows from the target.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from memfit.phantom.device import streams
+from memfit.phantom.device.host import Generator
+from memfit.phantom.device.properties import DeviceContext, DeviceProperties, device_name
+from memfit.phantom.target import Target
+from memfit.torch_compat.cuda import TORCH_C
+from memfit.torch_compat.patches import Patches
+from memfit.units import MIB
+
+
+class Meter(Protocol):
+    """Knows what the simulated allocator holds."""
+
+    def statistics(self) -> dict[str, int]:
+        """As ``torch.cuda.memory_stats()``, for the run so far."""
+
+    def reset_peak(self) -> None:
+        """Peaks count from now on."""
+
+    def reset_accumulated(self) -> None:
+        """So do sums of what was allocated and freed."""
+
+    def configure(self, settings: str) -> None:
+        """The run sets the allocator up: ``settings`` as in ``PYTORCH_CUDA_ALLOC_CONF``."""
+
+
+_OWN = frozenset(("_target", "_meter", "_num_devices", "_device", "_fraction", "_raw", "index_of"))
+"""Names of the class below that are not those of ``torch.cuda``."""
+
+
+class CudaModule:
+    """The functions of ``torch.cuda`` under their own names."""
+
+    Stream, Event, StreamContext = streams.Stream, streams.Event, streams.StreamContext
+    stream = staticmethod(streams.StreamContext)
+    current_stream = staticmethod(streams.current_stream)
+    default_stream = staticmethod(streams.default_stream)
+    set_stream = staticmethod(streams.set_stream)
+
+    def __init__(self, target: Target, meter: Meter, num_devices: int, device: int) -> None:
+        self._target = target
+        self._meter = meter
+        self._num_devices = num_devices
+        self._device = device
+        self._fraction = 1.0
+        self._raw: dict[int, torch.Tensor] = {}
+        self.default_generators = tuple(Generator(f"cuda:{index}") for index in range(num_devices))
+        self.device = type("device", (DeviceContext,), {"current": self})
+        self.device_of = type("device_of", (self.device,), {"__init__": _enter_device_of})
+
+    # -- the device ----------------------------------------------------------------------------------------------------------
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def init(self) -> None: ...
+
+    def _lazy_init(self) -> None: ...
+
+    def _is_compiled(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return self._num_devices
+
+    def current_device(self) -> int:
+        return self._device
+
+    def set_device(self, device: Any) -> None:
+        index = self.index_of(device)
+        if index >= self._num_devices:
+            raise RuntimeError(f"there is no cuda:{index}: this process sees {self._num_devices} GPUs")
+        self._device = self._device if index < 0 else index
+
+    def index_of(self, device: Any) -> int:
+        if isinstance(device, int):
+            return device
+        index = torch.device(device).index if device is not None else None
+        return self._device if index is None else index
+
+    def get_device_name(self, device: Any = None) -> str:
+        return device_name(self._target)
+
+    def get_device_capability(self, device: Any = None) -> tuple[int, int]:
+        return self._target.capability
+
+    def get_device_properties(self, device: Any = None) -> Any:
+        return DeviceProperties.of(self._target, self.index_of(device))
+
+    def get_arch_list(self) -> list[str]:
+        return [self._target.gpu.arch]
+
+    def is_bf16_supported(self, including_emulation: bool = True) -> bool:
+        return including_emulation or self._target.capability >= (8, 0)
+
+    def can_device_access_peer(self, device: Any, peer_device: Any) -> bool:
+        return True
+
+    # -- time ----------------------------------------------------------------------------------------------------------------
+
+    def synchronize(self, device: Any = None) -> None: ...
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+    def ipc_collect(self) -> None: ...
+
+    # -- random numbers ------------------------------------------------------------------------------------------------------
+
+    def manual_seed(self, seed: int) -> None: ...
+
+    def manual_seed_all(self, seed: int) -> None: ...
+
+    def seed(self) -> None: ...
+
+    def seed_all(self) -> None: ...
+
+    def initial_seed(self) -> int:
+        return 0
+
+    def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
+        return torch.zeros(16, dtype=torch.uint8, device="cpu")
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        return [self.get_rng_state() for _ in range(self._num_devices)]
+
+    def set_rng_state(self, new_state: torch.Tensor, device: Any = "cuda") -> None: ...
+
+    def set_rng_state_all(self, new_states: Any) -> None: ...
+
+    # -- memory --------------------------------------------------------------------------------------------------------------
+
+    def memory_stats(self, device: Any = None) -> dict[str, int]:
+        return self._meter.statistics()
+
+    def memory_stats_as_nested_dict(self, device: Any = None) -> dict[str, Any]:
+        return _nested(self._meter.statistics())
+
+    def memory_allocated(self, device: Any = None) -> int:
+        return self._meter.statistics()["allocated_bytes.all.current"]
+
+    def max_memory_allocated(self, device: Any = None) -> int:
+        return self._meter.statistics()["allocated_bytes.all.peak"]
+
+    def memory_reserved(self, device: Any = None) -> int:
+        return self._meter.statistics()["reserved_bytes.all.current"]
+
+    def max_memory_reserved(self, device: Any = None) -> int:
+        return self._meter.statistics()["reserved_bytes.all.peak"]
+
+    def reset_peak_memory_stats(self, device: Any = None) -> None:
+        self._meter.reset_peak()
+
+    def reset_max_memory_allocated(self, device: Any = None) -> None:
+        self._meter.reset_peak()
+
+    def reset_accumulated_memory_stats(self, device: Any = None) -> None:
+        self._meter.reset_accumulated()
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        gpu = self._target.gpu
+        return max(0, gpu.usable_bytes - gpu.context_bytes - self.memory_reserved()), gpu.usable_bytes
+
+    def empty_cache(self) -> None: ...
+
+    def device_memory_used(self, device: Any = None) -> int:
+        free, total = self.mem_get_info()
+        return total - free
+
+    def list_gpu_processes(self, device: Any = None) -> str:
+        return (
+            f"GPU:{self.index_of(device)}\nprocess {os.getpid():>10d} uses {self.device_memory_used() / MIB:>12.3f} MB GPU memory"
+        )
+
+    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"a share of the GPU's memory is from 0 to 1, not {fraction}")
+        self._fraction = float(fraction)
+        self._meter.configure(f"per_process_memory_fraction:{max(self._fraction, 1e-6)}")
+
+    def get_per_process_memory_fraction(self, device: Any = None) -> float:
+        return self._fraction
+
+    def _set_allocator_settings(self, env: str) -> None:
+        self._meter.configure(env)
+
+    def get_allocator_backend(self) -> str:
+        return "native"
+
+    def host_memory_stats(self) -> dict[str, int]:
+        return {}
+
+    def host_memory_stats_as_nested_dict(self) -> dict[str, Any]:
+        return {}
+
+    def reset_peak_host_memory_stats(self) -> None: ...
+
+    def reset_accumulated_host_memory_stats(self) -> None: ...
+
+    def caching_allocator_alloc(self, size: int, device: Any = None, stream: Any = None) -> int:
+        taken = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", self.index_of(device)))
+        self._raw[taken.data_ptr()] = taken
+        return taken.data_ptr()
+
+    def caching_allocator_delete(self, mem_ptr: int) -> None:
+        self._raw.pop(mem_ptr, None)
+
+    def caching_allocator_enable(self, value: bool = True) -> None: ...
+
+
+def install(patches: Patches, module: CudaModule, target: Target) -> None:
+    """Puts the answers where scripts and torch itself look for them."""
+    for name in (name for name in dir(module) if not name.startswith("__") and name not in _OWN):
+        patches.replace(torch.cuda, name, getattr(module, name))
+        for part in (torch.cuda.memory, torch.cuda.random, torch.cuda.graphs):
+            if name in vars(part):
+                patches.replace(part, name, getattr(module, name))
+    patches.replace(TORCH_C, "_cuda_getCurrentRawStream", streams.current_stream_number)
+    patches.replace(torch, "Stream", streams.Stream)
+    patches.replace(torch, "Event", streams.Event)
+    patches.replace(torch.version, "cuda", f"{target.build[2:4]}.{target.build[4:]}")
+    _install_libraries(patches, target)
+    _install_accelerator(patches, module)
+
+
+def _install_libraries(patches: Patches, target: Target) -> None:
+    major, minor, patch = target.cudnn
+    patches.replace(torch.backends.cudnn, "is_available", lambda: True)
+    patches.replace(torch.backends.cudnn, "version", lambda: major * 10000 + minor * 100 + patch)
+    patches.replace(torch.backends.cuda, "is_built", lambda: True)
+
+
+def _install_accelerator(patches: Patches, module: CudaModule) -> None:
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True,
+        "device_count": module.device_count,
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": module.current_device,
+        "current_device_idx": module.current_device,
+        "set_device_index": module.set_device,
+        "set_device_idx": module.set_device,
+        "current_stream": module.current_stream,
+        "set_stream": module.set_stream,
+        "synchronize": module.synchronize,
+        "get_device_capability": module.get_device_capability,
+        "empty_cache": module.empty_cache,
+        "memory_stats": module.memory_stats,
+        "memory_allocated": module.memory_allocated,
+        "max_memory_allocated": module.max_memory_allocated,
+        "memory_reserved": module.memory_reserved,
+        "max_memory_reserved": module.max_memory_reserved,
+        "reset_peak_memory_stats": module.reset_peak_memory_stats,
+        "reset_accumulated_memory_stats": module.reset_accumulated_memory_stats,
+        "get_memory_info": module.mem_get_info,
+        "device_index": module.device,
+    }
+    patches.replace(TORCH_C, "_get_accelerator", lambda check=None: torch.device("cuda"))
+    for name, answer in answers.items():
+        if hasattr(torch.accelerator, name):
+            patches.replace(torch.accelerator, name, answer)
+
+
+def _nested(statistics: dict[str, int]) -> dict[str, Any]:
+    """``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
+    nested: dict[str, Any] = {}
+    for name, value in statistics.items():
+        *outer, last = name.split(".")
+        inner = nested
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return nested
+
+
+def _enter_device_of(self: Any, tensor: torch.Tensor) -> None:
+    DeviceContext.__init__(self, tensor.get_device() if tensor.is_cuda else None)

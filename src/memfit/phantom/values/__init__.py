@@ -1,0 +1,11 @@
+"""What is known of data that is not there.
+
+::
+
+    answers.py       what .item(), nonzero and their kin return: known, expected or assumed
+    constants.py     tensors whose elements are all one known number
+    host_data.py     small tensors that came from the host keep their data
+    routing.py       how much of a mask is set: tokens spread evenly over experts
+    expected.py      what the user says: {"train.py:31": 128}
+    assumptions.py   what had to be assumed, each once
+"""

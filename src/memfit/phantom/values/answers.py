@@ -1,0 +1,204 @@
+"""Values that only data can tell: assumed, noted, and gone on with.
+
+A tensor without data still has to answer ``.item()``, ``if tensor:`` and ``nonzero``. What is sensible depends on where it came
+from: a check for infinities finds none, a tensor filled with a constant holds that constant, a mask selects everything unless its
+making says how much (``shares.py``) or the user does (``expected.py``).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from memfit.phantom.values.assumptions import Assumptions
+from memfit.phantom.values.constants import NOTE, note_constant
+from memfit.phantom.values.expected import Expected
+from memfit.phantom.values.host_data import follow, shadow_of
+from memfit.phantom.values.routing import expected_count, note_shares
+from memfit.torch_compat.fake_tensors import FakeTensor
+from memfit.torch_compat.patches import Patches
+
+aten = torch.ops.aten
+
+
+class Values:
+    """Answers for operators whose result depends on data."""
+
+    def __init__(self, assumptions: Assumptions, expected: Expected) -> None:
+        self._assumptions = assumptions
+        self._expected = expected
+
+    def answers(self) -> dict[Any, Callable[..., Any]]:
+        return {
+            aten._local_scalar_dense.default: self.scalar,
+            aten.equal.default: lambda a, b: self._assume(True, "two tensors compared as a whole", "equal"),
+            aten.allclose.default: lambda a, b, *args: self._assume(True, "two tensors compared as a whole", "close"),
+            aten.nonzero.default: self._nonzero,
+            aten.argwhere.default: self._nonzero,
+            aten.masked_select.default: self._masked_select,
+            aten.index.Tensor: self._index,
+            aten._unique.default: lambda x, *args, **kwargs: self._unique(x)[:2],
+            aten._unique2.default: self._unique,
+            aten.unique_consecutive.default: lambda x, *args, **kwargs: self._unique(x),
+            aten.unique_dim.default: self._unique_dim,
+            aten.unique_dim_consecutive.default: self._unique_dim,
+            aten.bincount.default: self._bincount,
+            aten.repeat_interleave.Tensor: self._repeat_interleave,
+            aten.copy_.default: self._copy_to_host,
+        }
+
+    def note(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        """Keeps what is known of a result."""
+        note_shares(func, args, result)
+        note_constant(func, args, result)
+        follow(func, args, kwargs, result)
+
+    def to_host(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A real host tensor with the data, if they are known, or else what is assumed of every element."""
+        shadow = shadow_of(x)
+        if shadow is not None:
+            return shadow.to(dtype, copy=True)
+        value = torch.tensor(self._copied(x), dtype=x.dtype, device="cpu").to(dtype)
+        return value.expand(x.shape).clone()
+
+    def scalar(self, x: torch.Tensor, what: str = "read from the GPU") -> Any:
+        """What ``x.item()`` says."""
+        shadow, known = shadow_of(x), getattr(x, NOTE, None)
+        if shadow is not None:
+            return shadow.item()
+        if known is not None:
+            return torch.tensor(known, dtype=x.dtype, device="cpu").item()
+        kind = str(x.dtype).removeprefix("torch.")
+        expected = self._expected.value("number", _caller())
+        if expected is not None:
+            value: Any = torch.tensor(expected, device="cpu").to(x.dtype).item()
+            return self._assume(value, f"a {kind} {what}", f"{value}, as expected")
+        value = False if x.dtype == torch.bool else 1.0 if x.dtype.is_floating_point else 1 + 0j if x.dtype.is_complex else 1
+        return self._assume(value, f"a {kind} {what}", str(value))
+
+    def _copied(self, x: torch.Tensor) -> Any:
+        """What torch itself copies to the host (to save it, to offload it) nobody reads, and nothing need be said of it."""
+        return 1 if _torch_asks() and getattr(x, NOTE, None) is None else self.scalar(x, "copied to the host")
+
+    def _assume(self, value: Any, what: str, as_what: str) -> Any:
+        self._assumptions.add(f"{_caller()}: {what} was taken to be {as_what}")
+        return value
+
+    def _size(self, kind: str, what: str, largest: int, likely: int | None = None, why: str = "an even share") -> int:
+        """How many elements there are of at most so many: what the user expects, what is likely, or all of them."""
+        expected = self._expected.count(kind, _caller(), largest)
+        if expected is not None:
+            return int(self._assume(expected, what, f"{expected:,} of {largest:,} elements, as expected"))
+        if likely is not None:
+            return int(self._assume(likely, what, f"{likely:,} of {largest:,} elements, {why}"))
+        return int(self._assume(largest, what, f"all {largest:,} elements"))
+
+    def _set_in(self, mask: torch.Tensor, kind: str, what: str) -> int:
+        shadow, known = shadow_of(mask), getattr(mask, NOTE, None)
+        if shadow is not None:
+            return int(shadow.count_nonzero())
+        if isinstance(known, bool):
+            return mask.numel() if known else 0
+        return self._size(kind, what, mask.numel(), expected_count(mask))
+
+    # -- operators -----------------------------------------------------------------------------------------------------------
+
+    def _nonzero(self, x: torch.Tensor) -> torch.Tensor:
+        count = self._set_in(x, "nonzero", "nonzero's result")
+        return x.new_empty((x.dim(), count), dtype=torch.int64).t()
+
+    def _masked_select(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        shape = torch.broadcast_shapes(x.shape, mask.shape)
+        count = self._set_in(mask, "mask", "what a mask selects")
+        return x.new_empty((count * math.prod(shape) // max(mask.numel(), 1),))
+
+    def _index(self, x: torch.Tensor, indices: Any) -> Any:
+        if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+            return NotImplemented
+        plain: list[Any] = []
+        for index in indices:
+            if index is not None and index.dtype in (torch.bool, torch.uint8):
+                count = self._set_in(index, "mask", "what a mask selects")
+                plain += [index.new_empty((count,), dtype=torch.int64)] * index.dim()
+            else:
+                plain.append(index)
+        return aten.index.Tensor(x, plain)
+
+    def _unique(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        shadow = shadow_of(x)
+        count = len(shadow.unique()) if shadow is not None else self._size("unique", "the number of unique elements", x.numel())
+        return x.new_empty((count,)), x.new_empty(x.shape, dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)
+
+    def _unique_dim(self, x: torch.Tensor, dim: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        length = x.shape[dim]
+        count = self._size("unique", "the number of unique slices", length)
+        shape = [*x.shape]
+        shape[dim] = count
+        return x.new_empty(shape), x.new_empty((length,), dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)
+
+    def _bincount(self, x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+        expected = self._expected.value("bins", _caller())
+        length = max(minlength, 1) if expected is None else max(minlength, round(expected))
+        self._assume(length, "the number of bins of bincount", f"{length:,}")
+        return x.new_empty((length,), dtype=torch.int64 if weights is None else torch.float64)
+
+    def _repeat_interleave(self, repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+        if output_size is None:
+            known, expected = getattr(repeats, NOTE, None), self._expected.value("repeats", _caller())
+            each = known if known is not None else 1
+            output_size = int(repeats.numel() * each if expected is None else expected)
+            self._assume(output_size, "the sum of repeats", f"{output_size:,}")
+        return repeats.new_empty((output_size,), dtype=torch.int64)
+
+    def _copy_to_host(self, to: torch.Tensor, source: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if type(to) is FakeTensor or type(source) is not FakeTensor:
+            return NotImplemented
+        shadow = shadow_of(source)
+        return to.copy_(shadow) if shadow is not None else to.fill_(self._copied(source))
+
+
+def install(patches: Patches, values: Values) -> None:
+    """Reading a whole tensor back gives what is assumed, in the right shape."""
+
+    def tolist(x: torch.Tensor) -> Any:
+        return values.to_host(x, x.dtype).tolist()
+
+    def numpy(x: torch.Tensor, *, force: bool = False) -> Any:
+        if x.is_cuda and not force:
+            raise TypeError(f"a tensor on {x.device} cannot become a numpy array: copy it to the host first, with .cpu()")
+        return values.to_host(x, x.dtype).numpy(force=force)
+
+    def array(x: torch.Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
+        return numpy(x) if dtype is None else numpy(x).astype(dtype)
+
+    def format_(x: torch.Tensor, spec: str) -> str:
+        return format(x.item(), spec) if x.dim() == 0 and spec else repr(x)
+
+    patches.replace(FakeTensor, "tolist", tolist)
+    patches.replace(FakeTensor, "numpy", numpy)
+    patches.replace(FakeTensor, "__array__", array)
+    patches.replace(FakeTensor, "__format__", format_)
+
+
+def _torch_asks() -> bool:
+    """Is the nearest frame outside memfit one of torch?"""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("memfit."):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__", "").startswith("torch.")
+
+
+def _caller() -> str:
+    """The line outside torch and memfit that asked: ``train.py:31``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] not in ("torch", "memfit"):
+            break
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"

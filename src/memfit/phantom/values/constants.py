@@ -1,0 +1,180 @@
+"""Tensors without data of which a value is known all the same: all their elements are this.
+
+::
+
+    zeros, full, fill_            the constant
+    isnan(x), x == inf, x != x    no tensor here holds a nan or an infinity
+    all, any                      checks ask whether all is well, or whether anything is amiss
+    and, or, not, clone, view     what follows from their operands
+    add_, copy_, ...              what was known is known no longer
+
+A truth value (``True``) is certain, as far as anything is here; a number (``1.0``) may be only likely, or true of a part no longer.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memfit.torch_compat.fake_tensors import FakeTensor
+
+aten = torch.ops.aten
+
+NOTE = "_memfit_value"
+"""Where a tensor carries what is known of all its elements."""
+
+
+def note_constant(func: Any, args: Any, result: Any) -> None:
+    """Keeps what an operator says about its result, if it says anything."""
+    if type(result) is not FakeTensor:
+        return
+    noter = _NOTERS.get(func)
+    if noter is not None:
+        setattr(result, NOTE, noter(args))
+    elif not args or result is not args[0]:
+        return
+    else:
+        setattr(result, NOTE, None)
+    if args and result is args[0] and result._base is not None:
+        setattr(result._base, NOTE, None)  # a part of it has changed
+
+
+def known(value: Any) -> Any:
+    """The number that an operand stands for, ``None`` if only data can tell."""
+    return getattr(value, NOTE, None) if isinstance(value, torch.Tensor) else value
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda args: value
+
+
+def _argument(index: int) -> Callable[[Any], Any]:
+    return lambda args: known(args[index])
+
+
+def _filled_with(args: Any) -> Any:
+    """A number, also for a mask: of a mask that was filled, a part may be written later; only checks make truth values."""
+    value = known(args[1])
+    return float(value) if isinstance(value, bool) else value
+
+
+def _first_or(likely: bool) -> Callable[[Any], Any]:
+    """For ``all`` and ``any``: what is known of the elements, or else what a check hopes for."""
+
+    def note(args: Any) -> Any:
+        value = known(args[0])
+        return float(likely) if value is None else value
+
+    return note
+
+
+def _compare(compare: Callable[[Any, Any], bool]) -> Callable[[Any], Any]:
+    def note(args: Any) -> Any:
+        left, right = args[0], args[1]
+        if left is right:
+            return compare(1, 1)
+        left, right = known(left), known(right)
+        if _is_extreme(right) and left is None:
+            left = 1.0
+        return None if left is None or right is None else compare(left, right)
+
+    return note
+
+
+def _is_extreme(value: Any) -> bool:
+    """An infinity or a nan: what is compared with it is an ordinary number."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _combine(combine: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+    def note(args: Any) -> Any:
+        left, right = known(args[0]), known(args[1])
+        if left is None or right is None:
+            return None
+        value = combine(bool(left), bool(right))
+        return value if isinstance(left, bool) and isinstance(right, bool) else float(value)
+
+    return note
+
+
+def _product(args: Any) -> Any:
+    """Of truth values only, as ``isfinite`` has it; numbers change too easily for a guess to be worth keeping."""
+    left, right = known(args[0]), known(args[1])
+    return left and right if isinstance(left, bool) and isinstance(right, bool) else None
+
+
+def _sum(args: Any) -> Any:
+    """A mask of ones hides nothing, which is what counting them is for."""
+    value = known(args[0])
+    return None if value is None else float(value) * args[0].numel()
+
+
+def _negate(args: Any) -> Any:
+    value = known(args[0])
+    return None if value is None else not value if isinstance(value, bool) else float(not value)
+
+
+_COMPARISONS = {
+    aten.eq: operator.eq,
+    aten.ne: operator.ne,
+    aten.lt: operator.lt,
+    aten.le: operator.le,
+    aten.gt: operator.gt,
+    aten.ge: operator.ge,
+}
+_PASSING = (
+    aten.amax.default,
+    aten.amin.default,
+    aten.max.default,
+    aten.min.default,
+    aten.clone.default,
+    aten.detach.default,
+    aten.alias.default,
+    aten.select.int,
+    aten.slice.Tensor,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.unsqueeze.default,
+    aten.expand.default,
+    aten.view.default,
+    aten._to_copy.default,
+)
+
+_NOTERS: dict[Any, Callable[[Any], Any]] = (
+    dict.fromkeys(_PASSING, _argument(0))
+    | {packet.Scalar: _compare(compare) for packet, compare in _COMPARISONS.items()}
+    | {packet.Tensor: _compare(compare) for packet, compare in _COMPARISONS.items()}
+    | {
+        aten.sum.default: _sum,
+        aten.isnan.default: _always(False),
+        aten.isinf.default: _always(False),
+        aten.isfinite.default: _always(True),
+        aten.zeros.default: _always(0.0),
+        aten.zeros_like.default: _always(0.0),
+        aten.zero_.default: _always(0.0),
+        aten.new_zeros.default: _always(0.0),
+        aten.ones.default: _always(1.0),
+        aten.ones_like.default: _always(1.0),
+        aten.new_ones.default: _always(1.0),
+        aten.full.default: _filled_with,
+        aten.full_like.default: _filled_with,
+        aten.fill_.Scalar: _filled_with,
+        aten.copy_.default: _argument(1),
+        aten._amp_update_scale_.default: _argument(0),  # nothing is ever infinite, and a prediction is short
+        aten.all.default: _first_or(True),
+        aten.all.dim: _first_or(True),
+        aten.any.default: _first_or(False),
+        aten.any.dim: _first_or(False),
+        aten.mul.Tensor: _product,
+        aten.bitwise_and.Tensor: _combine(operator.and_),
+        aten.bitwise_or.Tensor: _combine(operator.or_),
+        aten.logical_and.default: _combine(operator.and_),
+        aten.logical_or.default: _combine(operator.or_),
+        aten.bitwise_not.default: _negate,
+        aten.logical_not.default: _negate,
+    }
+)

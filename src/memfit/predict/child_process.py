@@ -1,0 +1,94 @@
+"""Predicting in a child process, where a real GPU must be spared.
+
+Torch knows one kind of accelerator, and takes the phantom GPU's kind for it from the first prediction until the process ends;
+autograd then refuses the tensors of a real GPU. So on a machine with one, a prediction is made in a forked child, as the workers of
+a data loader are, and what it found is handed back. What ``build`` changes outside itself stays in the child.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from memfit.errors import ConfigError, PredictionError, StepFailedError
+
+if TYPE_CHECKING:
+    from memfit.predict.result import Prediction
+
+
+_AUTOGRAD_REFUSES: Final = "fork-based multiprocessing"
+"""In what torch says where the parent's autograd has threads that a copy of it lacks."""
+
+
+def _too_late() -> ConfigError:
+    return ConfigError(
+        "this process has used its GPU, and torch cannot run autograd in a copy of such a process: predict before the first "
+        "work on the GPU, or in a process of its own (memfit predict FILE.py:FUNCTION)"
+    )
+
+
+def has_a_gpu_to_spare() -> bool:
+    """Is there a GPU that this process may want to use?"""
+    return torch.accelerator.is_available()
+
+
+def in_a_child(make: Callable[[], Prediction]) -> Prediction:
+    """What ``make`` returns or raises, with torch in this process left as it is."""
+    if torch.cuda.is_initialized():
+        raise _too_late()
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    child = fork.Process(target=_answer, args=(make, sender), daemon=True)
+    with warnings.catch_warnings():
+        # A copy of a process with threads is safe as long as it starts none of theirs: see _answer.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child.start()
+    sender.close()
+    try:
+        found = pickle.loads(receiver.recv_bytes())
+    except EOFError:
+        child.join()
+        raise PredictionError(
+            f"the process that predicted died (exit status {child.exitcode}): is there enough memory on this machine?"
+        ) from None
+    child.join()
+    if isinstance(found, BaseException):
+        raise _too_late() if _AUTOGRAD_REFUSES in str(found) else found
+    prediction: Prediction = found
+    return prediction
+
+
+def _answer(make: Callable[[], Prediction], sender: Connection) -> None:
+    torch.set_num_threads(1)  # the threads that shared the parent's work are not there
+    found: Prediction | BaseException
+    try:
+        found = make()
+    except BaseException as error:
+        found = error
+    sender.send_bytes(pickle.dumps(_sendable(found) if isinstance(found, BaseException) else found))
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """The error, or one that says the same where it cannot leave its process."""
+    if isinstance(error, StepFailedError):
+        return _StepFailed(error.what, _sendable(error.error), error.users_traceback)
+    try:
+        same = str(pickle.loads(pickle.dumps(error))) == str(error)
+    except Exception:
+        same = False
+    if same:
+        return error
+    return PredictionError(str(error)) if isinstance(error, PredictionError) else RuntimeError(f"{type(error).__name__}: {error}")
+
+
+class _StepFailed(StepFailedError):
+    """Can be pickled: it is made again from what it was made from."""
+
+    def __reduce__(self) -> tuple[type[StepFailedError], tuple[str, BaseException, str]]:
+        return StepFailedError, (self.what, self.error, self.users_traceback)

@@ -1,0 +1,86 @@
+"""Which module calls are open, and which were open when an autograd node was made."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+
+from memfit.torch_compat.autograd import next_sequence_nr
+
+Call = tuple[int, int]
+"""A call of a module: its own number and the module's."""
+Chain = tuple[Call, ...]
+"""The calls around a moment of forward, outermost first."""
+
+KEPT_BOUNDARIES = 100_000
+"""How far back in forward a backward can be placed, in module boundaries; bounds memory over long runs."""
+
+
+class SequenceTable:
+    """For one thread: which module calls were open when an autograd node was made.
+
+    Every autograd node carries the sequence number it was made with, and the numbers at a module's entry and exit bracket the nodes
+    of its forward.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._chains: list[Chain] = []
+
+    def note(self, sequence_nr: int, chain: Chain) -> None:
+        """From this number on, nodes belong to ``chain``."""
+        if self._starts and self._starts[-1] == sequence_nr:
+            self._chains[-1] = chain
+            return
+        self._starts.append(sequence_nr)
+        self._chains.append(chain)
+        if len(self._starts) > 2 * KEPT_BOUNDARIES:
+            del self._starts[:KEPT_BOUNDARIES]
+            del self._chains[:KEPT_BOUNDARIES]
+
+    def find(self, sequence_nr: int) -> Chain:
+        index = bisect_right(self._starts, sequence_nr) - 1
+        return self._chains[index] if index >= 0 else ()
+
+
+class ModuleCalls:
+    """The open module calls. ``mark`` is the caller's own note on a call, handed back when it ends."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, int, Chain]] = []
+        self._sequences: dict[int, SequenceTable] = {}
+        self.latest = SequenceTable()
+        """The table of the thread in which a module last ran: where the nodes of the next backward were made."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def chain(self) -> Chain:
+        return self._open[-1][2] if self._open else ()
+
+    def enter(self, identity: int, call: int, module: int, mark: int) -> None:
+        self._open.append((identity, mark, (*self.chain, (call, module))))
+        self._note()
+
+    def exit(self, identity: int) -> list[int]:
+        """Ends a call and those inside it that never said so; gives their marks, innermost first. Empty for an unknown call."""
+        marks: list[int] = []
+        if any(entry[0] == identity for entry in self._open):
+            ended = None
+            while ended != identity:
+                ended, mark, _ = self._open.pop()
+                marks.append(mark)
+        self._note()
+        return marks
+
+    def clear(self) -> None:
+        self._open.clear()
+
+    def _note(self) -> None:
+        thread = threading.get_ident()
+        table = self._sequences.get(thread)
+        if table is None:
+            table = self._sequences[thread] = SequenceTable()
+        table.note(next_sequence_nr(), self.chain)
+        self.latest = table

@@ -1,0 +1,20 @@
+"""What torch does not promise, and what is replaced in it: the only part of memfit that knows.
+
+::
+
+    versions.py      the supported range of torch; need(): a private part, or an error with its name
+    patches.py       Patches: everything that is replaced for a while, with who, where and why
+    │
+    ├─ autograd.py       the engine, its nodes and who called it
+    ├─ dispatch.py       dispatch modes and keys
+    ├─ fake_tensors.py   tensors without data, and how they answer
+    ├─ tensors.py        making tensors, exchanging their insides
+    ├─ backend.py        a device kind of our own
+    ├─ cuda.py           streams, profilers, compilers of kernels
+    ├─ defaults.py       default devices, foreach optimizers
+    ├─ distributed.py    the fake process group, buckets, DTensor
+    └─ fsdp.py           FSDP2's and FSDP1's insides, state dicts
+
+Where the installed torch has moved a part, importing the file that needs it raises ``UnsupportedTorchError`` with its name.
+``memfit doctor`` lists the parts and the patches; ``tests/torch_compat`` exercises each part, and finds whoever reaches past here.
+"""

@@ -1,0 +1,94 @@
+"""The autograd engine: which pass and node run, which nodes a stretch of forward made, and who issued an operator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memfit.errors import UnsupportedTorchError
+from memfit.torch_compat.dispatch import TorchDispatchMode
+from memfit.torch_compat.versions import need
+
+graph_task_id: Callable[[], int] = need(torch._C, "_current_graph_task_id")
+"""The backward pass that runs in this thread, -1 outside one."""
+
+current_node: Callable[[], Any] = need(torch._C, "_current_autograd_node")
+"""The autograd node whose backward runs in this thread."""
+
+next_sequence_nr: Callable[[], int] = need(torch._C._autograd, "_get_sequence_nr")
+"""The number that this thread's next autograd node will have: nodes made in a module's forward lie between two readings of it."""
+
+LEAF_SEQUENCE_NR = 2**64 - 1
+"""What gradient accumulation nodes answer as their sequence number."""
+
+run_engine: Callable[..., Any] = need(torch.autograd.graph, "_engine_run_backward")
+"""A backward pass."""
+
+_run_backward_code = need(run_engine, "__code__")
+_storage_use_count: Callable[[int], int] = need(torch._C, "_storage_Use_Count")
+_queue_callback: Callable[[Callable[[], None]], None] = need(torch.autograd.Variable, "_execution_engine").queue_callback
+
+
+def use_counts(tensor: torch.Tensor) -> tuple[int, int]:
+    """How many owners a tensor and its storage have, temporary ones of the call in progress included."""
+    return tensor._use_count(), _storage_use_count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
+
+
+def queue_callback(function: Callable[[], None]) -> None:
+    """Has the engine call ``function`` when this thread's pass is over."""
+    _queue_callback(function)
+
+
+def call_after_backward(function: Callable[[], None]) -> None:
+    """Has the engine call ``function`` when this thread's pass is over, after what FSDP, DDP and others asked for."""
+    _queue_callback(lambda: _queue_callback(function))
+
+
+def called_by_the_engine(frames_above: int) -> bool:
+    """Was the operator issued by the autograd engine itself, rather than by Python code that it called?
+
+    Autograd's own threads have no Python frame below a dispatch mode's; on the caller's thread it is the one that started backward.
+    """
+    try:
+        frame = sys._getframe(frames_above)
+    except ValueError:
+        return True
+    return frame.f_code is _run_backward_code
+
+
+def _exclusive_use_counts() -> tuple[int, int]:
+    """What ``use_counts`` gives in a dispatch mode for a gradient that only the autograd engine holds."""
+
+    class Probe(TorchDispatchMode):
+        seen: tuple[int, int] | None = None
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten.add.Tensor and graph_task_id() != -1:
+                Probe.seen = use_counts(args[0])
+            return func(*args, **(kwargs or {}))
+
+    with Probe(), torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.ones(1, requires_grad=True, device="cpu")
+        torch.autograd.backward(torch.relu(leaf) + torch.sigmoid(leaf), torch.ones(1, device="cpu"))
+    if Probe.seen is None:
+        raise UnsupportedTorchError("gradient accumulation that a dispatch mode can see", torch.__version__)
+    return Probe.seen
+
+
+_exclusive: tuple[int, int] | None = None
+
+
+def held_by_the_engine_alone(gradient: torch.Tensor) -> bool:
+    """Would autograd, without a dispatch mode in the way, have added into this gradient in place?"""
+    dense = gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
+    return dense and use_counts(gradient) == _exclusive
+
+
+def calibrate() -> None:
+    """Learns once what ``held_by_the_engine_alone`` compares with."""
+    global _exclusive
+    if _exclusive is None:
+        _exclusive = _exclusive_use_counts()

@@ -1,0 +1,44 @@
+"""Process groups without peers, DDP's buckets, DTensor's propagation of shapes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed
+
+from memfit.errors import UnsupportedTorchError
+from memfit.torch_compat.versions import need
+
+bucket_assignment: Callable[..., Any] = need(torch.distributed, "_compute_bucket_assignment_by_size")
+"""How DDP puts gradients into buckets; it needs sizes only."""
+
+SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
+"""The module in which DTensor learns shapes by running operators on global ones."""
+
+
+def sharding_propagation() -> Any:
+    """That module, imported."""
+    from torch.distributed.tensor import _sharding_prop
+
+    return _sharding_prop
+
+
+def fake_store() -> Any:
+    """The store of torch's fake process group, whose collectives need no peers."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+def modules_that_ask_for_tracing() -> list[Any]:
+    """Parts of torch that take fake tensors for a compiler at work, and then keep no caches and wait for every collective."""
+    import torch.distributed.tensor  # whatever asks must have its own reference by now, or it would keep ours
+
+    named = [module for name, module in list(sys.modules.items()) if name.startswith("torch.distributed")]
+    found = [module for module in named if "_are_we_tracing" in vars(module)]
+    if not found:
+        raise UnsupportedTorchError("torch.distributed._functional_collectives._are_we_tracing", torch.__version__)
+    return found

@@ -1,0 +1,67 @@
+"""Tensors without data: their mode, and how they answer operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._subclasses
+from torch._subclasses import fake_impls, fake_tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+
+from memfit.torch_compat.versions import need
+
+fake_implementations: dict[Any, Callable[..., Any]] = need(fake_impls, "op_implementations_dict")
+"""By operator: how fake tensors answer it, where they do not ask its meta kernel."""
+
+device_handlers: dict[Any, Callable[[Any], Any]] = need(fake_tensor, "_DISPATCH_META_HANDLERS")
+"""How fake tensors answer questions from C++; one of them is the device."""
+
+device_query: Any = torch.ops.prim.device.default
+"""The question itself."""
+
+need(fake_tensor, "init_gpu_context")
+FAKE_TENSOR_MODULE = fake_tensor
+need(torch._subclasses, "FakeTensor")
+SUBCLASSES_MODULE = torch._subclasses
+"""Where libraries look for ``FakeTensor`` to learn whether they are being traced."""
+
+LOGGER_NAME = fake_tensor.__name__
+
+_UNKNOWN_SHAPE: tuple[type[Exception], ...] = (
+    need(fake_tensor, "UnsupportedOperatorException"),
+    need(fake_tensor, "DynamicOutputShapeException"),
+    need(fake_tensor, "DataDependentOutputException"),
+    NotImplementedError,
+)
+
+
+def is_unknown_shape(error: BaseException) -> bool:
+    """Is this what a fake tensor raises of an operator whose results it cannot tell?"""
+    return isinstance(error, _UNKNOWN_SHAPE) or (type(error) is RuntimeError and "no fake impl registered" in str(error))
+
+
+forget_fake_answers: Callable[[], None] = need(FakeTensorMode, "cache_clear")
+"""Fake tensors of all modes share one memory of what operators returned."""
+
+
+def num_recalled_by_torch() -> int:
+    """How often fake tensors have answered from their own memory so far."""
+    return int(need(FakeTensorMode, "cache_hits"))
+
+
+__all__ = [
+    "FAKE_TENSOR_MODULE",
+    "LOGGER_NAME",
+    "SUBCLASSES_MODULE",
+    "DataDependentOutputException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "device_handlers",
+    "device_query",
+    "fake_implementations",
+    "forget_fake_answers",
+    "is_unknown_shape",
+    "num_recalled_by_torch",
+]

@@ -1,0 +1,199 @@
+"""FSDP's insides, both engines', and what torch's distributed checkpoint is made of.
+
+What only looks at a run never imports FSDP by itself: a run that has not imported it cannot be using it. What applies FSDP to a
+model asks for its parts when it is called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit.torch_compat.versions import need
+
+PARAMETER_GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+FSDP1_RUNTIME = "torch.distributed.fsdp._runtime_utils"
+STATE_DICTS = "torch.distributed.checkpoint.state_dict"
+"""Modules in which FSDP and distributed checkpoint do their work."""
+
+
+def loaded(name: str) -> Any | None:
+    """A module of torch that the run has imported, else ``None``."""
+    return sys.modules.get(name)
+
+
+# -- looking at a run ----------------------------------------------------------------------------------------------------------
+
+
+def is_fsdp_root(module: nn.Module) -> bool:
+    """Was FSDP of either kind applied to this module?"""
+    fsdp2, fsdp1 = (
+        loaded("torch.distributed.fsdp._fully_shard._fully_shard"),
+        loaded("torch.distributed.fsdp.fully_sharded_data_parallel"),
+    )
+    return (fsdp2 is not None and isinstance(module, fsdp2.FSDPModule)) or (
+        fsdp1 is not None and isinstance(module, fsdp1.FullyShardedDataParallel)
+    )
+
+
+def groups_of_unit(unit: Any) -> list[Any]:
+    """FSDP2's groups of one unit: one, or none where it has no parameters of its own; several with per-parameter meshes."""
+    state = unit._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # one group a state before torch 2.12
+        groups = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
+    return list(groups)
+
+
+def parameter_groups(root: nn.Module) -> Iterator[Any]:
+    """FSDP2's parameter groups below ``root``, each once; a grouped unit has several modules and one group."""
+    fsdp = loaded("torch.distributed.fsdp._fully_shard._fully_shard")
+    if fsdp is None:
+        return
+    seen: set[int] = set()
+    for module in root.modules():
+        if not isinstance(module, fsdp.FSDPModule):
+            continue
+        for group in groups_of_unit(module):
+            if id(group) not in seen:
+                seen.add(id(group))
+                yield group
+
+
+def unsharded_parameters(group: Any) -> Iterator[tuple[torch.Tensor, nn.Module, str]]:
+    """The full parameters of an FSDP2 group that exist right now, each with its module and name in it."""
+    for managed in group.fsdp_params:
+        info = managed._module_info
+        for tensor in (*managed.all_gather_outputs, getattr(managed, "_unsharded_param", None)):
+            if tensor is not None:
+                yield tensor, info.module, info.param_name
+
+
+def flat_handles(root: nn.Module) -> Iterator[Any]:
+    """FSDP1's handles of flat parameters below ``root``."""
+    fsdp = loaded("torch.distributed.fsdp.fully_sharded_data_parallel")
+    if fsdp is None:
+        return
+    for module in root.modules():
+        if isinstance(module, fsdp.FullyShardedDataParallel) and module._handle is not None:
+            yield module._handle
+
+
+def sharded_parameters(root: nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters of a model that either FSDP keeps sharded."""
+    for group in parameter_groups(root):
+        yield from (managed.sharded_param for managed in group.fsdp_params)
+    for handle in flat_handles(root):
+        if handle.uses_sharded_strategy:
+            yield getattr(handle.flat_param, "_local_shard", handle.flat_param)
+
+
+def unsharded_flat_parameters(handle: Any) -> Iterator[torch.Tensor]:
+    """The full flat parameters of an FSDP1 handle, in low and in full precision, where they exist."""
+    if handle.uses_sharded_strategy:
+        for name in ("_full_param_padded", "_full_prec_full_param_padded"):
+            tensor = getattr(handle.flat_param, name, None)
+            if tensor is not None:
+                yield tensor
+
+
+def flat_gradient_shard(handle: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """What is left of an FSDP1 handle's gradient on this rank, with the shard of the parameter that it is for."""
+    shard = getattr(handle.flat_param, "_saved_grad_shard", None)
+    return None if shard is None else (shard, handle.flat_param._local_shard)
+
+
+# -- applying it ---------------------------------------------------------------------------------------------------------------
+
+
+def checkpoint_wrapper(module: nn.Module, **kwargs: Any) -> nn.Module:
+    """A module whose forward is checkpointed, and whose parameters keep their names."""
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
+
+    wrapped: nn.Module = need(wrappers, "checkpoint_wrapper")(module, **kwargs)
+    return wrapped
+
+
+def gather_state_dict(state: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    """What distributed checkpoint itself uses; its own options leave out FULL on the CPU of every rank, or on the GPU of rank 0."""
+    from torch.distributed import _state_dict_utils
+
+    gathered: dict[str, Any] = need(_state_dict_utils, "_gather_state_dict")(state, **kwargs)
+    return gathered
+
+
+def offload_state_dict(state: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    """The same, for moving one to the host."""
+    from torch.distributed import _state_dict_utils
+
+    offloaded: dict[str, Any] = need(_state_dict_utils, "_offload_state_dict_to_cpu")(state, **kwargs)
+    return offloaded
+
+
+def has_mesh(model: nn.Module) -> bool:
+    """Was FSDP1 given a mesh?"""
+    return getattr(model, "_device_mesh", None) is not None
+
+
+def prefetch_after_backward(unit: Any) -> None:
+    """The unit asks for the next one's parameters when its own have just been given back.
+
+    ``post_backward`` reshards when all gradients are there and before it reduces them: the one moment between the two.
+    """
+    from torch.distributed.fsdp._fully_shard import _fsdp_common, _fsdp_param_group
+
+    after_backward = need(need(_fsdp_common, "TrainingState"), "POST_BACKWARD")
+    prefetch = need(_fsdp_param_group.FSDPParamGroup, "_prefetch_unshard")
+    need(_fsdp_param_group.FSDPParamGroup, "reshard")
+    for group in groups_of_unit(unit):
+        group.reshard = _with_prefetch(group, group.reshard, after_backward, prefetch)
+
+
+def _with_prefetch(
+    group: Any, original: Callable[[], None], after_backward: Any, prefetch: Callable[[Any, str], None]
+) -> Callable[[], None]:
+    def reshard() -> None:
+        original()
+        if group._training_state == after_backward and group._post_forward_indices:
+            before = group.comm_ctx.post_forward_order[: group._post_forward_indices.pop()]
+            # An outer unit ends after the units in it, which have had their backward.
+            waiting = (other for other in reversed(before) if other._training_state != after_backward)
+            if (following := next(waiting, None)) is not None:
+                prefetch(following, "backward")
+
+    return reshard
+
+
+# -- where the other ranks are asked -------------------------------------------------------------------------------------------
+
+
+def fsdp2_parameters() -> Any:
+    """The module in which FSDP2 cuts a parameter into the shards of all ranks."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    return _fsdp_param
+
+
+def optimizer_states() -> Any:
+    """The module in which FSDP1 learns from the other ranks whose optimizer state there is."""
+    from torch.distributed.fsdp import _optim_utils
+
+    return _optim_utils
+
+
+def sharded_tensors() -> Any:
+    """The module in which ranks tell each other which part of a tensor they hold."""
+    from torch.distributed._shard.sharded_tensor import api
+
+    return api
+
+
+def shard_metadata(offsets: list[int], sizes: list[int], placement: str) -> Any:
+    """One part of a sharded tensor."""
+    from torch.distributed._shard.metadata import ShardMetadata
+
+    return ShardMetadata(offsets, sizes, placement=placement)

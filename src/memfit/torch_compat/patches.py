@@ -1,0 +1,276 @@
+"""Replacing parts of torch and of other packages for a while.
+
+::
+
+    Patches("the recorder").wrap(nn.Module, "__call__", make)        several may patch one place:
+                                                                     torch.cuda.empty_cache
+    place ── the original                                              └─ torch's own
+          └─ layers, oldest first: who, why, what                      └─ the phantom GPU: does nothing
+                                                                       └─ the recorder: writes an event, then calls the one below
+
+A place is an attribute of an object or an item of a dict. Each keeps the original and the layers on it; taking a layer away builds
+the place anew from those that remain, so that it does not matter who leaves first. ``active_patches`` lists them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+import torch
+
+_MISSING = object()
+Make = Callable[[Any], Any]
+"""Gives what is put in a place, from what is there below it."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One thing that is replaced right now."""
+
+    place: str
+    who: str
+    why: str
+
+
+class Patches:
+    """What somebody has replaced, and what else they want done when they leave. Undoing never stops half-way."""
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+        self._why = ""
+        self._undo: list[Callable[[], Any]] = []
+        self._libraries: dict[str, torch.library.Library] = {}
+
+    def because(self, why: str) -> Patches:
+        """The same patches; what is replaced from here on is for this reason."""
+        self._why = why
+        return self
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Sets ``owner.name``; an attribute that was inherited or absent is removed again."""
+        self._lay(_Attribute(owner, name), lambda below: value)
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Puts ``make(what is there)`` in the place of ``owner.name``, under the name and with the text of what is there."""
+        self._lay(_Attribute(owner, name), lambda below: functools.wraps(below)(make(below)))
+
+    def replace_item(self, owner: Any, key: Any, value: Any) -> None:
+        """Sets ``owner[key]``."""
+        self._lay(_Item(owner, key), lambda below: value)
+
+    def append(self, owner: list[Any], value: Any) -> None:
+        """Appends to a list."""
+        owner.append(value)
+        self._undo.append(lambda: owner.remove(value))
+
+    def implement(self, key: str, operator: str, kernel: Callable[..., Any]) -> None:
+        """Gives an ATen operator a kernel for a dispatch key."""
+        if key not in self._libraries:
+            library = self._libraries[key] = torch.library.Library("aten", "IMPL", key)
+            self._undo.append(lambda: (self._libraries.pop(key), library._destroy()))
+        self._libraries[key].impl(operator, kernel)
+        entry = Patch(f"aten::{operator} for {key}", self.who, self._why)
+        _kernels.append(entry)
+        self._undo.append(lambda: _kernels.remove(entry))
+
+    def when_imported(self, name: str, action: Callable[[Any], None]) -> None:
+        """Does something with a module: now, if somebody has imported it, or as soon as somebody does."""
+        if name in sys.modules:
+            action(sys.modules[name])
+            return
+        why = self._why
+
+        def act(module: Any) -> None:
+            before, self._why = self._why, why
+            try:
+                action(module)
+            finally:
+                self._why = before
+
+        watcher = _Watcher(name, act)
+        sys.meta_path.insert(0, watcher)
+        self._undo.append(lambda: sys.meta_path.remove(watcher))
+
+    def finally_call(self, action: Callable[[], Any]) -> None:
+        """Something else to undo."""
+        self._undo.append(action)
+
+    def undo(self) -> None:
+        """Puts everything back, the newest first."""
+        error: BaseException | None = None
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except Exception as problem:
+                error = error or problem
+        if error is not None:
+            raise error
+
+    def _lay(self, place: _Place, make: Make) -> None:
+        self._undo.append(_lay(place, _Layer(self.who, self._why, make)))
+
+
+def active_patches() -> list[Patch]:
+    """Everything that is replaced right now, by place."""
+    with _lock:
+        laid = [Patch(str(place), layer.who, layer.why) for place in _places.values() for layer in place.layers]
+        return sorted([*laid, *_kernels], key=lambda patch: patch.place)
+
+
+# -- places --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Layer:
+    who: str
+    why: str
+    make: Make
+
+
+class _Place:
+    """Somewhere that a value can be set, with what was there and what has been laid over it."""
+
+    def __init__(self, owner: Any, name: Any) -> None:
+        self.owner, self.name = owner, name  # the owner is held, so that its identity stays its own
+        self.layers: list[_Layer] = []
+        self._original = self._value = self.own()
+
+    @property
+    def key(self) -> tuple[type, int, Any]:
+        return type(self), id(self.owner), self.name
+
+    def lay(self, layer: _Layer) -> None:
+        self.layers.append(layer)
+        self._cover(layer)
+
+    def take_away(self, layer: _Layer) -> None:
+        self.layers.remove(layer)
+        if not _is_same(self.own(), self._value):
+            return  # somebody else has patched on top: their value stays, and ours below it only passes on
+        if self._original is _MISSING:
+            self.remove()
+        else:
+            self.put(self._original)
+        self._value = self._original
+        for remaining in self.layers:
+            self._cover(remaining)
+
+    def _cover(self, layer: _Layer) -> None:
+        self._value = layer.make(self.found())
+        self.put(self._value)
+
+    def own(self) -> Any:
+        """What is set at this very place."""
+        raise NotImplementedError
+
+    def found(self) -> Any:
+        """What a reader finds there, ``None`` if nothing."""
+        raise NotImplementedError
+
+    def put(self, value: Any) -> None:
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        raise NotImplementedError
+
+
+class _Attribute(_Place):
+    def __str__(self) -> str:
+        return f"{_path(self.owner)}.{self.name}"
+
+    def own(self) -> Any:
+        return vars(self.owner).get(self.name, _MISSING)
+
+    def found(self) -> Any:
+        own = self.own()
+        return getattr(self.owner, self.name, None) if own is _MISSING else own
+
+    def put(self, value: Any) -> None:
+        setattr(self.owner, self.name, value)
+
+    def remove(self) -> None:
+        delattr(self.owner, self.name)
+
+
+class _Item(_Place):
+    def __str__(self) -> str:
+        return f"a {type(self.owner).__name__}'s entry {_path(self.name)}"
+
+    def own(self) -> Any:
+        return self.owner.get(self.name, _MISSING)
+
+    def found(self) -> Any:
+        return self.owner.get(self.name)
+
+    def put(self, value: Any) -> None:
+        self.owner[self.name] = value
+
+    def remove(self) -> None:
+        self.owner.pop(self.name)
+
+
+_places: dict[tuple[type, int, Any], _Place] = {}
+_kernels: list[Patch] = []
+_lock = threading.RLock()
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Environments give a new string for every question."""
+    return one is other or (isinstance(one, str) and one == other)
+
+
+def _path(thing: Any) -> str:
+    """``torch.nn.modules.module.Module``, for a class, a module or a function."""
+    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
+    if name is None:
+        return str(thing)
+    module = getattr(thing, "__module__", None)
+    return f"{module}.{name}" if isinstance(module, str) and module != name else str(name)
+
+
+def _lay(place: _Place, layer: _Layer) -> Callable[[], None]:
+    """Gives what takes the layer away again."""
+    with _lock:
+        place = _places.setdefault(place.key, place)
+        place.lay(layer)
+
+    def take_away() -> None:
+        with _lock:
+            place.take_away(layer)
+            if not place.layers:
+                _places.pop(place.key, None)
+
+    return take_away
+
+
+class _Watcher:
+    """Sees one module being imported, which is otherwise done as ever."""
+
+    def __init__(self, name: str, action: Callable[[Any], None]) -> None:
+        self._name, self._action = name, action
+        self._is_asking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != self._name or self._is_asking:
+            return None
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._is_asking = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                self._action(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

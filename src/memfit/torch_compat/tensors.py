@@ -1,0 +1,40 @@
+"""Making tensors and exchanging their insides, past what has been put in the place of torch's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from memfit.torch_compat.versions import need
+
+TensorBase: Any = need(torch._C, "TensorBase")
+"""The C++ side of a tensor: its properties as torch made them, whatever Python is told."""
+
+GeneratorBase: Any = need(torch._C, "Generator")
+
+empty_strided: Callable[..., torch.Tensor] = need(need(torch._C, "_VariableFunctions"), "empty_strided")
+"""As torch made it, whatever has been put in its place since."""
+
+make_tensor_subclass: Callable[..., torch.Tensor] = need(torch.Tensor, "_make_subclass")
+make_wrapper_subclass: Callable[..., torch.Tensor] = need(torch.Tensor, "_make_wrapper_subclass")
+"""The same."""
+
+swap_insides: Callable[[torch.Tensor, torch.Tensor], None] = need(torch._C, "_swap_tensor_impl")
+"""What ``torch.utils.swap_tensors`` does after its checks."""
+
+forbid_writing_by_pointer: Callable[[torch.Tensor], None] = need(torch._C, "_set_throw_on_mutable_data_ptr")
+"""A kernel that would write to a tensor without data raises instead."""
+
+__all__ = [
+    "GeneratorBase",
+    "TensorBase",
+    "empty_strided",
+    "forbid_writing_by_pointer",
+    "is_traceable_wrapper_subclass",
+    "make_tensor_subclass",
+    "make_wrapper_subclass",
+    "swap_insides",
+]

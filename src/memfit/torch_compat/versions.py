@@ -1,0 +1,42 @@
+"""Which releases of torch memfit works with, and how it asks for a part that torch does not promise.
+
+Every such part is asked for with ``need``, which raises ``UnsupportedTorchError`` where it is missing, and remembered in ``PARTS``:
+``memfit doctor`` prints them, and ``tests/torch_compat`` exercises each.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import torch
+
+from memfit.errors import UnsupportedTorchError
+
+OLDEST, NEWEST = (2, 11), (2, 15)
+"""The releases of torch that memfit is tested with, both included. README, docs and the package's metadata say the same."""
+
+PARTS: dict[str, str] = {}
+"""The private parts found so far: ``torch._C._swap_tensor_impl`` -> the module of memfit that asked for it."""
+
+
+def installed_torch() -> tuple[int, int]:
+    """``(2, 13)`` for torch 2.13.0+cpu."""
+    major, minor = re.findall(r"\d+", torch.__version__)[:2]
+    return int(major), int(minor)
+
+
+def is_supported() -> bool:
+    """Is the installed torch one of those that memfit is tested with?"""
+    return OLDEST <= installed_torch() <= NEWEST
+
+
+def need(owner: Any, name: str) -> Any:
+    """``owner.name``, or an error that names it."""
+    found = getattr(owner, name, None)
+    path = f"{getattr(owner, '__name__', owner)}.{name}"
+    if found is None:
+        raise UnsupportedTorchError(path, torch.__version__)
+    PARTS[path] = sys._getframe(1).f_globals["__name__"]
+    return found

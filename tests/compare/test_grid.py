@@ -1,0 +1,127 @@
+"""Which cells a grid has."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memfit.compare.api import make_grid
+from memfit.compare.defaults import least_bytes
+from memfit.compare.grid import Subject, read_axes, recipe_of
+from memfit.errors import ConfigError
+from memfit.fsdp import ShardingStrategy
+from memfit.models import find_model
+from memfit.models.recipe import CHECKPOINTINGS, STRATEGIES
+
+
+def grid(subject: Subject = Subject(model="llama3-8b"), gpu="H100-80GB", world_size=8, **axes):  # noqa: B008
+    return make_grid(subject, read_axes({"gpu": gpu, "world_size": world_size, **axes}))
+
+
+def pairs(found) -> set[tuple[str, str]]:
+    return {(cell["strategy"], cell["checkpointing"]) for cell in found.cells}
+
+
+def test_the_usual_grid_on_several_gpus():
+    found = grid(Subject(model="gpt2"))
+    assert pairs(found) == {(s, c) for s in ("full_shard", "shard_grad_op", "no_shard") for c in CHECKPOINTINGS}
+    assert found.varying == ("strategy", "checkpointing"), "the engine follows from the strategy"
+    assert grid(strategy="full_shard", engine=["fsdp1", "fsdp2"]).varying == ("engine",)
+    assert ("hybrid_shard", "none") in pairs(grid(Subject(model="gpt2"), world_size=16))
+
+
+def test_what_cannot_fit_is_left_out_with_the_reason():
+    found = grid(Subject(model="llama3-70b"), world_size=64)
+    assert pairs(found) == {("full_shard", checkpointing) for checkpointing in CHECKPOINTINGS}
+    assert [reason.partition(" ")[0] for reason in found.left_out] == ["shard_grad_op", "hybrid_shard", "no_shard"]
+    assert "1.03 TiB" in found.left_out[2]
+
+
+def test_where_nothing_can_fit_offloading_is_tried():
+    found = grid(Subject(model="llama3-405b"), world_size=8)
+    assert {cell["offload"] for cell in found.cells} == {"params"}
+    assert found.left_out
+    assert {cell["offload"] for cell in grid(Subject(model="llama3-405b"), offload="none").cells} == {"none"}
+
+
+def test_one_gpu():
+    found = grid(Subject(model="gpt2"), world_size=1)
+    assert {cell["strategy"] for cell in found.cells} == {""}
+    assert {cell["precision"] for cell in found.cells} == {"bf16-mixed", "bf16"}
+    assert {cell["precision"] for cell in grid(Subject(model="gpt2"), gpu="T4", world_size=1).cells} == {"fp16-mixed"}
+    both = grid(Subject(model="gpt2"), gpu=["T4", "H100"], world_size=1)
+    assert {cell["precision"] for cell in both.cells} == {"fp16-mixed"}, "GPUs that are compared compute the same"
+
+
+def test_axes_that_are_given_are_the_only_ones():
+    found = grid(strategy=["full_shard", "no_shard"], batch=2)
+    assert [(cell["strategy"], cell["checkpointing"], cell["batch"]) for cell in found.cells] == [
+        ("full_shard", "none", 2),
+        ("no_shard", "none", 2),
+    ]
+
+
+def test_a_settled_value_leaves_the_rest_to_vary():
+    found = grid(Subject(model="gpt2"), checkpointing="full", batch=4)
+    assert {cell["checkpointing"] for cell in found.cells} == {"full"}
+    assert len(found.cells) == 3
+
+
+def test_words_numbers_and_members_of_enumerations():
+    assert read_axes({"strategy": ShardingStrategy.FULL_SHARD, "gpu": "h100", "mesh": "2x4", "seq": None}) == {
+        "strategy": ("full_shard",),
+        "gpu": ("H100-80GB",),
+        "mesh": ((2, 4),),
+    }
+    assert read_axes({"mesh": (2, 4)}) == {"mesh": ((2, 4),)}
+    assert read_axes({"mesh": [(2, 4), "1x8"]}) == {"mesh": ((2, 4), (1, 8))}
+
+
+@pytest.mark.parametrize(
+    ("axes", "reason"),
+    [
+        ({"strategy": "ful_shard"}, "strategy 'ful_shard' is not known"),
+        ({"batch": [1, 0]}, "batch takes whole numbers of at least 1, not 0"),
+        ({"batch": True}, "not True"),
+        ({"batch": []}, "batch has no values"),
+        ({"mesh": "8by8"}, "write it like 8x8"),
+        ({"layers": 3}, "a model by name has no axis 'layers': say one of strategy, "),
+        ({"gpu": "abacus"}, "unknown GPU"),
+        ({"optimizer": object()}, "cannot be handed to the process of a cell"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else ",".join(value),
+)
+def test_mistakes_are_told_before_anything_runs(axes: dict, reason: str):
+    with pytest.raises(ConfigError, match=reason):
+        grid(**axes)
+
+
+@pytest.mark.parametrize("given", [{}, {"model": "gpt2", "hf": "x"}])
+def test_one_thing_is_trained(given: dict):
+    with pytest.raises(ConfigError, match="say what is trained"):
+        Subject(**given)
+
+
+def test_a_function_gets_the_axes_by_name(tmp_path: Path):
+    (tmp_path / "train.py").write_text("def build(*, layers, strategy='x'): ...\ndef loose(**any): ...\n")
+    found = grid(Subject(function=f"{tmp_path}/train.py:build"), layers=[1, 2])
+    assert [cell["layers"] for cell in found.cells] == [1, 2]
+    assert grid(Subject(function=f"{tmp_path}/train.py:loose"), whatever=1).cells[0]["whatever"] == 1
+    with pytest.raises(ConfigError, match=r"takes no argument 'width'.*write def build\(\*, width\)"):
+        grid(Subject(function=f"{tmp_path}/train.py:build"), width=3)
+
+
+@given(
+    st.sampled_from(["gpt2", "llama3-8b", "qwen3-0.6b", "mixtral-8x7b"]),
+    st.sampled_from(STRATEGIES),
+    st.sampled_from(["bf16-mixed", "bf16", "fp32"]),
+    st.sampled_from([8, 64]),
+)
+def test_laws_of_a_cell(model: str, strategy: str, precision: str, world_size: int):
+    (cell,) = grid(
+        Subject(model=model), strategy=[strategy], precision=[precision], checkpointing=["full", "none"], world_size=world_size
+    ).cells[:1]
+    assert recipe_of(cell).settled(world_size, has_bf16=True) == recipe_of(cell), "a cell's inputs say everything"
+    weights = find_model(model).num_parameters * (2 if precision == "bf16" else 4)
+    assert 3 * weights // world_size <= least_bytes(cell) <= 4 * weights + weights

@@ -1,0 +1,33 @@
+"""A phantom world to test in, with nothing recorded."""
+
+from __future__ import annotations
+
+from memfit.phantom import PhantomWorld, Target
+from memfit.phantom.values.expected import Expected
+
+
+class NoMeter:
+    """Knows nothing."""
+
+    def statistics(self) -> dict[str, int]:
+        return dict.fromkeys(
+            (f"{kind}_bytes.all.{which}" for kind in ("allocated", "reserved") for which in ("current", "peak")), 0
+        )
+
+    def reset_peak(self) -> None: ...
+
+    def reset_accumulated(self) -> None: ...
+
+    def configure(self, settings: str) -> None: ...
+
+
+def phantom(
+    gpu: str = "H200",
+    torch_version: str = "2.11+cu130",
+    world_size: int = 1,
+    rank: int = 0,
+    expected: dict[str, float] | None = None,
+) -> PhantomWorld:
+    return PhantomWorld(
+        Target.parse(gpu, torch_version), NoMeter(), world_size=world_size, rank=rank, expected=Expected(expected or {})
+    )

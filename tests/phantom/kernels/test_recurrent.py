@@ -1,0 +1,101 @@
+"""Recurrent layers as cuDNN runs them; sizes from benchmarks/truth/kernel_memory.json."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.phantom_worlds import phantom
+from torch import nn
+
+import memfit
+from memfit.phantom.kernels.recurrent import GRU, LSTM, RNN_TANH, Sizes, dropout_state_bytes
+from memfit.phantom.target import Target
+
+
+@pytest.mark.parametrize(
+    ("mode", "layers", "both_ways", "drops", "reserve"),
+    [
+        (LSTM, 1, False, False, 41943296),
+        (LSTM, 2, False, False, 92274944),
+        (LSTM, 2, True, False, 184549632),
+        (LSTM, 2, False, True, 92537088),
+        (GRU, 2, False, False, 109052160),
+        (RNN_TANH, 2, False, False, 25166080),
+    ],
+)
+def test_what_is_kept_for_backward(mode, layers, both_ways, drops, reserve):
+    x = torch.empty(128, 32, 256, device="meta")
+    settings = (512, 0, layers, False, 0.2 if drops else 0.0, True, both_ways, [], None)
+    assert Sizes.of(x, mode, settings).reserve_bytes == reserve
+
+
+def test_small_parts_are_aligned():
+    x = torch.empty(7, 3, 5, device="meta")
+    assert Sizes.of(x, LSTM, (11, 0, 3, False, 0.0, True, True, [], None)).reserve_bytes == 31712
+
+
+def test_the_states_of_dropout():
+    assert dropout_state_bytes(Target.parse("H200", "2.11+cu130")) == 6488064
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_layers_run_forward_and_backward(kind, dtype):
+    with phantom():
+        layer = kind(8, 16, 2, bidirectional=True, dropout=0.1).to("cuda", dtype)
+        x = torch.randn(5, 3, 8, device="cuda", dtype=dtype, requires_grad=True)
+        out, _ = layer(x)
+        out.sum().backward()
+        assert out.shape == (5, 3, 32)
+        assert x.grad.shape == x.shape
+        assert all(param.grad.shape == param.shape for param in layer.parameters())
+
+
+def test_weights_lie_in_one_block_where_torch_flattens_them():
+    with phantom():
+        for dtype, blocks in ((torch.float32, 1), (torch.bfloat16, 4)):
+            layer = nn.LSTM(8, 16).to("cuda", dtype)
+            assert len({param.untyped_storage()._cdata for param in layer.parameters()}) == blocks
+
+
+def test_autocast_means_float16_for_cudnn():
+    with phantom(), torch.autocast("cuda", dtype=torch.bfloat16):
+        layer = nn.GRU(8, 16).cuda()
+        out, _ = layer(torch.randn(5, 3, 8, device="cuda"))
+        assert out.dtype == torch.float16
+        out.float().sum().backward()
+        assert {param.grad.dtype for param in layer.parameters()} == {torch.float32}
+
+
+def test_packed_sequences():
+    with phantom():
+        layer = nn.LSTM(8, 16).cuda()
+        packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 8, device="cuda"), torch.tensor([5, 4, 2]))
+        out, (hidden, _) = layer(packed)
+        assert out.data.shape == (11, 16)
+        assert hidden.shape == (1, 3, 16)
+
+
+def test_without_cudnn_torch_runs_a_kernel_a_step():
+    with phantom(), torch.backends.cudnn.flags(enabled=False):
+        layer = nn.GRU(8, 16).cuda()
+        out, _ = layer(torch.randn(5, 3, 8, device="cuda"))
+        out.sum().backward()
+        assert out.shape == (5, 3, 16)
+
+
+def test_a_step_leaves_nothing_behind():
+    def build():
+        layer = nn.LSTM(64, 64, 2, dropout=0.1).cuda()
+        x = torch.randn(16, 8, 64, device="cuda")
+
+        def step():
+            with torch.autocast("cuda"):
+                layer(x)[0].float().sum().backward()
+            layer.zero_grad()
+
+        return step
+
+    first, second, third = (step.peak_allocated for step in memfit.predict(build, steps=3).steps)
+    assert second == third
+    assert first <= second

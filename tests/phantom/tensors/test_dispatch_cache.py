@@ -1,0 +1,136 @@
+"""Answers from memory are the answers that torch gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import memfit
+from memfit.phantom.tensors import dispatch_cache as recall
+from memfit.torch_compat.fake_tensors import FakeTensor
+
+
+class CheckedRecall(recall.Recall):
+    """Compares every answer from memory with torch's."""
+
+    num_compared = 0
+
+    def answer(self, ask, func, types, args, kwargs):
+        asked = []
+
+        def ask_and_count(*question):
+            asked.append(question)
+            return ask(*question)
+
+        result = super().answer(ask_and_count, func, types, args, kwargs)
+        if not asked:
+            CheckedRecall.num_compared += 1
+            truth = ask(func, types, args, kwargs)
+            assert described(result, args) == described(truth, args), func
+        return result
+
+
+def described(result, args):
+    if isinstance(result, (tuple, list)):
+        return type(result), [described(item, args) for item in result]
+    if not isinstance(result, torch.Tensor):
+        return result
+    shared = [i for i, arg in enumerate(args) if shares(arg, result)]
+    same = [i for i, arg in enumerate(args) if arg is result]
+    words = (
+        {name: value for name, value in vars(result).items() if not name.startswith(recall.OUR_PREFIX) and name != "fake_mode"}
+        if not same
+        else {}
+    )
+    nbytes = result.untyped_storage().nbytes()
+    return result.shape, result.stride(), result.dtype, result.device, result.storage_offset(), shared, same, nbytes, words
+
+
+def shares(argument, result) -> bool:
+    return isinstance(argument, FakeTensor) and argument.untyped_storage()._cdata == result.untyped_storage()._cdata
+
+
+class Everything(nn.Module):
+    """Views, in-place changes, several outputs, lists, broadcasting, mixed types."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.attention = nn.Linear(8, 24)
+        self.gain = nn.Parameter(torch.ones(1, 8))
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.conv(x)), inplace=True)
+        x = x.flatten(2).transpose(1, 2)
+        q, k, v = self.attention(x).chunk(3, dim=-1)
+        x = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None]).squeeze(1)
+        x = torch.cat([x, x * self.gain, x.to(torch.float64).float()], dim=-1)
+        x = x.permute(0, 2, 1)[..., ::2].contiguous().expand(2, *x.shape[:1], -1, -1)
+        values, _ = x.topk(3, dim=-1)
+        return (values.masked_fill(values > 0.5, 0) + torch.arange(3, device=x.device)).mul_(2).add(1.0).sum()
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> type[CheckedRecall]:
+    monkeypatch.setattr("memfit.phantom.tensors.mode.Recall", CheckedRecall)
+    CheckedRecall.num_compared = 0
+    return CheckedRecall
+
+
+def build():
+    model = Everything().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    images = torch.randn(4, 3, 8, 8, device="cuda")
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(images)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def test_memory_and_torch_agree(checked: type[CheckedRecall]):
+    memfit.predict(build, steps=4)
+    assert checked.num_compared > 100
+
+
+def test_the_check_can_fail(checked: type[CheckedRecall], monkeypatch: pytest.MonkeyPatch):
+    make = recall._make
+    monkeypatch.setattr(
+        recall, "_make", lambda recipe, args: make(recipe, args)[..., :0] if isinstance(recipe, recall._New) else None
+    )
+    with pytest.raises(memfit.errors.StepFailedError):
+        memfit.predict(build, steps=4)
+
+
+def test_memory_changes_no_ledger(monkeypatch: pytest.MonkeyPatch):
+    with_memory = memfit.predict(build, steps=4).ledger
+    monkeypatch.setattr(recall.Recall, "answer", lambda self, ask, *question: ask(*question))
+    without = memfit.predict(build, steps=4).ledger
+    assert with_memory.events.kind.tolist() == without.events.kind.tolist()
+    assert with_memory.events.subject.tolist() == without.events.subject.tolist()
+    assert with_memory.events.size.tolist() == without.events.size.tolist()
+
+
+@pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0, False), ("a", b"a")])
+def test_numbers_that_are_equal_but_not_alike_are_different_questions(values):
+    x = torch.ones(2)
+    first, second = ([*_parts(func="op", args=(x.shape, value))] for value in values)
+    assert first != second
+
+
+def _parts(func, args):
+    parts: list = [func]
+    for value in args:
+        try:
+            recall._describe_one(value, parts)
+        except recall._Unknown:
+            parts.append("unknown")
+    return parts

@@ -1,0 +1,145 @@
+"""Each private part of torch that the recorder leans on, exercised by name: a new torch breaks one of these, not a user's run."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from memfit.errors import UnsupportedTorchError
+from memfit.torch_compat import autograd, dispatch, fake_tensors, versions
+
+
+def test_graph_task_id_and_current_node():
+    seen = []
+    x = torch.ones(1, requires_grad=True)
+    y = x.sin()
+    y.register_hook(lambda g: seen.append((autograd.graph_task_id(), autograd.current_node())))
+    y.backward()
+    assert autograd.graph_task_id() == -1
+    assert seen[0][0] >= 0
+    assert type(seen[0][1]).__name__ == "SinBackward0"
+
+
+def test_sequence_numbers_bracket_the_nodes_made_between():
+    x = torch.ones(1, requires_grad=True)
+    before = autograd.next_sequence_nr()
+    y = x.sin()
+    after = autograd.next_sequence_nr()
+    assert before <= y.grad_fn._sequence_nr() < after
+    assert y.grad_fn.next_functions[0][0]._sequence_nr() == autograd.LEAF_SEQUENCE_NR
+
+
+def test_custom_functions_have_sequence_numbers():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(autograd.current_node()._sequence_nr())
+            return gradient * 2
+
+    seen = []
+    before = autograd.next_sequence_nr()
+    Double.apply(torch.ones(1, requires_grad=True)).backward()
+    assert before <= seen[0] < autograd.next_sequence_nr()
+
+
+def test_a_call_after_backward_comes_after_those_that_others_asked_for():
+    calls, task = [], []
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+
+    def ask(gradient):
+        autograd.call_after_backward(lambda: calls.append("ours"))
+        queue(lambda: calls.append("theirs"))
+        task.append(autograd.graph_task_id())
+
+    x = torch.ones(1, requires_grad=True)
+    y = x.sin()
+    y.register_hook(ask)
+    y.backward()
+    assert calls == ["theirs", "ours"]
+    assert task != [-1]
+
+
+def test_fake_tensors_ask_their_implementations(monkeypatch):
+    item = torch.ops.aten._local_scalar_dense.default
+    monkeypatch.setitem(fake_tensors.fake_implementations, item, lambda mode, op, tensor: 42)
+    with FakeTensorMode():
+        assert (torch.ones(1) + 1).item() == 42
+
+
+class Adds(TorchDispatchMode):
+    """Collects, for each sum of gradients, who issued it and whether the engine alone holds the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.add.Tensor and autograd.graph_task_id() != -1:
+            self.look(args)
+        return func(*args, **(kwargs or {}))
+
+    def look(self, args):
+        self.seen.append((autograd.called_by_the_engine(frames_above=3), autograd.held_by_the_engine_alone(args[0])))
+
+
+def test_sums_of_gradients_by_the_engine():
+    autograd.calibrate()
+    x = torch.ones(4, requires_grad=True)
+    with Adds() as adds:
+        (x.relu() + x.sigmoid()).sum().backward()
+    assert adds.seen == [(True, True)]
+
+
+def test_a_gradient_handed_out_twice_is_not_the_engines_alone():
+    x = torch.ones(4, requires_grad=True)
+    h = x.sin()
+    with Adds() as adds:
+        (h + h).sin().sum().backward()
+    assert adds.seen == [(True, False)]
+
+
+def test_sums_in_a_python_backward_are_not_the_engines():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient + gradient
+
+    with Adds() as adds:
+        Twice.apply(torch.ones(4, requires_grad=True)).sum().backward()
+    assert [by_engine for by_engine, _ in adds.seen] == [False]
+
+
+def test_dispatch_modes_are_thread_local():
+    assert dispatch.num_dispatch_modes() == 0
+    with Adds():
+        assert dispatch.num_dispatch_modes() == 1
+
+
+def test_a_missing_part_is_named():
+    with pytest.raises(UnsupportedTorchError, match=r"torch\._C\._no_such_thing") as caught:
+        versions.need(torch._C, "_no_such_thing")
+    assert torch.__version__ in str(caught.value)
+
+
+def test_the_places_that_are_patched_exist():
+    from torch.distributed.fsdp import _runtime_utils
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    for name in ("pre_forward", "post_forward", "pre_backward", "post_backward", "wait_for_unshard"):
+        assert callable(getattr(FSDPParamGroup, name))
+    for name in ("_unshard", "_reshard", "_reduce_grad"):
+        assert callable(getattr(_runtime_utils, name))
+    assert callable(ShardingPropagator._propagate_tensor_meta_non_cached)

@@ -1,0 +1,168 @@
+"""The trace for Perfetto: what the trace event format asks for, and that it says what the analysis says."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers.arbitrary_ledgers import ledgers
+from helpers.export_runs import HOSTILE, PREDICTED, RUN, RUNS, hostile_run
+from hypothesis import given
+
+from memfit.allocator import replay, requests_from_ledger
+from memfit.analysis import find_peak, trace_categories
+from memfit.ledger import Ledger, LedgerBuilder, Phase
+from memfit.units import MIB
+from memfit.views.exports.perfetto import write_trace
+
+Event = dict[str, Any]
+
+FIELDS = {"M": {"args"}, "X": {"dur", "cat"}, "C": {"args"}, "i": {"s"}}
+"""Beyond name, ph, ts, pid and tid. From the Trace Event Format: metadata, complete, counter and instant events."""
+
+
+def events_of(run: Ledger) -> list[Event]:
+    trace = json.loads(write_trace(run))
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    return trace["traceEvents"]
+
+
+def check_format(events: list[Event]) -> None:
+    """Every event has what its kind needs, time is never negative, counters count, and slices of a track nest."""
+    for event in events:
+        assert isinstance(event["name"], str)
+        assert event["ph"] in FIELDS
+        assert FIELDS[event["ph"]] <= event.keys()
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        assert event["pid"] > 0
+        assert event["ts"] >= 0
+        assert event.get("dur", 0) >= 0
+        if event["ph"] == "C":
+            assert all(isinstance(value, int) and value >= 0 for value in event["args"].values())
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name")
+            assert isinstance(event["args"]["name"], str)
+    check_nesting(events)
+
+
+def check_nesting(events: list[Event]) -> None:
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            tracks[event["pid"], event["tid"]].append(event)
+    for track in tracks.values():
+        spans = [(nanoseconds(event["ts"]), nanoseconds(event["ts"]) + nanoseconds(event["dur"])) for event in track]
+        assert [begin for begin, _ in spans] == sorted(begin for begin, _ in spans)
+        open_ends: list[int] = []
+        for begin, end in spans:
+            while open_ends and open_ends[-1] <= begin:
+                open_ends.pop()
+            assert not open_ends or end <= open_ends[-1]
+            open_ends.append(end)
+
+
+def nanoseconds(time: float) -> int:
+    """As viewers count, who take microseconds as fractions."""
+    return round(time * 1000)
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_the_format(run: Ledger):
+    check_format(events_of(run))
+
+
+@given(ledgers)
+def test_the_format_for_every_run(ledger: Ledger):
+    check_format(events_of(ledger))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ph": "X", "name": "x", "ts": 0.5, "dur": 2, "pid": 1, "tid": 2, "cat": "c"},
+        {"ph": "X", "name": "x", "ts": -1, "dur": 2, "pid": 1, "tid": 9, "cat": "c"},
+        {"ph": "C", "name": "x", "ts": 0, "pid": 1, "tid": 0, "args": {"bytes": "3"}},
+        {"ph": "B", "name": "x", "ts": 0, "pid": 1, "tid": 0},
+    ],
+    ids=["overlaps", "negative time", "text for a number", "unknown kind"],
+)
+def test_the_check_of_the_format_can_fail(wrong: Event):
+    first = {"ph": "X", "name": "y", "ts": 0, "dur": 1, "pid": 1, "tid": 2, "cat": "c"}
+    check_format([first])
+    with pytest.raises(AssertionError):
+        check_format([first, wrong])
+
+
+def test_counters_follow_each_category():
+    events = [event for event in events_of(RUN) if event["ph"] == "C"]
+    for device, known in enumerate(RUN.devices):
+        for category, timeline in trace_categories(RUN, device).items():
+            counted = [event["args"]["bytes"] for event in events if event["name"] == f"{known.name} {category.label}"]
+            assert counted == timeline.totals.tolist()
+    in_use = [event["args"]["bytes"] for event in events if event["name"] == "cuda:0 in use"]
+    assert max(in_use) == find_peak(RUN, 1 if RUN.devices[1].name == "cuda:0" else 0).size_bytes
+
+
+def test_reserved_is_a_counter_too():
+    events = [event for event in events_of(RUN) if event["name"] == "cuda:0 reserved"]
+    assert [event["args"]["bytes"] // MIB for event in events] == [0, 20, 32, 62, 20, 22]
+    assert max(event["args"]["bytes"] for event in events) == replay(requests_from_ledger(RUN, "cuda:0")).peak_reserved
+
+
+def test_slices_are_steps_phases_and_modules():
+    slices = [(event["name"], event["tid"], event["ts"], event["dur"]) for event in events_of(RUN) if event["ph"] == "X"]
+    assert slices == [
+        ("init", 1, 0, 2),
+        ("step 0", 1, 2, 16),
+        ("step 1", 1, 18, 1),
+        ("forward", 2, 3, 6),
+        ("backward", 2, 10, 6),
+        ("forward", 3, 3, 6),
+        ("layers.0", 3, 4, 4),
+        ("backward", 3, 10, 6),
+        ("layers.0", 3, 11, 4),
+    ]
+    module = next(event for event in events_of(RUN) if event["name"] == "layers.0")
+    assert module["args"] == {"phase": "forward", "bytes in": 0, "bytes out": 12 * MIB, "class": "Module"}
+
+
+def test_the_peak_is_marked():
+    (mark,) = [event for event in events_of(RUN) if event["ph"] == "i" and "cuda:0" in event["name"]]
+    assert mark["name"] == "peak of cuda:0: 40.00 MiB"
+
+
+def test_a_prediction_has_no_clock_but_its_events():
+    slow = replace(PREDICTED, events=replace(PREDICTED.events, time_ns=PREDICTED.events.time_ns * 1_000_003))
+    assert write_trace(slow) == write_trace(PREDICTED)
+    events = events_of(PREDICTED)
+    assert max(event["ts"] for event in events) == len(PREDICTED.events) - 1
+    name = next(event["args"]["name"] for event in events if event["name"] == "process_name")
+    assert name == "predicted, rank 3 of 8 (one event is one microsecond)"
+    assert {event["pid"] for event in events} == {4}
+
+
+def test_a_measured_run_has_its_own_clock():
+    slow = replace(RUN, events=replace(RUN.events, time_ns=RUN.events.time_ns * 7))
+    assert max(event["ts"] for event in events_of(slow)) == 7 * (len(RUN.events) - 1)
+
+
+def test_scopes_that_do_not_nest_are_on_tracks_of_their_own():
+    builder = LedgerBuilder()
+    first, second = builder.enter(Phase.FORWARD), builder.enter(Phase.BACKWARD)
+    builder.exit(first)
+    builder.exit(second)
+    builder.device("cpu")
+    tracks = {(event["name"], event["cat"]): event["tid"] for event in events_of(builder.build()) if event["ph"] == "X"}
+    assert tracks["forward", "forward"] != tracks["backward", "backward"]
+    assert tracks["forward", "phase"] == tracks["backward", "phase"]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_names_can_only_be_read(name: str):
+    events = events_of(hostile_run(name))
+    check_format(events)
+    assert all(event["name"].isprintable() for event in events)

@@ -1,0 +1,226 @@
+"""What the page is made of, without a browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.arbitrary_ledgers import ledgers
+from helpers.report_runs import hostile, long, training
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memfit.analysis import build_report
+from memfit.errors import ConfigError
+from memfit.hardware import find_gpu
+from memfit.ledger import Category, Ledger, RunInfo
+from memfit.testing import ledger
+from memfit.units import GIB, MIB
+from memfit.views.html import render_page, study
+from memfit.views.html.markup import Markup, element, table
+from memfit.views.html.runs import label_runs
+from memfit.views.html.scales import HEIGHT, Scale
+from memfit.views.html.texts import Texts
+from memfit.views.html.timeline import STACK
+
+
+def unpack(page: str) -> dict[str, Any]:
+    packed = re.search(r'<script id="packed"[^>]*>([^<]*)</script>', page)
+    assert packed is not None
+    found: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed[1])))
+    return found
+
+
+# -- markup ------------------------------------------------------------------------------------------------------------------
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would take for text, and which elements there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.tags, self.attributes = "", list[str](), dict[str, str | None]()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= dict(attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@given(st.text(alphabet="<>&\"'/=abc \x1b\u202e"), st.text(alphabet="<>&\"'/=abc "))
+def test_text_stays_text(text: str, attribute: str):
+    reader = Reader()
+    reader.feed(element("p", text, title=attribute))
+    reader.close()
+    assert reader.tags == ["p"]
+    assert reader.text == text.replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
+    assert reader.attributes == {"title": attribute}
+
+
+def test_elements_nest_and_attributes_are_as_html_has_them():
+    assert element("p", element("b", "a<"), "b<", class_="x", hidden=True, title=None, data_n=3) == (
+        '<p class="x" hidden data-n="3"><b>a&lt;</b>b&lt;</p>'
+    )
+    assert isinstance(element("p"), Markup)
+
+
+def test_tables_line_figures_up():
+    html = table("Sizes", ("name", "bytes>"), [("a", "1 B")])
+    assert '<caption class="quiet">Sizes</caption>' in html
+    assert '<th scope="col">name</th><th scope="col" class="n">bytes</th>' in html
+    assert '<th scope="row">a</th><td class="n">1 B</td>' in html
+
+
+# -- axes and strings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "labels"),
+    [
+        (100 * MIB, ["0", "20 MiB", "40 MiB", "60 MiB", "80 MiB", "100 MiB"]),
+        (3 * GIB, ["0", "500 MiB", "1000 MiB", "1500 MiB", "2000 MiB", "2500 MiB", "3000 MiB"]),
+        (40 * GIB, ["0", "10 GiB", "20 GiB", "30 GiB", "40 GiB"]),
+        (7, ["0", "1 B", "2 B", "3 B", "4 B", "5 B", "6 B", "7 B"]),
+    ],
+)
+def test_axes_have_round_numbers(size: int, labels: list[str]):
+    assert [label for _, label in Scale.up_to(size).ticks] == labels
+
+
+@given(st.integers(0, 2**60))
+def test_an_axis_has_room(size: int):
+    scale = Scale.up_to(size)
+    places = [place for place, _ in scale.ticks]
+    assert size <= scale.top_bytes
+    assert places == sorted(set(places))
+    assert len(places) <= 8
+    assert 0 <= int(scale.places(np.array([size]))[0]) <= HEIGHT
+
+
+def test_strings_are_kept_once():
+    texts = Texts()
+    assert texts.sizes(np.array([MIB, 5, MIB])) == [1, 0, 1]
+    assert texts.number("1.00 MiB") == 1
+    assert texts.number("\x1b") == 2
+    assert texts.all() == ["5 B", "1.00 MiB", "\\x1b"]
+
+
+def test_every_category_has_its_place_in_the_stack():
+    assert sorted(STACK) == list(Category)
+
+
+# -- what is packed ----------------------------------------------------------------------------------------------------------
+
+
+def test_positions_are_those_of_the_analysis():
+    run = study("run", ledger("alloc 3MiB parameter w; alloc 1MiB x; free x; alloc 4MiB y"))
+    packed = unpack(render_page([run], "run"))
+    timeline, texts = packed["runs"][0]["timeline"], packed["texts"]
+    top = 7 * MIB + 7 * MIB // 25
+    assert timeline["events"] == [0, 1, 2, 3]
+    assert [category["label"] for category in timeline["categories"]] == ["parameter", "other"]
+    assert timeline["stack"][0] == [round(HEIGHT * 3 * MIB / top)] * 4
+    assert timeline["stack"][1] == [round(HEIGHT * size * MIB / top) for size in (3, 4, 3, 7)]
+    assert [texts[i] for i in timeline["totalTexts"]] == ["3.00 MiB", "4.00 MiB", "3.00 MiB", "7.00 MiB"]
+    assert timeline["peak"] == 3
+
+
+@settings(max_examples=40)
+@given(ledgers)
+def test_any_ledger_has_a_page(run: Ledger):
+    if not any(device.peak.size_bytes for device in build_report(run).devices[:1]):
+        with pytest.raises(ConfigError, match="has no memory in it"):
+            study("run", run)
+        return
+    packed = unpack(render_page([study("run", run)], "run"))
+    timeline = packed["runs"][0]["timeline"]
+    assert len(timeline["events"]) == len(timeline["totalTexts"]) == len(timeline["blocksOfMoment"])
+    assert max(timeline["stack"][-1]) <= HEIGHT
+    assert all(max(column) < len(packed["texts"]) for column in timeline["categoryTexts"])
+
+
+def test_the_same_ledger_makes_the_same_page():
+    assert render_page([study("run", training())], "run") == render_page([study("run", training())], "run")
+
+
+def test_pages_stay_small():
+    assert len(render_page([study("run", long(50_000))], "run")) < 3_000_000
+
+
+def test_the_policy_names_what_is_in_the_page():
+    page = render_page([study("run", hostile())], "run")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    parts = dict(part.strip().split(" ", 1) for part in policy[1].split(";"))
+    assert parts["default-src"] == "'none'"
+    for name, tag in (("script-src", "script"), ("style-src", "style")):
+        inline = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        assert inline is not None
+        digest = base64.b64encode(hashlib.sha256(inline[1].encode()).digest()).decode()
+        assert parts[name] == f"'sha256-{digest}'"
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_gpu_is_the_one_asked_for_or_the_ledgers_or_the_least_that_does():
+    run = training()
+    asked, named = study("run", run, find_gpu("H200")), study("run", run)
+    least = study("run", replace(run, info=RunInfo(versions={"torch": "2.11"})))
+    assert [study.verdict and study.verdict.gpu.name for study in (asked, named, least)] == ["H200", "A100-40GB", "T4"]
+    assert [study.gpu_was_named for study in (asked, named, least)] == [True, True, False]
+    assert "The least GPU it fits on is T4" in render_page([least], "run")
+
+
+def test_a_gpu_can_be_asked_about_for_a_run_on_the_host():
+    run = ledger("alloc 3MiB parameter a.w")
+    assert study("run", run).verdict is None
+    assert study("run", run, find_gpu("T4")).verdict is not None
+
+
+def test_a_torch_whose_allocator_is_unknown_is_no_reason_to_draw_nothing():
+    run = study("run", replace(training(), info=RunInfo(versions={"torch": "1.9"})))
+    assert run.verdict is None
+    assert "No verdict: memfit knows the allocator of torch 2.6 and newer" in render_page([run], "run")
+
+
+def test_what_is_reserved_in_each_step():
+    run = study("run", training())
+    assert run.reserved is not None
+    assert run.step_reserved == sorted(run.step_reserved or [])
+    assert run.verdict is not None
+    assert max(run.step_reserved or []) == run.verdict.peak_reserved == run.reserved.max()
+
+
+def test_several_runs_are_summed_up_by_the_worst_of_them():
+    well, large = study("well", training()), study("large", training(scale=500))
+    early = study("early", replace(training(), info=RunInfo(versions={"torch": "2.11"}, problem="it died")))
+    sums = {
+        "All 2 runs fit.": [well, well],
+        "1 of 2 runs does not fit.": [well, large],
+        "1 of 3 runs ended early.": [well, early, large],
+    }
+    for words, runs in sums.items():
+        assert words in render_page(runs, "runs")
+
+
+def test_a_ledger_without_memory_is_refused():
+    with pytest.raises(ConfigError, match="run has no memory in it"):
+        study("run", ledger("step"))
+
+
+def test_runs_are_called_by_rank_where_they_are_ranks():
+    ranks = [replace(training(), info=RunInfo(rank=rank, world_size=2)) for rank in (1, 0)]
+    assert label_runs(["a", "b"], ranks) == ["rank 1", "rank 0"]
+    assert label_runs(["a", "b"], [ranks[0], ranks[0]]) == ["a", "b"]
+    assert label_runs(["a"], ranks[:1]) == ["a"]
