@@ -172,15 +172,15 @@ def predict(names: list[str]) -> dict[str, dict[str, Any]]:
     from memfit.predict.session import PhantomSession
 
     session = PhantomSession.prepare("H200", "2.11+cu130", "", 1, 0, Expected())
-    session.recorder.marks_steps = False
+    session.recording.leave_steps_to_caller()
     marks: list[str] = []
     found: dict[str, dict[str, Any]] = {}
 
     def mark(name: str) -> None:
         marks.append(name)
-        session.recorder.mark_step()
+        session.recording.mark_step()
 
-    with session.recording():
+    with session.running():
         for name in names:
             try:
                 work = CASES[name]()

@@ -15,7 +15,7 @@ from torch import nn
 
 import memfit
 from memfit.errors import ConfigError, NoGpuWorkError, PredictionError, StepFailedError
-from memfit.predict import session
+from memfit.predict import api, session
 
 
 def build():
@@ -32,7 +32,7 @@ def build():
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "has_a_gpu_to_spare", lambda: True)
+    monkeypatch.setattr(api, "has_a_gpu_to_spare", lambda: True)
 
 
 class UnsendableError(Exception):
@@ -89,10 +89,10 @@ def test_wherever_it_is_refused(apart: None, monkeypatch: pytest.MonkeyPatch):
 
 UNTOUCHED = """
 import torch
-from memfit.predict import session
+from memfit.predict import api
 import memfit
 
-session.has_a_gpu_to_spare = lambda: {apart}
+api.has_a_gpu_to_spare = lambda: {apart}
 assert memfit.predict(lambda: lambda: torch.ones(512, device="cuda"), steps=1).peak_allocated == 2048
 print(torch._C._get_privateuse1_backend_name())
 """

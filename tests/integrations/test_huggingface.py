@@ -12,7 +12,7 @@ from memfit.errors import ConfigError
 from memfit.integrations import steps as steps_module
 from memfit.integrations.huggingface import MemfitCallback
 from memfit.ledger import Category, Ledger
-from memfit.torch_compat.dispatch import num_dispatch_modes
+from memfit.torch_compat.dispatch import modes_of_this_thread
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore:.*pin_memory.*")
 
@@ -74,7 +74,7 @@ def test_the_training_is_the_same(tmp_path: Path):
     losses = [[entry["loss"] for entry in each.state.log_history if "loss" in entry] for each in (plain, tracked)]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 4
-    assert num_dispatch_modes() == 0
+    assert len(modes_of_this_thread()) == 0
 
 
 def test_every_reporter_hears_the_peaks(tmp_path: Path):
@@ -99,7 +99,7 @@ def test_running_out_of_memory_in_a_chosen_step(tmp_path: Path):
     memory = MemfitCallback(steps=range(4), save_to=tmp_path / "run.memfit", on_oom=tmp_path / "oom.memfit")
     with pytest.raises(torch.OutOfMemoryError):
         trainer(tmp_path, memory, model=RunsOut(tiny().config)).train()
-    assert num_dispatch_modes() == 0
+    assert len(modes_of_this_thread()) == 0
     written = Ledger.load(tmp_path / "oom.memfit")
     assert (written.info.failure.needed_bytes, len(written.step_starts)) == (2 * 2**30, 3)
 
@@ -113,11 +113,11 @@ def test_a_step_left_open_by_an_error_is_closed_by_the_next_training(tmp_path: P
     broken.add_callback(memory)
     with pytest.raises(torch.OutOfMemoryError):
         broken.train()
-    assert num_dispatch_modes() == 1
+    assert len(modes_of_this_thread()) == 1
     again = trainer(tmp_path)
     again.add_callback(memory)
     again.train()
-    assert num_dispatch_modes() == 0
+    assert len(modes_of_this_thread()) == 0
 
 
 def test_our_failure_is_not_the_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -126,7 +126,7 @@ def test_our_failure_is_not_the_trainings(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.warns(RuntimeWarning, match="The training goes on without it"):
         training.train()
     assert training.state.global_step == 4
-    assert num_dispatch_modes() == 0
+    assert len(modes_of_this_thread()) == 0
 
 
 def test_nor_is_a_loggers(tmp_path: Path):
@@ -160,4 +160,4 @@ def test_warnings_as_errors_do_not_end_it(tmp_path: Path, monkeypatch: pytest.Mo
         recorder.begin(0, torch.nn.Linear(2, 2), [])
         assert recorder.end() is None
     assert "goes on without it" in capsys.readouterr().err
-    assert num_dispatch_modes() == 0
+    assert len(modes_of_this_thread()) == 0

@@ -13,7 +13,7 @@ from torch import nn
 from memfit.integrations import steps as steps_module
 from memfit.integrations.lightning import MemfitCallback
 from memfit.ledger import Category, Ledger
-from memfit.torch_compat.dispatch import num_dispatch_modes
+from memfit.torch_compat.dispatch import modes_of_this_thread
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers.*",
@@ -81,7 +81,7 @@ def test_chosen_steps_are_in_the_ledger(tmp_path: Path, accumulate: int):
     calls = [s for s in range(len(written.scopes)) if written.module_path(written.scopes.module[s]).endswith("net")]
     forwards = [s for s in calls if written.scopes.phase[s] == 0]
     assert len(forwards) == 2 * accumulate
-    assert num_dispatch_modes() == 0
+    assert len(modes_of_this_thread()) == 0
 
 
 def test_loggers_hear_the_peaks(tmp_path: Path):
@@ -97,7 +97,7 @@ def test_running_out_of_memory_in_a_chosen_step(tmp_path: Path):
     with pytest.raises(torch.OutOfMemoryError):
         fit(memory, Module(fails_at=3))
     assert Ledger.load(tmp_path / "oom.memfit").info.failure.needed_bytes == 2 * 2**30
-    assert num_dispatch_modes() == 0
+    assert len(modes_of_this_thread()) == 0
 
 
 def test_our_failure_is_not_the_trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -105,7 +105,7 @@ def test_our_failure_is_not_the_trainings(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.warns(RuntimeWarning, match="The training goes on without it"):
         trainer = fit(MemfitCallback(steps=range(4), save_to=tmp_path / "run.memfit"))
     assert trainer.global_step == 4
-    assert num_dispatch_modes() == 0
+    assert len(modes_of_this_thread()) == 0
 
 
 def test_nor_is_a_loggers(tmp_path: Path):

@@ -13,7 +13,8 @@ import pytest
 from memfit.errors import LedgerFormatError
 from memfit.ledger import Ledger, LedgerBuilder, Phase
 from memfit.ledger import builder as builder_module
-from memfit.ledger.storage import MAGIC, Journal
+from memfit.ledger.journal import Journal
+from memfit.ledger.storage import MAGIC
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_truncated_in_its_first_frame_it_is_an_error(path: Path):
 KILLED_WHILE_WRITING = """
 import sys
 from memfit.ledger import LedgerBuilder
-from memfit.ledger.storage import Journal
+from memfit.ledger.journal import Journal
 builder = LedgerBuilder(journal=Journal(sys.argv[1]))
 device, op = builder.device("cpu"), builder.string("op")
 print("ready", flush=True)

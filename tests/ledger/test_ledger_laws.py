@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from memfit.errors import LedgerLawError
 from memfit.ledger import EventKind, Ledger, LedgerBuilder
+from memfit.ledger.journal import Journal
 from memfit.ledger.schema import TABLES
-from memfit.ledger.storage import Journal
 
 
 @given(ledgers)

@@ -13,6 +13,7 @@ from torch import nn
 from memfit.analysis import find_step_peaks
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
+from memfit.ledger.journal import path_of_rank
 from memfit.record import Tracker
 from memfit.record.listener import warn
 
@@ -61,10 +62,10 @@ class StepRecorder:
     @property
     def path(self) -> Path:
         """Where the ledger is; with several ranks, each has its own: ``run.rank3.memfit``."""
-        info = self._tracker.ledger.info if self._tracker is not None else None
-        if info is None or info.world_size == 1:
+        if self._tracker is None:
             return self._save_to
-        return self._save_to.with_suffix(f".rank{info.rank}{self._save_to.suffix}")
+        info = self._tracker.ledger.info
+        return path_of_rank(self._save_to, info.rank, info.world_size)
 
     @guarded
     def begin(self, step: int, model: nn.Module | None, optimizers: Iterable[torch.optim.Optimizer]) -> None:

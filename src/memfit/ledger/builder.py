@@ -6,13 +6,14 @@ flat lists of ints, turned into columns when they are flushed or read.
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import asdict, replace
 from typing import Any
 
+from memfit.ledger.journal import Journal
 from memfit.ledger.ledger import Ledger
 from memfit.ledger.schema import TABLES, Blocks, Category, Device, EventKind, Events, Modules, Phase, Roles, RunInfo, Scopes, Table
-from memfit.ledger.storage import Journal
 
 _ALLOC, _FREE, _RESIZE = int(EventKind.ALLOC), int(EventKind.FREE), int(EventKind.RESIZE)
 _ENTER, _EXIT, _STEP = int(EventKind.ENTER), int(EventKind.EXIT), int(EventKind.STEP)
@@ -44,6 +45,7 @@ class LedgerBuilder:
         self._start_ns = time.perf_counter_ns()
         self._clock = time.perf_counter_ns
         self._journal = journal
+        self._flushing = threading.Lock()
         self._flushed_ns = self._start_ns
         self._flushed_strings = self._flushed_devices = 0
 
@@ -133,10 +135,11 @@ class LedgerBuilder:
 
     def build(self) -> Ledger:
         """The ledger of everything so far."""
-        self.flush()
-        tables: dict[str, Any] = {table.NAME: table.concatenate(parts) for table, parts in self._done.items()}
-        tables["events"] = Events.concatenate([*self._prelude_done, *self._done[Events]])
-        return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self.info)
+        with self._flushing:
+            self._flush()
+            tables: dict[str, Any] = {table.NAME: table.concatenate(parts) for table, parts in self._done.items()}
+            tables["events"] = Events.concatenate([*self._prelude_done, *self._done[Events]])
+            return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self.info)
 
     def _compact(self) -> dict[str, Table]:
         """Turns the rows so far into columns, in place: the hot path holds on to the lists. Gives what was new, by name."""
@@ -165,6 +168,11 @@ class LedgerBuilder:
             self.flush()
 
     def flush(self) -> None:
+        """Any thread may ask; rows are appended meanwhile."""
+        with self._flushing:
+            self._flush()
+
+    def _flush(self) -> None:
         fresh = self._compact()
         self._flushed_ns = self._clock()
         if self._journal is None:
@@ -177,8 +185,20 @@ class LedgerBuilder:
         self._journal.append(fresh, words)
         self._flushed_strings, self._flushed_devices = len(self.strings), len(self.devices)
 
+    @property
+    def has_journal(self) -> bool:
+        return self._journal is not None
+
+    def give_up_journal(self) -> None:
+        """Leaves the file as it is: it cannot be written to, or it is another process's."""
+        self._flushing = threading.Lock()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
     def close(self) -> Ledger:
         """The finished ledger; where there was a journal, its file now holds that ledger."""
+        self.flush()  # raises where the file is no longer ours to replace
         journal, self._journal = self._journal, None
         ledger = self.build()
         if journal is not None:

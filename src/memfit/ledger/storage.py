@@ -20,7 +20,7 @@ import tempfile
 import zlib
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -98,10 +98,11 @@ def _encode(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
 def save(path: Path, tables: dict[str, Table], strings: tuple[str, ...], devices: tuple[Device, ...], info: RunInfo) -> None:
     """Writes a finished ledger, all or nothing: a crash leaves the old file or the new one."""
     words = {"strings": list(strings), "devices": [asdict(device) for device in devices], "info": info.to_json()}
-    _write_whole(path, _encode(tables, words))
+    write_whole(path, _encode(tables, words))
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
+    """All or nothing: a crash leaves the old file or the new one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -119,24 +120,8 @@ def _umask() -> int:
     return current
 
 
-class Journal:
-    """A file that is a readable ledger from the moment it appears, and after every ``append``."""
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        nothing = {"strings": [], "devices": [], "info": RunInfo().to_json()}
-        _write_whole(self.path, MAGIC + _frame({}, nothing))
-        self._file: BinaryIO = self.path.open("ab")
-
-    def append(self, tables: dict[str, Table], words: dict[str, Any]) -> None:
-        self._file.write(_frame(tables, words))
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _frame(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
+def frame(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
+    """One frame of a journal."""
     payload = _encode(tables, words)
     length, checksum = len(payload), zlib.crc32(payload)
     return _FRAME.pack(length, checksum, _header_checksum(length, checksum)) + payload

@@ -2,16 +2,18 @@
 
 ::
 
-    predict(build, gpu, ...)      predict_script(train.py, ...)      scripts.py
-        │                             │
-        PhantomSession ── a PhantomWorld with a recorder in it      predicting.py
-        │                    ├─ recording.py   workspaces, beside what the recorder sees
-        │                    └─ metering.py    torch.cuda.memory_allocated() and its kin, in the midst of it
+    predict(build, gpu, ...)  api.py      predict_script(train.py, ...)  scripts.py
+        │                                     │
+        PhantomSession  session.py ── a PhantomWorld, recorded
+        │                    ├─ workspaces.py      what kernels and libraries take, beside what the recorder sees
+        │                    ├─ meter.py           torch.cuda.memory_allocated() and its kin, in the midst of it
+        │                    └─ child_process.py   where a real GPU must be left alone
         v
-    Prediction ── the ledger, served by the allocator: peaks, fit, verdict, breakdown, assumptions
+    Prediction  result.py ── the ledger, served by the allocator: peaks, fit, verdict, breakdown, assumptions
 """
 
+from memfit.predict.api import predict
 from memfit.predict.result import Prediction, StepPrediction
-from memfit.predict.session import PhantomSession, predict
+from memfit.predict.session import PhantomSession
 
 __all__ = ["PhantomSession", "Prediction", "StepPrediction", "predict"]

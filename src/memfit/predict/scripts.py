@@ -14,8 +14,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memfit.errors import ConfigError, ScriptExitError
 from memfit.phantom.values.expected import Expected
+from memfit.predict.api import calling
 from memfit.predict.result import Prediction
-from memfit.predict.session import PhantomSession, calling
+from memfit.predict.session import PhantomSession
 
 
 class _EnoughSteps(BaseException):
@@ -37,8 +38,7 @@ def predict_script(
     if steps < 1 or world_size < 1:
         raise ConfigError(f"cannot predict {steps} steps of {world_size} processes: at least one of each")
     session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, 0, expected or Expected())
-    session.recorder.marks_steps = True
-    with session.recording(), _as_main(script, arguments), _stopping_after(steps), suppress(_EnoughSteps):
+    with session.running(), _as_main(script, arguments), _stopping_after(steps), suppress(_EnoughSteps):
         calling(script.name, lambda: _run(script))
     if not alloc_conf:
         session.meter.configure(_alloc_conf_in_environment())

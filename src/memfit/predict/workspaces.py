@@ -1,4 +1,4 @@
-"""Recording in the phantom world: what the recorder sees, and what the GPU's libraries would have taken beside it."""
+"""What the GPU's libraries and kernels take beside the tensors that a recorder sees."""
 
 from __future__ import annotations
 
@@ -7,68 +7,64 @@ from typing import Any
 
 import torch
 
-from memfit.ledger import Category, LedgerBuilder
 from memfit.phantom.kernels.libraries import KEEPERS, Libraries
 from memfit.phantom.kernels.workspaces import WorkspaceRule, rules_by_operator
 from memfit.phantom.target import Target
-from memfit.record.recorder import Plan, Recorder
+from memfit.record.blocks import BlockWriter
+from memfit.record.operators import Plan
 from memfit.record.roles import tensors_in
 
 
-class PhantomRecorder(Recorder):
-    """A recorder that also writes down workspaces."""
+class WorkspaceObserver:
+    """Writes workspaces down: beside an operator's outputs, or between them where each is made by a kernel of its own."""
 
-    def __init__(self, builder: LedgerBuilder, target: Target) -> None:
-        super().__init__(builder)
+    def __init__(self, target: Target) -> None:
         self._target = target
         self._rules = rules_by_operator()
         self._libraries = Libraries(target)
         self.assumptions: dict[str, None] = {}
         """What rules had to assume, each once, in order."""
 
-    def _plan(self, func: Any) -> Plan | None:
-        plan, rule = super()._plan(func), self._rules.get(func)
+    def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
+        rule = self._rules.get(func)
         if rule is None and func not in KEEPERS:
-            return plan
+            return write_outputs
 
         def plan_by_output(func: Any, args: Any, result: Any) -> None:
             assert rule is not None
-            assert plan is not None
+            assert write_outputs is not None
             device = _gpu_of(result)
             sizes = rule.sizes(self._target, args, result) if device is not None else [()] * len(result)
-            for output, blocks in zip(result, sizes, strict=True):
-                plan(func, args, output)
+            for output, taken in zip(result, sizes, strict=True):
+                write_outputs(func, args, output)
                 if output is not None:
-                    self._take_for_a_while(func, output.device, blocks)
+                    _take_for_a_while(blocks, func, output.device, taken)
 
         def plan_with_workspaces(func: Any, args: Any, result: Any) -> None:
-            if plan is not None:
-                plan(func, args, result)
+            if write_outputs is not None:
+                write_outputs(func, args, result)
             device = _gpu_of(result)
             if device is not None:
-                self._take_workspaces(func, rule, args, result, device)
+                self._take(blocks, func, rule, args, result, device)
 
         return plan_by_output if rule is not None and rule.by_output else plan_with_workspaces
 
-    def _take_workspaces(self, func: Any, rule: WorkspaceRule | None, args: Any, result: Any, device: torch.device) -> None:
+    def _take(
+        self, blocks: BlockWriter, func: Any, rule: WorkspaceRule | None, args: Any, result: Any, device: torch.device
+    ) -> None:
         if func in KEEPERS:
             for size in self._libraries.newly_taken(func, args):
-                self._write_workspace(func, device, size)
+                blocks.write_workspace(func, device, size)
         if rule is not None:
             if rule.assumption is not None:
                 self.assumptions[rule.assumption] = None
-            self._take_for_a_while(func, device, rule.sizes(self._target, args, result))
+            _take_for_a_while(blocks, func, device, rule.sizes(self._target, args, result))
 
-    def _take_for_a_while(self, func: Any, device: torch.device, sizes: Sequence[int]) -> None:
-        taken = [self._write_workspace(func, device, size) for size in sizes if size > 0]
-        for block in taken:
-            self.builder.free(block)
 
-    def _write_workspace(self, func: Any, device: torch.device, size: int) -> int:
-        number, get_stream = self._devices[device]
-        block = self.builder.alloc(size, number, self._op(func), self.scopes.top, get_stream() if get_stream is not None else 0)
-        self.builder.role(block, Category.WORKSPACE)
-        return block
+def _take_for_a_while(blocks: BlockWriter, func: Any, device: torch.device, sizes: Sequence[int]) -> None:
+    taken = [blocks.write_workspace(func, device, size) for size in sizes if size > 0]
+    for block in taken:
+        blocks.free_workspace(block)
 
 
 def _gpu_of(result: Any) -> torch.device | None:

@@ -2,19 +2,22 @@
 
 ::
 
-    memfit.track(model, optimizer, batch)
+    memfit.track(model, optimizer, batch)     tracker.py
         │
-        Tracker ── enters ──> Recorder, a dispatch mode: one look at every operator's outputs
-        │                        │
-        │                        ├─ storages.py   which storages are known, and when each one dies
-        │                        ├─ calls.py      which module calls are open, and whose an autograd node is
-        │                        ├─ scopes.py     what runs: modules, backward, recomputation, optimizers
-        │                        ├─ naming.py     fully qualified names of modules
-        │                        └─ roles.py      what blocks turn out to be: parameters, gradients, ...
-        └─ attaches ──> patches.py  module calls, storage resizes, FSDP, DTensor: undone when the last listener leaves
+        RecordingSession ── attach, record, catch up, close; memfit.predict has one too           session.py
+        │
+        ├─ Recorder, a dispatch mode: one look at every operator's outputs                        recorder.py
+        │     ├─ operators.py      what each operator's outputs need, decided once
+        │     ├─ blocks.py         blocks for what is new
+        │     ├─ storages.py       which storages are known, and when each one dies
+        │     ├─ position.py       where the run is: modules, backward, recomputation, optimizers
+        │     │     └─ scopes.py, module_calls.py
+        │     ├─ roles.py          what blocks turn out to be: parameters, gradients, ...
+        │     └─ module_names.py   fully qualified names of modules
+        └─ run_hooks.py, which tells every Listener of module calls, storage resizes, FSDP, DTensor
 
 Recording is small and thinking is later: an operator costs one lookup per output and one row per new block. Nothing here computes
-a sum. What torch does not promise is reached through ``torch_private.py`` and ``fsdp_private.py`` alone.
+a sum.
 """
 
 from memfit.record.run_hooks import in_checkpoint

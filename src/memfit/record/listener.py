@@ -1,4 +1,4 @@
-"""What ``patches.py`` tells whoever listens. Everything here does nothing; listeners override what they care about."""
+"""What ``run_hooks.py`` tells whoever listens. Everything here does nothing; listeners override what they care about."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from memfit.ledger import Phase
-from memfit.torch_compat.dispatch import num_dispatch_modes
 
 
 class Listener:
@@ -48,7 +47,7 @@ class Listener:
     def emptied_cache(self) -> None: ...
 
     def silence(self, by: int) -> None:
-        """Operators that only compute shapes begin (+1) or end (-1): they make no memory."""
+        """Operators that are not part of the run begin (+1) or end (-1): those that only compute shapes, and our own."""
 
     def fail(self, error: BaseException) -> None:
         """Stops listening, says so once, and lets the run go on."""
@@ -67,8 +66,3 @@ def warn(message: str) -> None:
         warnings.warn(f"memfit: {message}", RuntimeWarning, stacklevel=3)
     except RuntimeWarning:  # warnings are errors here
         print(f"memfit: {message}", file=sys.stderr)
-
-
-def modes_reach_this_thread() -> bool:
-    """Dispatch modes are thread-local: a loader's threads, for one, are not part of the run they follow."""
-    return num_dispatch_modes() > 0

@@ -8,15 +8,16 @@ optimizer state after each optimizer step.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from memfit.ledger import Category, LedgerBuilder
+from memfit.record.blocks import BlockWriter
 from memfit.record.module_names import ModuleNames
-from memfit.record.storages import PLAIN_TYPES, StorageRef, StorageTable, plain_tensors
+from memfit.record.storages import PLAIN_TYPES, plain_tensors
 from memfit.torch_compat.fsdp import flat_handles, sharded_parameters
 
 GRADIENT_OF = {
@@ -25,19 +26,14 @@ GRADIENT_OF = {
     Category.UNSHARDED_PARAMETER: Category.UNSHARDED_GRADIENT,
 }
 
-Adopt = Callable[[torch.Tensor, bool], StorageRef | None]
-"""Gives the reference of a plain tensor's storage, writing a block for it if it is new; true: it was there before the recording.
-``None`` for a tensor without memory."""
-
 
 class Roles:
     """Learns and writes down what blocks are, each fact once."""
 
-    def __init__(self, builder: LedgerBuilder, table: StorageTable, names: ModuleNames, adopt: Adopt) -> None:
+    def __init__(self, builder: LedgerBuilder, blocks: BlockWriter, names: ModuleNames) -> None:
         self._builder = builder
-        self._table = table
+        self._table, self._adopt = blocks.table, blocks.adopt
         self._names = names
-        self._adopt = adopt
         self._written: set[tuple[int, Category]] = set()
         self._named: set[tuple[int, str]] = set()
         self._owners: dict[int, tuple[Category, int, str | None]] = {}
@@ -174,7 +170,7 @@ class Roles:
     def learn_inputs(self, arguments: Any) -> None:
         """Arguments of a model that no part of the model made."""
         for tensor in tensors_in(arguments):
-            if tensor.grad_fn is None and not isinstance(tensor, nn.Parameter):
+            if tensor.is_leaf and not isinstance(tensor, nn.Parameter):  # asking for grad_fn would make a Python object of it
                 for plain in plain_tensors(tensor):
                     ref = self._adopt(plain, False)
                     if ref is not None and ref.scope == -1:

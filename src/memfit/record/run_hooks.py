@@ -55,8 +55,18 @@ def attach(listener: Listener) -> None:
 def detach(listener: Listener) -> None:
     _active.remove(listener)
     if not _active:
-        _patches.undo()
-        _patched.clear()
+        _remove_patches()
+
+
+def detach_all() -> None:
+    """In the child of a fork nobody listens any more."""
+    _active.clear()
+    _remove_patches()
+
+
+def _remove_patches() -> None:
+    _patches.undo()
+    _patched.clear()
 
 
 def _install() -> None:
@@ -81,11 +91,14 @@ def patch_loaded() -> None:
 
 def _tell(listener: Listener, tell: Callable[..., Any], *args: Any) -> Any:
     """Calls one of the listener's methods; a failure is the listener's, never the run's."""
+    listener.silence(+1)
     try:
         return tell(*args)
     except Exception as error:
         listener.fail(error)
         return None
+    finally:
+        listener.silence(-1)
 
 
 def _listeners() -> list[Listener]:

@@ -45,6 +45,8 @@ class BackwardPass:
         self._table = table
         self._chain: Chain = ()
         self._sequence_nr = -1
+        self.num_nodes = 0
+        """How many times the engine has moved from one node to another."""
         self.outer_depth = scopes.depth
         scopes.push(Phase.BACKWARD)
 
@@ -53,7 +55,14 @@ class BackwardPass:
         if sequence_nr == self._sequence_nr:
             return
         self._sequence_nr = sequence_nr
-        chain = self._table.find(sequence_nr)
+        self.num_nodes += 1
+        self._move_into(self._table.find(sequence_nr))
+
+    def move_out(self) -> None:
+        """What runs from now on is of no known module."""
+        self._move_into(())
+
+    def _move_into(self, chain: Chain) -> None:
         if chain == self._chain:
             return
         shared = 0

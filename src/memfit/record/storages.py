@@ -13,7 +13,7 @@ import torch
 
 from memfit.ledger import LedgerBuilder
 from memfit.torch_compat.fake_tensors import FakeTensor
-from memfit.torch_compat.tensors import is_traceable_wrapper_subclass
+from memfit.torch_compat.tensors import below_transforms, is_traceable_wrapper_subclass
 
 StreamGetter = Callable[[], int]
 """Reads the number of the current stream."""
@@ -81,6 +81,7 @@ class StorageTable:
 
 def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors that really hold a tensor's bytes: itself, or the several inside a subclass or a sparse layout."""
+    tensor = below_transforms(tensor)
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         for name in names:

@@ -19,12 +19,10 @@ from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
 from memfit.ledger import Category, Failure, Ledger, LedgerBuilder, RunInfo
 from memfit.ledger.cutting import cut_at_failure
-from memfit.ledger.storage import Journal
-from memfit.record import run_hooks
+from memfit.ledger.journal import Journal, path_of_rank
 from memfit.record.listener import warn
 from memfit.record.out_of_memory import describe_failure
-from memfit.record.recorder import Recorder
-from memfit.torch_compat.autograd import calibrate
+from memfit.record.session import RecordingSession
 
 
 def track(*subjects: Any, save_to: str | Path | None = None, on_oom: str | Path | None = None) -> Tracker:
@@ -33,7 +31,10 @@ def track(*subjects: Any, save_to: str | Path | None = None, on_oom: str | Path 
     ``subjects`` are the models, optimizers and input tensors that exist already, in any nesting of tuples, lists and dicts; what is
     made inside the block is found by itself. With ``save_to`` the ledger is on disk as the run goes on, readable even if the
     process is killed. With ``on_oom`` it is written there when ``torch.OutOfMemoryError`` passes through the block, which it does
-    unchanged; ``memfit explain`` says what would have made it fit.
+    unchanged; ``memfit explain`` says what would have made it fit. Where a job has several processes, each writes to a file of its
+    own: ``run.memfit`` becomes ``run.rank3.memfit``, and ``{rank}`` in a name becomes the number of the process.
+
+    The tracker belongs to the thread that enters it, and several threads can each have one. A forked child does not record.
 
     ::
 
@@ -49,10 +50,13 @@ class Tracker:
     """A recording. Entering it again goes on with the same ledger."""
 
     def __init__(self, *subjects: Any, save_to: str | Path | None = None, on_oom: str | Path | None = None) -> None:
-        found = list(_flatten(subjects))
-        self._on_oom = _writable(on_oom) if on_oom is not None else None
-        self._builder = LedgerBuilder(_run_info(), _open_journal(save_to) if save_to is not None else None)
-        self._recorder = Recorder(self._builder)
+        found, info = list(_flatten(subjects)), _run_info()
+        self._on_oom = _writable(path_of_rank(on_oom, info.rank, info.world_size)) if on_oom is not None else None
+        self.path = path_of_rank(save_to, info.rank, info.world_size) if save_to is not None else None
+        """Where the ledger is written while the run lasts, ``None`` if nowhere."""
+        self._builder = LedgerBuilder(info, _open_journal(self.path) if self.path is not None else None)
+        self._session = RecordingSession(self._builder)
+        self._recorder = self._session.recorder
         self._depth = 0
         self._ledger: Ledger | None = None
         self.adopt(*found)
@@ -60,22 +64,23 @@ class Tracker:
     def adopt(self, *subjects: nn.Module | torch.optim.Optimizer | torch.Tensor) -> None:
         """Makes known what existed before the recording began. Nothing is held on to."""
         roles = self._recorder.roles
-        for subject in subjects:
-            if isinstance(subject, nn.Module):
-                roles.learn_model(subject)
-            elif isinstance(subject, torch.Tensor):
-                roles.assign(subject, Category.INPUT, before=True)
-        # Optimizers last: only models know the names of parameters.
-        for subject in subjects:
-            if isinstance(subject, torch.optim.Optimizer):
-                roles.learn_optimizer(subject, before=True)
+        with self._recorder.quiet():
+            for subject in subjects:
+                if isinstance(subject, nn.Module):
+                    roles.learn_model(subject)
+                elif isinstance(subject, torch.Tensor):
+                    roles.assign(subject, Category.INPUT, before=True)
+            # Optimizers last: only models know the names of parameters.
+            for subject in subjects:
+                if isinstance(subject, torch.optim.Optimizer):
+                    roles.learn_optimizer(subject, before=True)
 
     @property
     def ledger(self) -> Ledger:
         """Everything so far; after the block, the finished ledger."""
         if self._ledger is not None:
             return self._ledger
-        self._recorder.catch_up()
+        self._session.catch_up()
         return self._builder.build()
 
     def fit(self, gpu: str, alloc_conf: str = "", torch_version: str | None = None) -> Verdict:
@@ -93,34 +98,30 @@ class Tracker:
 
     def step(self) -> None:
         """Says that a training step begins here. By itself, a step begins at the first forward after an optimizer's step."""
-        self._recorder.marks_steps = False
-        self._recorder.mark_step()
+        self._session.leave_steps_to_caller()
+        self._session.mark_step()
 
     def __enter__(self) -> Self:
-        if self._depth == 0:
-            calibrate()
+        if self._depth == 0 and not self._session.is_given_up:
             self._ledger = None
             if self._builder.info.failure:  # the run goes on after all
                 self._builder.info = replace(self._builder.info, problem="", failure=Failure())
-            run_hooks.attach(self._recorder)
-            self._recorder.__enter__()
+            self._session.attach()
         self._depth += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._depth -= 1
-        if self._depth > 0:
+        if self._depth > 0 or self._session.is_given_up:
             return
-        self._recorder.__exit__(kind, error, trace)
-        run_hooks.detach(self._recorder)
-        self._recorder.catch_up()
-        self._recorder.close_scopes()
+        self._session.close()
         if isinstance(error, torch.OutOfMemoryError):
             self._note_failure(error)
         try:
             self._ledger = self._builder.close()
         except OSError as problem:  # a full disk at the end of a run is no reason to lose the run, nor the ledger in memory
             self._recorder.fail(problem)
+            self._builder.give_up_journal()
             self._ledger = self._builder.build()
         if self._ledger.info.failure and self._on_oom is not None:
             self._save_failure(self._ledger, self._on_oom)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -47,16 +48,17 @@ def call_after_backward(function: Callable[[], None]) -> None:
     _queue_callback(lambda: _queue_callback(function))
 
 
-def called_by_the_engine(frames_above: int) -> bool:
-    """Was the operator issued by the autograd engine itself, rather than by Python code that it called?
+def called_by_the_engine(dispatcher: CodeType) -> bool:
+    """Was the operator that a dispatch mode is at work on issued by the engine itself, rather than by Python code that it called?
 
-    Autograd's own threads have no Python frame below a dispatch mode's; on the caller's thread it is the one that started backward.
+    ``dispatcher`` is the code of the mode's ``__torch_dispatch__``. Autograd's own threads have no Python frame below it; on the
+    caller's thread it is the one that started backward.
     """
-    try:
-        frame = sys._getframe(frames_above)
-    except ValueError:
-        return True
-    return frame.f_code is _run_backward_code
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not dispatcher:
+        frame = frame.f_back
+    caller = frame.f_back if frame is not None else None
+    return caller is None or caller.f_code is _run_backward_code
 
 
 def _exclusive_use_counts() -> tuple[int, int]:

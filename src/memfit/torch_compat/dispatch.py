@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._python_dispatch
 from torch._ops import HigherOrderOperator
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from memfit.torch_compat.versions import need
 
-num_dispatch_modes: Callable[[], int] = need(torch._C, "_len_torch_dispatch_stack")
-"""How many dispatch modes see this thread's operators. They are thread-local; autograd hands them on to its own threads."""
+modes_of_this_thread: Callable[[], list[TorchDispatchMode]] = need(_python_dispatch, "_get_current_dispatch_mode_stack")
+"""The dispatch modes that see this thread's operators, innermost last. Autograd hands them on to its own threads."""
 
-without_modes: Callable[[], Any] = need(torch.utils._python_dispatch, "_disable_current_modes")
+without_modes: Callable[[], Any] = need(_python_dispatch, "_disable_current_modes")
 """A context in which no dispatch mode is active."""
 
 excluding_keys: Callable[..., Any] = need(torch._C, "_ExcludeDispatchKeyGuard")
@@ -25,13 +27,77 @@ excluding_keys: Callable[..., Any] = need(torch._C, "_ExcludeDispatchKeyGuard")
 DispatchKey: Any = need(torch._C, "DispatchKey")
 DispatchKeySet: Any = need(torch._C, "DispatchKeySet")
 
+# -- entering and leaving modes in any order, in any thread ----------------------------------------------------------------------
+
+_FLAGS = [
+    name
+    for name in (
+        "_is_in_torch_dispatch_mode",
+        "_is_in_non_infra_torch_dispatch_mode",
+        "_is_in_any_mode_without_ignore_compile_internals",
+    )
+    if hasattr(_python_dispatch, name)
+]
+"""Torch notes in these, once for all threads, that some mode is active; a mode puts back what it found when it was entered."""
+
+_lock = threading.Lock()
+_num_entered = 0
+_flags_before: dict[str, bool] = {}
+
+
+def enter_mode(mode: TorchDispatchMode) -> None:
+    """Makes a mode the innermost of this thread."""
+    global _num_entered
+    with _lock:
+        if _num_entered == 0:
+            _flags_before.update({name: getattr(_python_dispatch, name) for name in _FLAGS})
+        _num_entered += 1
+        TorchDispatchMode.__enter__(mode)
+
+
+def leave_mode(mode: TorchDispatchMode) -> None:
+    """Takes a mode out of this thread's, wherever among them it is."""
+    global _num_entered
+    with _lock:
+        stack = modes_of_this_thread()
+        above = stack[stack.index(mode) + 1 :]
+        for inner in reversed(above):
+            TorchDispatchMode.__exit__(inner, None, None, None)
+        TorchDispatchMode.__exit__(mode, None, None, None)
+        for inner in above:
+            TorchDispatchMode.__enter__(inner)
+        _num_entered -= 1
+        if _num_entered == 0 and not above:
+            _put_flags_back()
+
+
+def _put_flags_back() -> None:
+    """With modes in several threads, what the last one found when it was entered says nothing of what was there before all."""
+    for name, value in _flags_before.items():
+        setattr(_python_dispatch, name, value)
+    tell_compiler = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None)
+    if tell_compiler is not None:
+        tell_compiler(_flags_before["_is_in_any_mode_without_ignore_compile_internals"])
+
+
+def _renew_lock() -> None:
+    """The child of a fork may have been given a lock that a thread of its parent held."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
 __all__ = [
     "DispatchKey",
     "DispatchKeySet",
     "HigherOrderOperator",
     "TorchDispatchMode",
+    "enter_mode",
     "excluding_keys",
-    "num_dispatch_modes",
+    "leave_mode",
+    "modes_of_this_thread",
     "tree_leaves",
     "tree_map",
     "tree_map_only",

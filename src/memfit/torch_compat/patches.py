@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -219,6 +220,16 @@ class _Item(_Place):
 _places: dict[tuple[type, int, Any], _Place] = {}
 _kernels: list[Patch] = []
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """The child of a fork may have been given a lock that a thread of its parent held."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _is_same(one: Any, other: Any) -> bool:

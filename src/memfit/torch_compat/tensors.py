@@ -28,9 +28,21 @@ swap_insides: Callable[[torch.Tensor, torch.Tensor], None] = need(torch._C, "_sw
 forbid_writing_by_pointer: Callable[[torch.Tensor], None] = need(torch._C, "_set_throw_on_mutable_data_ptr")
 """A kernel that would write to a tensor without data raises instead."""
 
+_is_transformed: Callable[[torch.Tensor], bool] = need(torch._C._functorch, "is_functorch_wrapped_tensor")
+_unwrap: Callable[[torch.Tensor], torch.Tensor] = need(torch._C._functorch, "get_unwrapped")
+
+
+def below_transforms(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that holds the data of one that ``torch.func`` is at work on: inside ``vmap``, the whole batch."""
+    while _is_transformed(tensor):
+        tensor = _unwrap(tensor)
+    return tensor
+
+
 __all__ = [
     "GeneratorBase",
     "TensorBase",
+    "below_transforms",
     "empty_strided",
     "forbid_writing_by_pointer",
     "is_traceable_wrapper_subclass",

@@ -1,0 +1,66 @@
+"""The file of a run that has not ended: whatever happens to the process, it holds what was flushed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from memfit.ledger.schema import RunInfo, Table
+from memfit.ledger.storage import MAGIC, frame, write_whole
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes that write to one file are noticed when the second has replaced it
+    fcntl = None  # type: ignore[assignment]
+
+
+class Journal:
+    """A file that is a readable ledger from the moment it appears, and after every ``append``."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if _is_being_written(self.path):
+            raise BlockingIOError(errno.EAGAIN, "another process is writing to it")
+        nothing = {"strings": [], "devices": [], "info": RunInfo().to_json()}
+        write_whole(self.path, MAGIC + frame({}, nothing))
+        # Without a buffer: the child of a fork has nothing left to write when it ends.
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+        self.close = weakref.finalize(self, os.close, self._file)
+        """Ends the writing; also done by itself when nobody has the journal any more."""
+        _mark_as_being_written(self._file)
+
+    def append(self, tables: dict[str, Table], words: dict[str, Any]) -> None:
+        if not os.path.samestat(os.fstat(self._file), self.path.stat()):
+            raise OSError(f"another process has replaced {self.path}; give every process a file of its own")
+        rest = memoryview(frame(tables, words))
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+
+
+def path_of_rank(path: Path | str, rank: int, world_size: int) -> Path:
+    """Where one of several processes writes: for rank 3, ``run.memfit`` is ``run.rank3.memfit``, and ``{rank}`` is ``3``."""
+    path = Path(path)
+    if "{rank}" in path.name:
+        return path.with_name(path.name.replace("{rank}", str(rank)))
+    return path if world_size == 1 else path.with_suffix(f".rank{rank}{path.suffix}")
+
+
+def _is_being_written(path: Path) -> bool:
+    if fcntl is None or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in (errno.EAGAIN, errno.EACCES)  # other errors: a file system without locks
+    return False
+
+
+def _mark_as_being_written(file: int) -> None:
+    if fcntl is not None:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,100 @@
+"""``memfit.predict``: the run that never happened."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from memfit.errors import ConfigError, ScriptExitError, StepFailedError
+from memfit.phantom.target import DEFAULT_TORCH
+from memfit.phantom.values.expected import Expected
+from memfit.predict.child_process import has_a_gpu_to_spare, in_a_child
+from memfit.predict.result import Prediction
+from memfit.predict.session import PhantomSession
+
+Step = Callable[[], Any]
+
+
+def predict(
+    build: Callable[[], Step],
+    *,
+    gpu: str = "H200",
+    world_size: int = 1,
+    rank: int = 0,
+    steps: int = 3,
+    torch_version: str = DEFAULT_TORCH,
+    alloc_conf: str = "",
+    expected: Mapping[str, float] | None = None,
+) -> Prediction:
+    """Runs ``build`` and the step it returns on a GPU that is not there.
+
+    ``build()`` makes model, optimizer and data on ``"cuda"`` and returns ``step()``, which does one training step. With a world
+    size above one, ``torch.distributed.init_process_group("nccl")`` makes this process one rank of a fake world.
+
+    ::
+
+        def build():
+            model = Transformer().cuda()
+            optimizer = torch.optim.AdamW(model.parameters())
+            tokens = torch.randint(0, 32000, (8, 2048), device="cuda")
+
+            def step():
+                model(tokens).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            return step
+
+        print(memfit.predict(build, gpu="H100").verdict)
+
+    ``expected`` says what to assume where only data could tell: ``{"mask": 0.25}`` that a quarter of every mask is set,
+    ``{"train.py:31": 128}`` how much that line asks for. ``Prediction.assumptions`` names the places.
+    """
+    if steps < 1 or not 0 <= rank < world_size:
+        raise ConfigError(
+            f"cannot predict {steps} steps of rank {rank} of {world_size}: at least one step, and a rank below the world size"
+        )
+
+    def make() -> Prediction:
+        session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank, Expected(expected or {}))
+        return _predict_steps(session, build, steps)
+
+    return in_a_child(make) if has_a_gpu_to_spare() else make()
+
+
+def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> Prediction:
+    session.recording.leave_steps_to_caller()
+    with session.running():
+        step = calling("build", build)
+        if not callable(step):
+            raise ConfigError(
+                f"build() must return step(), a function that does one training step; it returned a {type(step).__name__}"
+            )
+        for number in range(steps):
+            session.recording.mark_step()
+            calling(f"step {number}", step)
+    return session.prediction()
+
+
+def calling(what: str, function: Callable[[], Any]) -> Any:
+    """Calls the user's own code; what it raises is told with its traceback first."""
+    try:
+        return function()
+    except ScriptExitError:
+        raise
+    except Exception as error:
+        raise StepFailedError(what, error, _users_traceback(error)) from error
+
+
+def _users_traceback(error: Exception) -> str:
+    """The frames from the user's own code down."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _is_ours(file: str) -> bool:
+    return Path(file).parent == Path(__file__).parent or "runpy" in file
