@@ -32,6 +32,7 @@ SURFACE = {
         *("--alloc-conf", "--expected", "--gpu", "--help", "--json", "--nproc", "--out", "--steps", "--torch-version", "-h"),
         *("SCRIPT", "ARGUMENTS"),
     ],
+    "memfit doctor": ["--help", "--json", "--patches", "-h"],
 }
 
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from memfit import __version__
-from memfit.cli import compare, demo, diff, explain, export, fit, predict, report, run, show
+from memfit.cli import compare, demo, diff, doctor, explain, export, fit, predict, report, run, show
 from memfit.errors import MemfitError, StepFailedError
 from memfit.views.escaping import printable
 
@@ -33,6 +33,7 @@ COMMANDS = {
     "predict": predict,
     "compare": compare,
     "run": run,
+    "doctor": doctor,
 }
 
 _PIPE_CLOSED, _MISUSED, _INTERRUPTED = 1, 2, 130

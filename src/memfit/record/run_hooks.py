@@ -32,6 +32,7 @@ from memfit.torch_compat.distributed import SHARDING_PROPAGATION
 from memfit.torch_compat.fsdp import (
     FSDP1_RUNTIME,
     PARAMETER_GROUPS,
+    STATE_DICT_WORK,
     STATE_DICTS,
     flat_gradient_shard,
     loaded,
@@ -266,8 +267,6 @@ def _in_fsdp_phase(phase: Phase, modules: Any, work: Callable[[], Any], learn: C
 
 # -- state dicts -------------------------------------------------------------------------------------------------------------
 
-_STATE_DICT_WORK = ("_get_model_state_dict", "_get_optim_state_dict", "_load_model_state_dict", "_load_optim_state_dict")
-
 
 def in_checkpoint(work: Callable[[], Any]) -> Any:
     """Does ``work`` as the saving or loading of a state dict."""
@@ -276,7 +275,7 @@ def in_checkpoint(work: Callable[[], Any]) -> Any:
 
 def _patch_state_dicts(state_dicts: Any) -> None:
     _patches.because("state dicts that are made and loaded")
-    for name in _STATE_DICT_WORK:
+    for name in STATE_DICT_WORK:
         _patches.wrap(state_dicts, name, lambda original: lambda *args, **kwargs: in_checkpoint(lambda: original(*args, **kwargs)))
 
 

@@ -5,6 +5,7 @@
     versions.py      the supported range of torch; need(): a private part, or an error with its name
     patches.py       Patches: everything that is replaced for a while, with who, where and why
     │
+    ├─ attributes.py     private attributes that are read in place
     ├─ autograd.py       the engine, its nodes and who called it
     ├─ dispatch.py       dispatch modes and keys
     ├─ fake_tensors.py   tensors without data, and how they answer

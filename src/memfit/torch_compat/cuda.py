@@ -22,6 +22,23 @@ jit_compilers: list[str] = [name for name in ("_create_jit_fn", "_create_multi_o
 """How kernels are made from source; without them there is nothing to refuse."""
 
 
+DYNAMO = "torch._dynamo"
+"""The module that compiles."""
+
+REMEMBER_THE_GPU = (
+    "torch.cuda",
+    "torch.overrides",
+    "torch.utils._triton",
+    "torch._utils",
+    "torch.nn.attention._fa3",
+    "torch.nn.attention._fa4",
+    "torch.nn.attention.varlen",
+    "accelerate.utils.imports",
+    "transformers.utils.import_utils",
+)
+"""Modules with functions that ask about the GPU once and keep the answer."""
+
+
 def raw_stream_getter(device: torch.device) -> Callable[[], int] | None:
     """A cheap reading of the current CUDA stream; ``None`` where there are no streams."""
     if device.type != "cuda" or not torch.cuda.is_available():

@@ -10,13 +10,20 @@ import torch
 import torch.distributed
 
 from memfit.errors import UnsupportedTorchError
-from memfit.torch_compat.versions import need
+from memfit.torch_compat.versions import need, need_in
 
 bucket_assignment: Callable[..., Any] = need(torch.distributed, "_compute_bucket_assignment_by_size")
 """How DDP puts gradients into buckets; it needs sizes only."""
 
 SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
 """The module in which DTensor learns shapes by running operators on global ones."""
+
+
+def need_everything() -> None:
+    """Asks for each part that this file uses only where it is wanted."""
+    need_in(SHARDING_PROPAGATION, "ShardingPropagator._propagate_tensor_meta_non_cached")
+    need_in("torch.distributed._functional_collectives", "_are_we_tracing")
+    need_in("torch.testing._internal.distributed.fake_pg", "FakeStore")
 
 
 def sharding_propagation() -> Any:

@@ -13,12 +13,30 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.torch_compat.versions import need
+from memfit.torch_compat.versions import need, need_in
 
 PARAMETER_GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 FSDP1_RUNTIME = "torch.distributed.fsdp._runtime_utils"
 STATE_DICTS = "torch.distributed.checkpoint.state_dict"
 """Modules in which FSDP and distributed checkpoint do their work."""
+
+STATE_DICT_WORK = ("_get_model_state_dict", "_get_optim_state_dict", "_load_model_state_dict", "_load_optim_state_dict")
+"""The functions in which state dicts are made and loaded."""
+
+
+def need_everything() -> None:
+    """Asks for each part that this file uses only where FSDP is used."""
+    hooks = ("pre_forward", "post_forward", "pre_backward", "post_backward", "wait_for_unshard", "reshard", "_prefetch_unshard")
+    need_in(PARAMETER_GROUPS, *(f"FSDPParamGroup.{name}" for name in hooks))
+    need_in("torch.distributed.fsdp._fully_shard._fsdp_common", "TrainingState.POST_BACKWARD")
+    need_in("torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule._get_fsdp_state")
+    need_in(FSDP1_RUNTIME, "_unshard", "_reshard", "_reduce_grad")
+    need_in(STATE_DICTS, *STATE_DICT_WORK)
+    need_in("torch.distributed._state_dict_utils", "_gather_state_dict", "_offload_state_dict_to_cpu")
+    need_in("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "checkpoint_wrapper")
+    need_in("torch.distributed.fsdp._optim_utils", "_map_param_key_to_optim_keys", "_OptimStateKey")
+    need_in("torch.distributed._shard.sharded_tensor.api", "build_global_metadata")
+    need_in("torch.distributed._shard.metadata", "ShardMetadata")
 
 
 def loaded(name: str) -> Any | None:

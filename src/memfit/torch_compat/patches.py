@@ -38,6 +38,8 @@ class Patch:
     place: str
     who: str
     why: str
+    was_there: bool = True
+    """Was there anything to replace? Otherwise it is new to torch, or torch has moved it."""
 
 
 class Patches:
@@ -121,7 +123,7 @@ class Patches:
 def active_patches() -> list[Patch]:
     """Everything that is replaced right now, by place."""
     with _lock:
-        laid = [Patch(str(place), layer.who, layer.why) for place in _places.values() for layer in place.layers]
+        laid = [Patch(str(place), layer.who, layer.why, place.was_there) for place in _places.values() for layer in place.layers]
         return sorted([*laid, *_kernels], key=lambda patch: patch.place)
 
 
@@ -142,6 +144,11 @@ class _Place:
         self.owner, self.name = owner, name  # the owner is held, so that its identity stays its own
         self.layers: list[_Layer] = []
         self._original = self._value = self.own()
+        self._is_inherited = self._original is _MISSING and self.found() is not None
+
+    @property
+    def was_there(self) -> bool:
+        return self._original is not _MISSING or self._is_inherited
 
     @property
     def key(self) -> tuple[type, int, Any]:

@@ -6,6 +6,7 @@ Every such part is asked for with ``need``, which raises ``UnsupportedTorchError
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from typing import Any
@@ -34,9 +35,24 @@ def is_supported() -> bool:
 
 def need(owner: Any, name: str) -> Any:
     """``owner.name``, or an error that names it."""
+    return _need(owner, name, sys._getframe(1).f_globals["__name__"])
+
+
+def need_in(module: str, *paths: str) -> None:
+    """Asks for parts that are used by name, or only where they are wanted: ``need_in("torch.x", "Class._method")``."""
+    asked_by = sys._getframe(1).f_globals["__name__"]
+    for path in paths:
+        owner: Any = importlib.import_module(module)
+        *outer, name = path.split(".")
+        for part in outer:
+            owner = _need(owner, part, asked_by)
+        _need(owner, name, asked_by)
+
+
+def _need(owner: Any, name: str, asked_by: str) -> Any:
     found = getattr(owner, name, None)
     path = f"{getattr(owner, '__name__', owner)}.{name}"
     if found is None:
         raise UnsupportedTorchError(path, torch.__version__)
-    PARTS[path] = sys._getframe(1).f_globals["__name__"]
+    PARTS[path] = asked_by
     return found

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from memfit.phantom.values.assumptions import Assumptions
+from memfit.torch_compat.cuda import DYNAMO
 from memfit.torch_compat.patches import Patches
 
 EAGER = "torch.compile was passed over: the prediction is of the eager code"
@@ -62,11 +63,11 @@ def _install_dynamo(patches: Patches, assumptions: Assumptions) -> None:
             patches.replace(dynamo, name, optimize)
         patches.replace(dynamo, "reset", _nothing)
 
-    if "torch._dynamo" in sys.modules:
+    if DYNAMO in sys.modules:
         stance = torch.compiler.set_stance("force_eager")
         stance.__enter__()
         patches.finally_call(lambda: stance.__exit__(None, None, None))
-    patches.when_imported("torch._dynamo", take_over)
+    patches.when_imported(DYNAMO, take_over)
 
 
 def _install_graphs(patches: Patches, assumptions: Assumptions) -> None:

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from memfit.torch_compat.cuda import REMEMBER_THE_GPU
 from memfit.torch_compat.defaults import factory_functions
 from memfit.torch_compat.fake_tensors import forget_fake_answers
 from memfit.torch_compat.patches import Patches
-
-_ASK_ABOUT_THE_GPU = (
-    "torch.cuda",
-    "torch.overrides",
-    "torch.utils._triton",
-    "torch._utils",
-    "torch.nn.attention._fa3",
-    "torch.nn.attention._fa4",
-    "torch.nn.attention.varlen",
-    "accelerate.utils.imports",
-    "transformers.utils.import_utils",
-)
 
 
 def install(patches: Patches) -> None:
@@ -31,7 +20,7 @@ def install(patches: Patches) -> None:
 def _forget() -> None:
     # What fake tensors remember of their operators depends on the current device, and on our kernels.
     forget_fake_answers()
-    for name in _ASK_ABOUT_THE_GPU:
+    for name in REMEMBER_THE_GPU:
         for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
             if hasattr(value, "cache_clear") and hasattr(value, "cache_info"):
                 value.cache_clear()

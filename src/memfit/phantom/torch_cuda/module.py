@@ -36,12 +36,8 @@ class Meter(Protocol):
         """The run sets the allocator up: ``settings`` as in ``PYTORCH_CUDA_ALLOC_CONF``."""
 
 
-_OWN = frozenset(("_target", "_meter", "_num_devices", "_device", "_fraction", "_raw", "index_of"))
-"""Names of the class below that are not those of ``torch.cuda``."""
-
-
 class CudaModule:
-    """The functions of ``torch.cuda`` under their own names."""
+    """The functions of ``torch.cuda`` under their own names; what ``torch.cuda`` has no name for is ours."""
 
     Stream, Event, StreamContext = streams.Stream, streams.Event, streams.StreamContext
     stream = staticmethod(streams.StreamContext)
@@ -225,10 +221,9 @@ class CudaModule:
 
 def install(patches: Patches, module: CudaModule, target: Target) -> None:
     """Puts the answers where scripts and torch itself look for them."""
-    for name in (name for name in dir(module) if not name.startswith("__") and name not in _OWN):
-        patches.replace(torch.cuda, name, getattr(module, name))
-        for part in (torch.cuda.memory, torch.cuda.random, torch.cuda.graphs):
-            if name in vars(part):
+    for name in (*vars(CudaModule), "default_generators", "device", "device_of"):
+        for part in (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.graphs):
+            if name in vars(part) and not name.startswith("__"):
                 patches.replace(part, name, getattr(module, name))
     patches.replace(TORCH_C, "_cuda_getCurrentRawStream", streams.current_stream_number)
     patches.replace(torch, "Stream", streams.Stream)

@@ -1,0 +1,75 @@
+"""Dispatch modes and keys, as memfit uses them."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch.utils import _python_dispatch
+
+from memfit.torch_compat.dispatch import (
+    DispatchKey,
+    DispatchKeySet,
+    HigherOrderOperator,
+    TorchDispatchMode,
+    enter_mode,
+    excluding_keys,
+    leave_mode,
+    modes_of_this_thread,
+    tree_leaves,
+    tree_map,
+    tree_map_only,
+    without_modes,
+)
+
+
+class Seeing(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_are_of_one_thread():
+    mode, elsewhere = Seeing(), []
+    with mode:
+        assert modes_of_this_thread() == [mode]
+        thread = threading.Thread(target=lambda: elsewhere.append(modes_of_this_thread()))
+        thread.start()
+        thread.join()
+    assert elsewhere == [[]]
+
+
+def test_a_mode_is_taken_out_wherever_it_is():
+    outer, inner = Seeing(), Seeing()
+    enter_mode(outer)
+    enter_mode(inner)
+    leave_mode(outer)
+    assert modes_of_this_thread() == [inner]
+    torch.ones(1)
+    leave_mode(inner)
+    assert (outer.seen, inner.seen != []) == ([], True)
+    assert not vars(_python_dispatch)["_is_in_torch_dispatch_mode"]
+
+
+def test_without_modes():
+    with Seeing() as mode, without_modes():
+        torch.ones(1)
+    assert mode.seen == []
+
+
+def test_keys_can_be_passed_over():
+    x = torch.ones(1, requires_grad=True)
+    with excluding_keys(DispatchKeySet(DispatchKey.AutogradCPU)):
+        assert (x * 2).grad_fn is None
+    assert (x * 2).grad_fn is not None
+
+
+def test_trees_and_higher_order_operators():
+    assert tree_leaves({"a": (1, [2])}) == [1, 2]
+    assert tree_map(lambda value: value + 1, [1, (2,)]) == [2, (3,)]
+    assert tree_map_only(str, str.upper, ["a", 1]) == ["A", 1]
+    assert isinstance(torch.ops.higher_order.cond, HigherOrderOperator)
