@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 
 import memfit
 from memfit.analysis import find_step_peaks
-from memfit.errors import ConfigError, NoGpuWorkError, StepFailedError
+from memfit.errors import ConfigError, NoGpuWorkError, PredictionError, StepFailedError
 from memfit.ledger import Category
 from memfit.units import KIB, MIB
 
@@ -190,3 +192,30 @@ def test_ranks_one_after_the_other_each_on_its_own_device():
     first, second = (memfit.predict(build, world_size=8, rank=rank, steps=2) for rank in (0, 3))
     assert (first.device, second.device) == ("cuda:0", "cuda:3")
     assert first.peak_allocated == second.peak_allocated
+
+
+def test_one_prediction_at_a_time():
+    """Torch is changed while one is made: a second, in another thread, is refused in a sentence."""
+    inside, refused = threading.Event(), threading.Event()
+    told: list[BaseException] = []
+
+    def build():
+        inside.set()
+        refused.wait()
+        return lambda: torch.ones(4, device="cuda")
+
+    def other() -> None:
+        inside.wait()
+        try:
+            memfit.predict(lambda: lambda: torch.ones(4, device="cuda"))
+        except BaseException as error:
+            told.append(error)
+        refused.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert memfit.predict(build, steps=1).peak_allocated == 512
+    thread.join()
+    assert isinstance(told[0], PredictionError)
+    assert "one after the other" in str(told[0])
+    assert memfit.predict(lambda: lambda: torch.ones(4, device="cuda"), steps=1).peak_allocated == 512

@@ -2,30 +2,21 @@
 
 ::
 
-    PhantomWorld ── world.py ── enters and leaves, in order:
+    PhantomWorld  world.py ── enters and leaves; its _install lists, in order, everything that is replaced, and why
         │
-        ├─ cuda.py          torch.cuda and torch.accelerator answer for the target          target.py, properties.py, tools.py,
-        │                                                                                    legacy.py, caches.py
-        ├─ device.py        tensors are cuda to Python, a device kind of our own to C++
-        ├─ fake.py          which tensors hold data: PhantomMode, the dispatch mode
-        ├─ values.py        what is assumed where only data could tell                       assumptions.py, expected.py,
-        │                                                                                    constants.py, shadows.py, shares.py
-        ├─ parameters.py    modules that can be moved and cast; foreach optimizers           adopting.py
-        ├─ streams.py       streams and events with identity
-        ├─ host.py          generators and defaults                                          pinning.py, pointers.py
-        ├─ compiling.py     torch.compile and CUDA graphs, passed over
-        ├─ checkpoints.py   saving and loading without data
-        ├─ refusals.py      what cannot be had, and what to do instead
-        ├─ autocast.py      CUDA's autocast lists
-        ├─ kernels.py       operators that CUDA runs differently                             attention.py, recurrent.py
-        ├─ shapes.py        what their results look like, and what is done in place          inplace.py, convolutions.py
-        ├─ workspaces.py    memory that kernels take and no operator shows                   attention_memory.py, sorting.py,
-        │                                                                                    reductions.py, libraries.py
-        └─ distributed.py   one rank of a fake world                                         ddp.py, reducer.py, fsdp1.py,
-                                                                                             sync_norm.py
+        │             target.py     the GPU, the version of torch and its libraries that a prediction is for
+        │
+        ├─ device/        one device with two names, streams, properties, pinned memory, pointers
+        ├─ torch_cuda/    torch.cuda's answers, autocast
+        ├─ tensors/       tensors without data, and models that existed before
+        ├─ values/        what is known of data that is not there: constants, host data, routing, what the user expects
+        ├─ kernels/       what runs on the GPU, operator by operator: what it returns and takes
+        ├─ compile/       torch.compile and CUDA graphs
+        ├─ distributed/   one rank of a world without peers: process groups, DDP, FSDP1
+        └─ passthrough/   checkpoints and files; what cannot be
 
-Nothing is replaced in torch before a world is entered, and everything is put back when it is left (``replacing.py``). What torch
-does not promise is reached through ``torch_private.py`` alone.
+Nothing is replaced in torch before a world is entered, and everything is put back when it is left (``torch_compat/patches.py``).
+``memfit doctor --patches`` lists all of it.
 """
 
 from memfit.phantom.target import Target

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from types import TracebackType
 from typing import Self
 
 import torch
 
+from memfit.errors import PredictionError
 from memfit.phantom.compile import passed_over
-from memfit.phantom.device import host, pinned_memory, pointers, streams, two_names
+from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
 from memfit.phantom.distributed import ddp, fsdp1_state_dicts, process_groups, rank_shortcuts
 from memfit.phantom.kernels import composites
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
-from memfit.phantom.tensors import existing_models, parameters
+from memfit.phantom.tensors import defaults, existing_models, parameters
 from memfit.phantom.tensors.mode import PhantomMode
-from memfit.phantom.torch_cuda import autocast, cached_answers, module, tensor_types, tools
+from memfit.phantom.torch_cuda import autocast, cached_answers, markers, memory_tools, module, sensors, tensor_types
 from memfit.phantom.torch_cuda.module import CudaModule, Meter
 from memfit.phantom.values import answers
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.phantom.values.expected import Expected
 from memfit.torch_compat.patches import Patches
+
+_one_at_a_time = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """The child of a fork may have been made while a thread of its parent predicted."""
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class PhantomWorld:
@@ -44,6 +59,11 @@ class PhantomWorld:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        if not _one_at_a_time.acquire(blocking=False):
+            raise PredictionError(
+                "another prediction is running in this process, and torch can be changed for one at a time: make predictions one "
+                "after the other, or in processes of their own"
+            )
         two_names.register()
         try:
             self._install()
@@ -67,9 +87,12 @@ class PhantomWorld:
         streams.restart()
         cached_answers.install(because("what was remembered of the machine holds inside the world or outside it, not both"))
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
-        tools.install(because("markers, profilers, sensors and pools have nothing to do"), assumptions)
+        markers.install(because("markers and profilers have nothing to do"))
+        sensors.install(because("a driver would tell of sensors, NCCL and the CUDA runtime"))
+        memory_tools.install(because("memory history, snapshots and pools are passed over"), assumptions)
         two_names.install(because("tensors are cuda to Python and a device kind of our own to C++"))
-        host.install(because("generators and torch's defaults, on the host's side"))
+        generators.install(because("generators of the GPU draw nothing"))
+        defaults.install(because("a script's defaults are put back; nothing looks like a compiler at work"))
         pinned_memory.install(because("pinned memory is host memory that says it is pinned"))
         pointers.install(because("addresses of memory that is not there"))
         passed_over.install(because("torch.compile and CUDA graphs are passed over"), assumptions)
@@ -94,4 +117,7 @@ class PhantomWorld:
         try:
             self._stack.close()
         finally:
-            self._patches.undo()
+            try:
+                self._patches.undo()
+            finally:
+                _one_at_a_time.release()

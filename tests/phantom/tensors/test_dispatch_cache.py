@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import memfit
-from memfit.phantom.tensors import dispatch_cache as recall
+from memfit.phantom.tensors import dispatch_cache, notes
 from memfit.torch_compat.fake_tensors import FakeTensor
 
 
-class CheckedRecall(recall.Recall):
+class CheckedCache(dispatch_cache.DispatchCache):
     """Compares every answer from memory with torch's."""
 
     num_compared = 0
@@ -26,7 +26,7 @@ class CheckedRecall(recall.Recall):
 
         result = super().answer(ask_and_count, func, types, args, kwargs)
         if not asked:
-            CheckedRecall.num_compared += 1
+            CheckedCache.num_compared += 1
             truth = ask(func, types, args, kwargs)
             assert described(result, args) == described(truth, args), func
         return result
@@ -40,7 +40,7 @@ def described(result, args):
     shared = [i for i, arg in enumerate(args) if shares(arg, result)]
     same = [i for i, arg in enumerate(args) if arg is result]
     words = (
-        {name: value for name, value in vars(result).items() if not name.startswith(recall.OUR_PREFIX) and name != "fake_mode"}
+        {name: value for name, value in vars(result).items() if not name.startswith(notes.PREFIX) and name != "fake_mode"}
         if not same
         else {}
     )
@@ -74,10 +74,10 @@ class Everything(nn.Module):
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> type[CheckedRecall]:
-    monkeypatch.setattr("memfit.phantom.tensors.mode.Recall", CheckedRecall)
-    CheckedRecall.num_compared = 0
-    return CheckedRecall
+def checked(monkeypatch: pytest.MonkeyPatch) -> type[CheckedCache]:
+    monkeypatch.setattr("memfit.phantom.tensors.mode.DispatchCache", CheckedCache)
+    CheckedCache.num_compared = 0
+    return CheckedCache
 
 
 def build():
@@ -96,15 +96,17 @@ def build():
     return step
 
 
-def test_memory_and_torch_agree(checked: type[CheckedRecall]):
+def test_memory_and_torch_agree(checked: type[CheckedCache]):
     memfit.predict(build, steps=4)
     assert checked.num_compared > 100
 
 
-def test_the_check_can_fail(checked: type[CheckedRecall], monkeypatch: pytest.MonkeyPatch):
-    make = recall._make
+def test_the_check_can_fail(checked: type[CheckedCache], monkeypatch: pytest.MonkeyPatch):
+    make = dispatch_cache._make
     monkeypatch.setattr(
-        recall, "_make", lambda recipe, args: make(recipe, args)[..., :0] if isinstance(recipe, recall._New) else None
+        dispatch_cache,
+        "_make",
+        lambda recipe, args: make(recipe, args)[..., :0] if isinstance(recipe, dispatch_cache._New) else None,
     )
     with pytest.raises(memfit.errors.StepFailedError):
         memfit.predict(build, steps=4)
@@ -112,7 +114,7 @@ def test_the_check_can_fail(checked: type[CheckedRecall], monkeypatch: pytest.Mo
 
 def test_memory_changes_no_ledger(monkeypatch: pytest.MonkeyPatch):
     with_memory = memfit.predict(build, steps=4).ledger
-    monkeypatch.setattr(recall.Recall, "answer", lambda self, ask, *question: ask(*question))
+    monkeypatch.setattr(dispatch_cache.DispatchCache, "answer", lambda self, ask, *question: ask(*question))
     without = memfit.predict(build, steps=4).ledger
     assert with_memory.events.kind.tolist() == without.events.kind.tolist()
     assert with_memory.events.subject.tolist() == without.events.subject.tolist()
@@ -130,7 +132,7 @@ def _parts(func, args):
     parts: list = [func]
     for value in args:
         try:
-            recall._describe_one(value, parts)
-        except recall._Unknown:
+            dispatch_cache._describe_one(value, parts)
+        except dispatch_cache._Unknown:
             parts.append("unknown")
     return parts

@@ -7,5 +7,5 @@
     properties.py      torch.cuda.get_device_properties()
     pinned_memory.py   host memory that says it is pinned
     pointers.py        data_ptr() of memory that is not there
-    host.py            generators, and torch's defaults
+    generators.py      random number generators that draw nothing
 """

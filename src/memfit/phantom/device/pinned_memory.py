@@ -6,20 +6,20 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.tensors.notes import IS_PINNED
 from memfit.torch_compat.patches import Patches
 
-_PINNED = "_memfit_is_pinned"
 """Kept by the storage, so that views of it are pinned too."""
 
 
 def install(patches: Patches) -> None:
     patches.replace(torch.Tensor, "pin_memory", _pin_memory)
     patches.replace(torch.Tensor, "is_pinned", _is_pinned)
-    patches.replace(torch.UntypedStorage, "is_pinned", lambda storage, device="cuda": hasattr(storage, _PINNED))
+    patches.replace(torch.UntypedStorage, "is_pinned", lambda storage, device="cuda": hasattr(storage, IS_PINNED))
 
 
 def mark_pinned(tensor: torch.Tensor) -> torch.Tensor:
-    setattr(tensor.untyped_storage(), _PINNED, True)
+    setattr(tensor.untyped_storage(), IS_PINNED, True)
     return tensor
 
 
@@ -29,6 +29,6 @@ def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
 
 def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
     try:
-        return hasattr(tensor.untyped_storage(), _PINNED)
+        return hasattr(tensor.untyped_storage(), IS_PINNED)
     except NotImplementedError:  # a tensor made of others has none
         return False

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit.phantom.tensors.notes import ON_GPU
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.dispatch import tree_map, without_modes
 from memfit.torch_compat.fake_tensors import FakeTensor
@@ -130,8 +131,6 @@ def _marked(file: Any) -> bytes | None:
 
 # -- where to ----------------------------------------------------------------------------------------------------------------
 
-_ON_GPU = "_memfit_on_gpu"
-
 
 def _located(map_location: Any, location: str) -> str:
     """The device that a storage saved on ``location`` is to be loaded to."""
@@ -141,13 +140,13 @@ def _located(map_location: Any, location: str) -> str:
         return str(map_location.get(location, location))
     if callable(map_location) and not isinstance(map_location, torch.device):
         moved = map_location(torch.UntypedStorage(0), location)
-        return getattr(moved, _ON_GPU, "cpu") if moved is not None else location
+        return getattr(moved, ON_GPU, "cpu") if moved is not None else location
     return str(map_location)
 
 
 def _to_gpu(storage: torch.UntypedStorage, device: Any = None, *args: Any, **kwargs: Any) -> torch.UntypedStorage:
     """``storage.cuda()`` in a function that maps locations: it stays, and says where it should be."""
-    setattr(storage, _ON_GPU, "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device))
+    setattr(storage, ON_GPU, "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else str(device))
     return storage
 
 

@@ -1,7 +1,7 @@
 """What an operator returned for tensors of the same description, it returns again.
 
 A training step asks the same few hundred questions for every layer. Torch remembers the answers, but describing the question and
-making the answer is dear there, because it must allow for symbolic shapes, sparse layouts and tracing. Here are none of these, so
+making the answer is expensive there, because it must allow for symbolic shapes, sparse layouts and tracing. Here are none of these, so
 the question is a small tuple and the answer one new tensor:
 
 ::
@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from memfit.phantom.device.two_names import inner
+from memfit.phantom.tensors.notes import PREFIX
 from memfit.torch_compat.fake_tensors import FakeTensor, num_recalled_by_torch
 from memfit.torch_compat.tensors import empty_strided, forbid_writing_by_pointer, make_tensor_subclass
 
@@ -26,8 +27,6 @@ _CONSTANTS: Final = frozenset(
     (int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format, complex)
 )
 _NEVER: Final = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view))
-OUR_PREFIX: Final = "_memfit"
-"""What we know of one tensor is not known of the next."""
 _NOTHING: Final = ((0,), (1,))
 """Shape and stride of a tensor that is about to get another storage."""
 
@@ -57,7 +56,7 @@ class _New(NamedTuple):
 Recipe = _Same | _New | None
 
 
-class Recall:
+class DispatchCache:
     """Asked before torch is."""
 
     def __init__(self) -> None:
@@ -133,7 +132,7 @@ def _recipe(args: Any, output: Any) -> Recipe:
         output.stride(),
         output.dtype,
         output.fake_device,
-        {name: value for name, value in vars(output).items() if not name.startswith(OUR_PREFIX)},
+        {name: value for name, value in vars(output).items() if not name.startswith(PREFIX)},
         _storage_owner(args, output),
         int(output.storage_offset()),
     )

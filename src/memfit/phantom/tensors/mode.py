@@ -16,9 +16,9 @@ from memfit.errors import NeedsGpuError
 from memfit.phantom.device.pinned_memory import mark_pinned
 from memfit.phantom.device.two_names import INNER, OUTER, outer
 from memfit.phantom.kernels import shapes, sync_norm
-from memfit.phantom.tensors.dispatch_cache import Recall
+from memfit.phantom.tensors.dispatch_cache import DispatchCache
 from memfit.phantom.values.answers import Values
-from memfit.phantom.values.host_data import cast_shadow, follow
+from memfit.phantom.values.host_data import follow, keep_host_data
 from memfit.torch_compat.dispatch import HigherOrderOperator, tree_map_only
 from memfit.torch_compat.fake_tensors import FakeTensor, FakeTensorMode, device_handlers, device_query, is_unknown_shape
 from memfit.units import MIB
@@ -56,7 +56,7 @@ class PhantomMode(FakeTensorMode):
 
     def __init__(self, values: Values) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._recall = Recall()
+        self._cache = DispatchCache()
         self._note, self._to_host = values.note, values.to_host
         self.largest_real_bytes = LARGEST_REAL_BYTES
         self._answers = values.answers() | shapes.answers() | sync_norm.answers()
@@ -104,14 +104,14 @@ class PhantomMode(FakeTensorMode):
             source = args[0] if func is _TO_COPY else None
             args = tree_map_only(torch.Tensor, self._without_data, args)
         try:
-            result = self._recall.answer(self.dispatch, func, types, args, kwargs)
+            result = self._cache.answer(self.dispatch, func, types, args, kwargs)
         except RuntimeError as error:
             if is_unknown_shape(error):
                 raise _unknown_operator(func) from None
             raise
         self._note(func, args, kwargs, result)
         if source is not None:
-            cast_shadow(result, source)
+            keep_host_data(result, source)
         return result
 
     def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:

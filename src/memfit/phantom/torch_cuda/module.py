@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from memfit.phantom.device import streams
-from memfit.phantom.device.host import Generator
+from memfit.phantom.device.generators import Generator
 from memfit.phantom.device.properties import DeviceContext, DeviceProperties, device_name
 from memfit.phantom.target import Target
 from memfit.torch_compat.cuda import TORCH_C
@@ -226,6 +226,7 @@ def install(patches: Patches, module: CudaModule, target: Target) -> None:
             if name in vars(part) and not name.startswith("__"):
                 patches.replace(part, name, getattr(module, name))
     patches.replace(TORCH_C, "_cuda_getCurrentRawStream", streams.current_stream_number)
+    patches.replace(torch.Tensor, "record_stream", lambda tensor, stream: None)
     patches.replace(torch, "Stream", streams.Stream)
     patches.replace(torch, "Event", streams.Event)
     patches.replace(torch.version, "cuda", f"{target.build[2:4]}.{target.build[4:]}")

@@ -1,8 +1,8 @@
-"""Values that only data can tell: assumed, noted, and gone on with.
+"""Values that only data can tell: known where possible, otherwise assumed and named.
 
 A tensor without data still has to answer ``.item()``, ``if tensor:`` and ``nonzero``. What is sensible depends on where it came
 from: a check for infinities finds none, a tensor filled with a constant holds that constant, a mask selects everything unless its
-making says how much (``shares.py``) or the user does (``expected.py``).
+making says how much (``routing.py``) or the user does (``expected.py``).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.tensors.notes import CONSTANT
 from memfit.phantom.values.assumptions import Assumptions
-from memfit.phantom.values.constants import NOTE, note_constant
+from memfit.phantom.values.constants import note_constant
 from memfit.phantom.values.expected import Expected
-from memfit.phantom.values.host_data import follow, shadow_of
-from memfit.phantom.values.routing import expected_count, note_shares
+from memfit.phantom.values.host_data import follow, host_data_of
+from memfit.phantom.values.routing import expected_count, note_routing
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 
@@ -54,23 +55,23 @@ class Values:
 
     def note(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """Keeps what is known of a result."""
-        note_shares(func, args, result)
+        note_routing(func, args, result)
         note_constant(func, args, result)
         follow(func, args, kwargs, result)
 
     def to_host(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """A real host tensor with the data, if they are known, or else what is assumed of every element."""
-        shadow = shadow_of(x)
-        if shadow is not None:
-            return shadow.to(dtype, copy=True)
+        data = host_data_of(x)
+        if data is not None:
+            return data.to(dtype, copy=True)
         value = torch.tensor(self._copied(x), dtype=x.dtype, device="cpu").to(dtype)
         return value.expand(x.shape).clone()
 
     def scalar(self, x: torch.Tensor, what: str = "read from the GPU") -> Any:
         """What ``x.item()`` says."""
-        shadow, known = shadow_of(x), getattr(x, NOTE, None)
-        if shadow is not None:
-            return shadow.item()
+        data, known = host_data_of(x), getattr(x, CONSTANT, None)
+        if data is not None:
+            return data.item()
         if known is not None:
             return torch.tensor(known, dtype=x.dtype, device="cpu").item()
         kind = str(x.dtype).removeprefix("torch.")
@@ -83,7 +84,7 @@ class Values:
 
     def _copied(self, x: torch.Tensor) -> Any:
         """What torch itself copies to the host (to save it, to offload it) nobody reads, and nothing need be said of it."""
-        return 1 if _torch_asks() and getattr(x, NOTE, None) is None else self.scalar(x, "copied to the host")
+        return 1 if _torch_asks() and getattr(x, CONSTANT, None) is None else self.scalar(x, "copied to the host")
 
     def _assume(self, value: Any, what: str, as_what: str) -> Any:
         self._assumptions.add(f"{_caller()}: {what} was taken to be {as_what}")
@@ -99,9 +100,9 @@ class Values:
         return int(self._assume(largest, what, f"all {largest:,} elements"))
 
     def _set_in(self, mask: torch.Tensor, kind: str, what: str) -> int:
-        shadow, known = shadow_of(mask), getattr(mask, NOTE, None)
-        if shadow is not None:
-            return int(shadow.count_nonzero())
+        data, known = host_data_of(mask), getattr(mask, CONSTANT, None)
+        if data is not None:
+            return int(data.count_nonzero())
         if isinstance(known, bool):
             return mask.numel() if known else 0
         return self._size(kind, what, mask.numel(), expected_count(mask))
@@ -130,8 +131,8 @@ class Values:
         return aten.index.Tensor(x, plain)
 
     def _unique(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        shadow = shadow_of(x)
-        count = len(shadow.unique()) if shadow is not None else self._size("unique", "the number of unique elements", x.numel())
+        data = host_data_of(x)
+        count = len(data.unique()) if data is not None else self._size("unique", "the number of unique elements", x.numel())
         return x.new_empty((count,)), x.new_empty(x.shape, dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)
 
     def _unique_dim(self, x: torch.Tensor, dim: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -149,7 +150,7 @@ class Values:
 
     def _repeat_interleave(self, repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
         if output_size is None:
-            known, expected = getattr(repeats, NOTE, None), self._expected.value("repeats", _caller())
+            known, expected = getattr(repeats, CONSTANT, None), self._expected.value("repeats", _caller())
             each = known if known is not None else 1
             output_size = int(repeats.numel() * each if expected is None else expected)
             self._assume(output_size, "the sum of repeats", f"{output_size:,}")
@@ -158,8 +159,8 @@ class Values:
     def _copy_to_host(self, to: torch.Tensor, source: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if type(to) is FakeTensor or type(source) is not FakeTensor:
             return NotImplemented
-        shadow = shadow_of(source)
-        return to.copy_(shadow) if shadow is not None else to.fill_(self._copied(source))
+        data = host_data_of(source)
+        return to.copy_(data) if data is not None else to.fill_(self._copied(source))
 
 
 def install(patches: Patches, values: Values) -> None:

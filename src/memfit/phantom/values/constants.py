@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.tensors.notes import CONSTANT
 from memfit.torch_compat.fake_tensors import FakeTensor
 
 aten = torch.ops.aten
 
-NOTE = "_memfit_value"
 """Where a tensor carries what is known of all its elements."""
 
 
@@ -34,18 +34,18 @@ def note_constant(func: Any, args: Any, result: Any) -> None:
         return
     noter = _NOTERS.get(func)
     if noter is not None:
-        setattr(result, NOTE, noter(args))
+        setattr(result, CONSTANT, noter(args))
     elif not args or result is not args[0]:
         return
     else:
-        setattr(result, NOTE, None)
+        setattr(result, CONSTANT, None)
     if args and result is args[0] and result._base is not None:
-        setattr(result._base, NOTE, None)  # a part of it has changed
+        setattr(result._base, CONSTANT, None)  # a part of it has changed
 
 
 def known(value: Any) -> Any:
     """The number that an operand stands for, ``None`` if only data can tell."""
-    return getattr(value, NOTE, None) if isinstance(value, torch.Tensor) else value
+    return getattr(value, CONSTANT, None) if isinstance(value, torch.Tensor) else value
 
 
 def _always(value: Any) -> Callable[[Any], Any]:

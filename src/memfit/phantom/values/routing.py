@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.tensors.notes import CHOICES, SHARE
+
 aten = torch.ops.aten
 
-_CHOICES, _SHARE = "_memfit_choices", "_memfit_share"
 
-
-def note_shares(func: Any, args: Any, result: Any) -> None:
+def note_routing(func: Any, args: Any, result: Any) -> None:
     """Keeps what an operator says about its result, if it says anything."""
     noter = _NOTERS.get(func)
     if noter is not None:
@@ -32,7 +32,7 @@ def note_shares(func: Any, args: Any, result: Any) -> None:
 
 def expected_count(mask: torch.Tensor) -> int | None:
     """How many elements of a mask are set, ``None`` where nothing is known of it."""
-    share = getattr(mask, _SHARE, None)
+    share = getattr(mask, SHARE, None)
     return None if share is None else max(1, round(mask.numel() * share))
 
 
@@ -42,15 +42,15 @@ def _choose(dim_at: int, indices_at: int | None) -> Callable[[Any, Any], None]:
     def note(args: Any, result: Any) -> None:
         dim = args[dim_at] if len(args) > dim_at and args[dim_at] is not None else -1
         indices = result if indices_at is None else result[indices_at]
-        setattr(indices, _CHOICES, args[0].shape[dim])
+        setattr(indices, CHOICES, args[0].shape[dim])
 
     return note
 
 
 def _compare(args: Any, result: Any) -> None:
-    choices = getattr(args[0], _CHOICES, None)
+    choices = getattr(args[0], CHOICES, None)
     if choices:
-        setattr(result, _SHARE, 1 / choices)
+        setattr(result, SHARE, 1 / choices)
 
 
 def _compare_with_each(args: Any, result: Any) -> None:
@@ -61,11 +61,11 @@ def _compare_with_each(args: Any, result: Any) -> None:
 def _scatter(args: Any, result: Any) -> None:
     target, index = args[0], args[2]
     if target.numel():
-        setattr(result, _SHARE, min(1.0, index.numel() / target.numel()))
+        setattr(result, SHARE, min(1.0, index.numel() / target.numel()))
 
 
 def _pass_on(args: Any, result: Any) -> None:
-    for name in (_CHOICES, _SHARE):
+    for name in (CHOICES, SHARE):
         known = getattr(args[0], name, None)
         if known is not None:
             setattr(result, name, known)
