@@ -8,10 +8,10 @@ from typing import Self
 
 import torch
 
+from memfit.phantom import kernels
 from memfit.phantom.compile import passed_over
 from memfit.phantom.device import host, pinned_memory, pointers, streams, two_names
 from memfit.phantom.distributed import ddp, fsdp1_state_dicts, process_groups, rank_shortcuts
-from memfit.phantom.kernels import composites
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
 from memfit.phantom.tensors import existing_models, parameters
@@ -78,7 +78,7 @@ class PhantomWorld:
         transformers.install(because("no library takes the prediction for a compiler at work"))
         tensor_types.install(because("torch.cuda.FloatTensor and its kin"))
         autocast.install(because("CUDA's autocast lists"), self.target)
-        composites.install(because("operators that CUDA runs differently"), self.target)
+        kernels.install(because("operators that CUDA runs differently"), self.target)
         parameters.install(because("modules without data can be moved and cast"), self.mode)
         existing_models.install(because("models that were built before, with data"))
         answers.install(because("values that only data can tell"), self.values)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from memfit.ledger import Category, LedgerBuilder
-from memfit.phantom.kernels.libraries import KEEPERS, Libraries
-from memfit.phantom.kernels.workspaces import WorkspaceRule, rules_by_operator
+from memfit.phantom.kernels import RULES, Rule
+from memfit.phantom.kernels.libraries import Libraries
 from memfit.phantom.target import Target
 from memfit.record.recorder import Plan, Recorder
 from memfit.record.roles import tensors_in
@@ -21,21 +21,20 @@ class PhantomRecorder(Recorder):
     def __init__(self, builder: LedgerBuilder, target: Target) -> None:
         super().__init__(builder)
         self._target = target
-        self._rules = rules_by_operator()
         self._libraries = Libraries(target)
         self.assumptions: dict[str, None] = {}
         """What rules had to assume, each once, in order."""
 
     def _plan(self, func: Any) -> Plan | None:
-        plan, rule = super()._plan(func), self._rules.get(func)
-        if rule is None and func not in KEEPERS:
+        plan, rule = super()._plan(func), RULES.get(func)
+        if rule is None or (rule.takes is None and rule.keeps is None):
             return plan
 
         def plan_by_output(func: Any, args: Any, result: Any) -> None:
-            assert rule is not None
+            assert rule.takes is not None
             assert plan is not None
             device = _gpu_of(result)
-            sizes = rule.sizes(self._target, args, result) if device is not None else [()] * len(result)
+            sizes = rule.takes(self._target, args, result) if device is not None else [()] * len(result)
             for output, blocks in zip(result, sizes, strict=True):
                 plan(func, args, output)
                 if output is not None:
@@ -48,16 +47,16 @@ class PhantomRecorder(Recorder):
             if device is not None:
                 self._take_workspaces(func, rule, args, result, device)
 
-        return plan_by_output if rule is not None and rule.by_output else plan_with_workspaces
+        return plan_by_output if rule.by_output else plan_with_workspaces
 
-    def _take_workspaces(self, func: Any, rule: WorkspaceRule | None, args: Any, result: Any, device: torch.device) -> None:
-        if func in KEEPERS:
+    def _take_workspaces(self, func: Any, rule: Rule, args: Any, result: Any, device: torch.device) -> None:
+        if rule.keeps is not None:
             for size in self._libraries.newly_taken(func, args):
                 self._write_workspace(func, device, size)
-        if rule is not None:
+        if rule.takes is not None:
             if rule.assumption is not None:
                 self.assumptions[rule.assumption] = None
-            self._take_for_a_while(func, device, rule.sizes(self._target, args, result))
+            self._take_for_a_while(func, device, rule.takes(self._target, args, result))
 
     def _take_for_a_while(self, func: Any, device: torch.device, sizes: Sequence[int]) -> None:
         taken = [self._write_workspace(func, device, size) for size in sizes if size > 0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.utils._python_dispatch
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
@@ -29,6 +29,7 @@ __all__ = [
     "DispatchKey",
     "DispatchKeySet",
     "HigherOrderOperator",
+    "OpOverload",
     "TorchDispatchMode",
     "excluding_keys",
     "num_dispatch_modes",
