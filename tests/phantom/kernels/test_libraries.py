@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 
 from memfit.phantom.device import streams
@@ -13,6 +14,12 @@ from memfit.units import MIB
 
 aten = torch.ops.aten
 H200 = Target.parse("H200", "2.11+cu130")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_streams():
+    """As they are when a phantom world is entered."""
+    streams.restart()
 
 
 def matrix() -> torch.Tensor:

@@ -244,7 +244,7 @@ _RUN: dict[str, Callable[[Call], torch.Tensor]] = {
 }
 
 
-# -- memory of cuDNN's kernels -----------------------------------------------------------------------------------------------
+# -- memory of cuDNN's kernels -------------------------------------------------------------------------------------------------
 
 GRAPH_BYTES = 256
 """What every graph of cuDNN takes beside."""
@@ -265,7 +265,7 @@ def _cudnn_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequ
     return (accumulated + softmax_sums + expanded + GRAPH_BYTES,)
 
 
-# -- flash -------------------------------------------------------------------------------------------------------------------
+# -- flash ---------------------------------------------------------------------------------------------------------------------
 
 ENOUGH_OF_THE_GPU, GOOD_ENOUGH, MOST_SPLITS = 0.8, 0.85, 128
 ROWS_PER_BLOCK = 64
@@ -313,7 +313,7 @@ def _padded_dim(dim: int) -> int:
     return _round_up(dim, 32 if dim <= 128 else 64)
 
 
-# -- memory-efficient --------------------------------------------------------------------------------------------------------
+# -- memory-efficient ----------------------------------------------------------------------------------------------------------
 
 LARGEST_IN_REGISTERS = 128
 

@@ -37,7 +37,7 @@ def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
     if _is_depthwise(weight, groups) or _lies_well(x, weight) or _is_patches(x, weight, stride):
         return ()
-    return (*_copied_by_torch(x, weight, x, weight), _copies(x, weight, result, stride))
+    return (*_copied_by_torch(x, weight, x, weight), _copied_by_cudnn(x, weight, result, stride))
 
 
 def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[int]]:
@@ -46,7 +46,7 @@ def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
     if _is_depthwise(weight, groups) or _lies_well(x, weight):
         return (), (), bias
-    copies = _copies(x, weight, grad, stride)
+    copies = _copied_by_cudnn(x, weight, grad, stride)
     if not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
         for_weight = copies + _kernel_parts(weight)
     else:
@@ -153,7 +153,7 @@ def _has_few_channels(x: torch.Tensor) -> bool:
     return x.element_size() >= 4 and x.shape[1] <= FEW_CHANNELS and not _is_channels_last(x)
 
 
-def _copies(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
+def _copied_by_cudnn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
     """What cuDNN takes to copy everything into channels last: little if it is so already, nothing for a plain matrix product."""
     if _layout(x, weight) is not None:
         unaligned = [_padded_bytes(of, 1) for of in (x, out) if of.shape[1] % CHANNELS_OF_HALVES]

@@ -34,7 +34,7 @@ FLATTENED_TYPES = (torch.float16, torch.float32, torch.float64)
 
 
 def _lstm(target: Target) -> Kernel:
-    """`_cudnn_rnn`, if cuDNN takes the type."""
+    """`_cudnn_rnn`, if cuDNN is switched on and supports the type; otherwise a kernel for each step."""
 
     def run(x: torch.Tensor, hx: list[torch.Tensor], params: Any, *settings: Any) -> Any:
         if not _takes(x):
@@ -45,7 +45,7 @@ def _lstm(target: Target) -> Kernel:
 
 
 def _lstm_packed(target: Target) -> Kernel:
-    """`_cudnn_rnn`, if cuDNN takes the type."""
+    """`_cudnn_rnn`, if cuDNN is switched on and supports the type; otherwise a kernel for each step."""
 
     def run(x: torch.Tensor, sizes: torch.Tensor, hx: list[torch.Tensor], params: Any, *settings: Any) -> Any:
         if not _takes(x):
@@ -59,7 +59,7 @@ def _one_state(mode: int, operator: Any) -> Callable[[Target], Kernel]:
     """For cells with one state, as GRU and RNN have."""
 
     def make(target: Target) -> Kernel:
-        """`_cudnn_rnn`, if cuDNN takes the type."""
+        """`_cudnn_rnn`, if cuDNN is switched on and supports the type; otherwise a kernel for each step."""
 
         def run(x: torch.Tensor, hx: torch.Tensor, params: Any, *settings: Any) -> Any:
             if not _takes(x):
@@ -73,7 +73,7 @@ def _one_state(mode: int, operator: Any) -> Callable[[Target], Kernel]:
 
 def _one_state_packed(mode: int, operator: Any) -> Callable[[Target], Kernel]:
     def make(target: Target) -> Kernel:
-        """`_cudnn_rnn`, if cuDNN takes the type."""
+        """`_cudnn_rnn`, if cuDNN is switched on and supports the type; otherwise a kernel for each step."""
 
         def run(x: torch.Tensor, sizes: torch.Tensor, hx: torch.Tensor, params: Any, *settings: Any) -> Any:
             if not _takes(x):
