@@ -1,19 +1,23 @@
 """What single kernels take from CUDA's allocator: measured on a GPU, predicted without one, compared.
 
     python benchmarks/kernel_memory.py --measure            # on a GPU: writes truth/kernel_memory.json
-    python benchmarks/kernel_memory.py                      # anywhere: predicts, compares, writes results/kernel_memory.md
-    python benchmarks/kernel_memory.py --show conv2d LSTM   # both event by event, for the cases whose names start so
-    python benchmarks/kernel_memory.py --rules              # the rules and where each is from, as docs/phantom.md shows them
+    python benchmarks/kernel_memory.py                      # anywhere: predicts, and compares with what was measured and recorded
+    python benchmarks/kernel_memory.py --record             # the same, and writes results/kernel_memory.md and kernel_state.json
+    python benchmarks/kernel_memory.py --show conv2d LSTM   # both event by event, for the cases whose names start like this
 
 A case of ``kernel_cases.py`` runs twice: first calls take what is kept for good (cuBLAS's workspaces), the second call is the
 one that counts. It is written as a list of numbers, in order: a size is an allocation, as asked; ``-k`` is the end of the k-th
 one (from 1); 0 separates forward from backward. Ends of inputs are not written.
+
+``results/kernel_state.json`` holds what is predicted of every case, and a test fails if any of it changes: after a change that is
+meant to change figures, record them anew, and look at what got worse.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import json
 import pathlib
 import subprocess
@@ -25,6 +29,9 @@ from typing import Any
 
 HERE = pathlib.Path(__file__).parent
 TRUTH = HERE / "truth" / "kernel_memory.json"
+STATE = HERE / "results" / "kernel_state.json"
+RECORD = "python benchmarks/kernel_memory.py --record"
+CLOSE = 0.01
 Events = list[int]
 
 
@@ -245,44 +252,87 @@ def off_by(said: dict[str, Any], truth: dict[str, Any]) -> float:
     )
 
 
+# -- the recorded state --------------------------------------------------------------------------------------------------------
+
+
+def state_of(said: dict[str, Any], truth: dict[str, Any]) -> dict[str, Any]:
+    """What is predicted of a case, as it is recorded, and how many bytes that is above what was measured.
+
+    ``peaks`` are those of forward and of backward, and what is left after them; ``events`` is a checksum of every single block.
+    """
+    if "error" in said:
+        return {"error": said["error"].partition(":")[0]}
+    peaks = peaks_of(said["events"])
+    true = peaks_of(truth["events"]) if "events" in truth else []
+    off = [ours - theirs for ours, theirs in zip(peaks, true, strict=True)] if len(peaks) == len(true) else None
+    return {"peaks": peaks, "off": off, "events": hashlib.sha256(json.dumps(said["events"]).encode()).hexdigest()[:8]}
+
+
+def changes(recorded: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """A line for every case of which another figure is predicted than is recorded."""
+    return [
+        f"{name}: {verdict(recorded.get(name), state)}: recorded {recorded.get(name)}, now {state}"
+        for name, state in now.items()
+        if state != recorded.get(name)
+    ]
+
+
+def verdict(before: dict[str, Any] | None, after: dict[str, Any]) -> str:
+    if before is None:
+        return "is not recorded"
+    was, now = before.get("off"), after.get("off")
+    if was is None or now is None:
+        return "changed"
+    if was == now:
+        return "has the same peaks, but other blocks"
+    was_off, now_off = (max(map(abs, off)) for off in (was, now))
+    return "got worse" if now_off > was_off else "got better" if now_off < was_off else "changed"
+
+
+def read_state() -> dict[str, Any]:
+    """Empty where nothing was recorded yet."""
+    return json.loads(STATE.read_text()) if STATE.exists() else {"about": {}, "cases": {}}
+
+
+def write_state(cases: dict[str, Any]) -> None:
+    import torch
+
+    about = {
+        "what": "predicted peaks of forward and backward and what is left after them, in bytes; off: bytes above what was measured",
+        "written_by": RECORD,
+        "torch": minor_version(torch.__version__),
+    }
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(state)}" for name, state in cases.items())
+    STATE.write_text(f'{{"about": {json.dumps(about)},\n"cases": {{\n{lines}\n}}}}\n')
+
+
+def minor_version(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
 def table(said: dict[str, Any], truth: dict[str, Any]) -> list[str]:
     """Families of cases: how many are exact, how many within one per cent, and what the others are off by."""
     families: dict[str, list[float]] = {}
     for name, ours in said.items():
         families.setdefault(name.split()[0], []).append(off_by(ours, truth[name]))
     rows = [
-        f"| {family} | {len(offs)} | {sum(off < EXACT for off in offs)} | {sum(EXACT <= off < CLOSE for off in offs)} "
+        f"| {family} | {len(offs)} | {sum(off == 0 for off in offs)} | {sum(0 < off < CLOSE for off in offs)} "
         f"| {', '.join(f'{100 * off:.0f}' for off in sorted(offs) if off >= CLOSE)} |"
         for family, offs in sorted(families.items())
     ]
     offs = [off for family in families.values() for off in family]
     return [
         "Peaks of forward and backward, and what is left after them, predicted without a GPU and measured on an H200 with torch",
-        "2.11.0+cu130: `python benchmarks/kernel_memory.py`.",
+        f"2.11.0+cu130: `{RECORD}`. Exact means to the byte, as CUDA's allocator counts: blocks are rounded",
+        "up to 512 bytes. What is predicted of each case is in [kernel_state.json](kernel_state.json).",
         "",
         "| cases | measured | exact | within 1 % | others, off by % |",
         "|---|---|---|---|---|",
         *rows,
         "",
-        f"{sum(off < EXACT for off in offs)} of {len(offs)} are exact, {sum(off < CLOSE for off in offs)} within 1 %.",
+        f"{sum(off == 0 for off in offs)} of {len(offs)} are exact, {sum(off < 1e-4 for off in offs)} within 0.01 %, "
+        f"{sum(off < CLOSE for off in offs)} within 1 %.",
     ]
-
-
-def rules() -> list[str]:
-    """One row a rule: what CUDA runs instead, what it takes beside."""
-    from memfit.phantom.kernels import composites as kernels
-    from memfit.phantom.kernels import workspaces
-
-    replaced = [(f"`{rule.operator}`", "runs", rule.source) for rule in kernels.RULES]
-    replaced += [(f"`{name}`", "runs as one kernel", "native_functions.yaml") for name in kernels.ONE_KERNEL]
-    taken = [(", ".join(f"`{operator}`" for operator in rule.operators), "takes", rule.source) for rule in workspaces.RULES]
-    lines = [
-        f"| {names.replace('aten.', '').replace('.default', '')} | {verb} | {source} |" for names, verb, source in replaced + taken
-    ]
-    return ["| operator | | source |", "|---|---|---|", *lines]
-
-
-EXACT, CLOSE = 1e-4, 0.01
 
 
 def main() -> None:
@@ -290,7 +340,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", help="beginnings of their names; all if none")
     parser.add_argument("--measure", action="store_true", help="on a GPU")
     parser.add_argument("--measure-here", action="store_true", help="in this process, as lines of JSON")
-    parser.add_argument("--rules", action="store_true", help="print the rules")
+    parser.add_argument("--record", action="store_true", help="write what is predicted of all cases into results/")
     parser.add_argument("--show", action="store_true", help="every event")
     parser.add_argument("--jobs", type=int, default=3, help="processes at a time")
     parser.add_argument("--limit-s", type=float, default=240, help="stop measuring after so many seconds")
@@ -300,26 +350,28 @@ def main() -> None:
     from kernel_cases import CASES
 
     names = [name for name in CASES if not args.cases or name.startswith(tuple(args.cases))]
-    if args.rules:
-        print(*rules(), sep="\n")
-    elif args.measure_here:
+    if args.record and args.cases:
+        parser.error("--record writes the state of all cases: name none")
+    if args.measure_here:
         measure(args.cases)
     elif args.measure:
         measure_all(names, args.jobs, args.limit_s)
     else:
-        report(names, shows_all=args.show, is_whole=not args.cases)
+        report(names, shows_all=args.show, records=args.record)
 
 
-def report(names: list[str], shows_all: bool, is_whole: bool) -> None:
+def report(names: list[str], shows_all: bool, records: bool) -> None:
     truth, said = json.loads(TRUTH.read_text())["cases"], predict(names)
     for name in names:
         off = off_by(said[name], truth[name])
         if shows_all or off >= CLOSE:
             print(f"{name}: off by {100 * off:.2f} %", f"  measured  {truth[name]}", f"  predicted {said[name]}", sep="\n")
-    lines = table(said, truth)
-    if is_whole:
+    lines, states = table(said, truth), {name: state_of(said[name], truth[name]) for name in names}
+    changed = changes(read_state()["cases"], states)
+    print(*lines, "", f"{len(changed)} cases differ from what is recorded.", *changed, sep="\n")
+    if records:
         (HERE / "results" / "kernel_memory.md").write_text("\n".join(lines) + "\n")
-    print(*lines, sep="\n")
+        write_state(states)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def test_torch_is_as_it_was(error: type[BaseException] | None):
 
 
 def test_entering_that_fails_half_way_restores_torch(monkeypatch):
-    from memfit.phantom.kernels import composites as kernels
+    from memfit.phantom import kernels
 
     before = everything()
     with monkeypatch.context() as patched:

@@ -11,10 +11,10 @@ from typing import Self
 import torch
 
 from memfit.errors import PredictionError
+from memfit.phantom import kernels
 from memfit.phantom.compile import passed_over
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
 from memfit.phantom.distributed import ddp, fsdp1_state_dicts, process_groups, rank_shortcuts
-from memfit.phantom.kernels import composites
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
 from memfit.phantom.tensors import defaults, existing_models, parameters
@@ -39,6 +39,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
+def refuse_a_second() -> None:
+    """Raises where a world is entered already, in whatever thread."""
+    if _one_at_a_time.locked():
+        raise PredictionError(
+            "another prediction is running in this process, and torch can be changed for one at a time: make predictions one after "
+            "the other, or in processes of their own"
+        )
+
+
 class PhantomWorld:
     """Inside it, CUDA code runs without a GPU; leaving it puts torch back as it was, also after an error.
 
@@ -59,11 +68,8 @@ class PhantomWorld:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        if not _one_at_a_time.acquire(blocking=False):
-            raise PredictionError(
-                "another prediction is running in this process, and torch can be changed for one at a time: make predictions one "
-                "after the other, or in processes of their own"
-            )
+        refuse_a_second()
+        _one_at_a_time.acquire()
         two_names.register()
         try:
             self._install()
@@ -101,7 +107,7 @@ class PhantomWorld:
         transformers.install(because("no library takes the prediction for a compiler at work"))
         tensor_types.install(because("torch.cuda.FloatTensor and its kin"))
         autocast.install(because("CUDA's autocast lists"), self.target)
-        composites.install(because("operators that CUDA runs differently"), self.target)
+        kernels.install(because("operators that CUDA runs differently"), self.target)
         parameters.install(because("modules without data can be moved and cast"), self.mode)
         existing_models.install(because("models that were built before, with data"))
         answers.install(because("values that only data can tell"), self.values)

@@ -10,6 +10,7 @@ from typing import Any
 from memfit.errors import ConfigError, ScriptExitError, StepFailedError
 from memfit.phantom.target import DEFAULT_TORCH
 from memfit.phantom.values.expected import Expected
+from memfit.phantom.world import refuse_a_second
 from memfit.predict.child_process import has_a_gpu_to_spare, in_a_child
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
@@ -56,6 +57,8 @@ def predict(
         raise ConfigError(
             f"cannot predict {steps} steps of rank {rank} of {world_size}: at least one step, and a rank below the world size"
         )
+
+    refuse_a_second()  # while one is made, torch answers as if this machine had a GPU
 
     def make() -> Prediction:
         session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank, Expected(expected or {}))

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.kernels.libraries import KEEPERS, Libraries
-from memfit.phantom.kernels.workspaces import WorkspaceRule, rules_by_operator
+from memfit.phantom.kernels import RULES, Rule
+from memfit.phantom.kernels.libraries import Libraries
 from memfit.phantom.target import Target
 from memfit.record.blocks import BlockWriter
 from memfit.record.operators import Plan
@@ -20,21 +20,20 @@ class WorkspaceObserver:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._rules = rules_by_operator()
         self._libraries = Libraries(target)
         self.assumptions: dict[str, None] = {}
         """What rules had to assume, each once, in order."""
 
     def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
-        rule = self._rules.get(func)
-        if rule is None and func not in KEEPERS:
+        rule = RULES.get(func)
+        if rule is None or (rule.takes is None and rule.keeps is None):
             return write_outputs
 
         def plan_by_output(func: Any, args: Any, result: Any) -> None:
-            assert rule is not None
+            assert rule.takes is not None
             assert write_outputs is not None
             device = _gpu_of(result)
-            sizes = rule.sizes(self._target, args, result) if device is not None else [()] * len(result)
+            sizes = rule.takes(self._target, args, result) if device is not None else [()] * len(result)
             for output, taken in zip(result, sizes, strict=True):
                 write_outputs(func, args, output)
                 if output is not None:
@@ -47,18 +46,16 @@ class WorkspaceObserver:
             if device is not None:
                 self._take(blocks, func, rule, args, result, device)
 
-        return plan_by_output if rule is not None and rule.by_output else plan_with_workspaces
+        return plan_by_output if rule.by_output else plan_with_workspaces
 
-    def _take(
-        self, blocks: BlockWriter, func: Any, rule: WorkspaceRule | None, args: Any, result: Any, device: torch.device
-    ) -> None:
-        if func in KEEPERS:
+    def _take(self, blocks: BlockWriter, func: Any, rule: Rule, args: Any, result: Any, device: torch.device) -> None:
+        if rule.keeps is not None:
             for size in self._libraries.newly_taken(func, args):
                 blocks.write_workspace(func, device, size)
-        if rule is not None:
+        if rule.takes is not None:
             if rule.assumption is not None:
                 self.assumptions[rule.assumption] = None
-            _take_for_a_while(blocks, func, device, rule.sizes(self._target, args, result))
+            _take_for_a_while(blocks, func, device, rule.takes(self._target, args, result))
 
 
 def _take_for_a_while(blocks: BlockWriter, func: Any, device: torch.device, sizes: Sequence[int]) -> None:

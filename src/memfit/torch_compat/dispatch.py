@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
@@ -93,6 +93,7 @@ __all__ = [
     "DispatchKey",
     "DispatchKeySet",
     "HigherOrderOperator",
+    "OpOverload",
     "TorchDispatchMode",
     "enter_mode",
     "excluding_keys",

@@ -58,17 +58,3 @@ def test_rows_that_topk_shares(shape, digits):
 
 def test_short_rows_are_not_shared():
     assert sorting.topk(H200, (torch.empty(8192, 64, device="meta"), 6), None) == ()
-
-
-def test_sums_by_index_sort_only_where_they_add():
-    x, index = torch.empty(8192, 64, device="meta"), torch.empty(4096, dtype=torch.int64, device="meta")
-    assert sorting.index_put(H200, (x, [index], x), None) == ()
-    assert tuple(sorting.index_put(H200, (x, [index], x, True), None)) == (32768, 32768, 32768, 32768, 71167)
-
-
-def test_embeddings():
-    grad, index = torch.empty(16, 512, 768, device="meta"), torch.empty(16, 512, dtype=torch.int64, device="meta")
-    assert sorting.embedding_backward(H200, (grad, index[:2], 30522), None) == ()
-    assert sorting.embedding_backward(H200, (grad, index, 512), None)[-1] == 4088832
-    few = sorting.embedding_backward(H200, (grad.bfloat16(), index, 2), None)
-    assert few[-1] == 4 * 2 * 768

@@ -1,16 +1,25 @@
-"""Which attention kernel the GPU would run, and with it what is saved for backward.
+"""Attention: which kernel the GPU would run, what that returns, and what it takes.
 
-Facts from ATen/native/transformers/cuda/sdp_utils.cpp: an order of preference by torch, cuDNN and GPU, and what each kernel
-refuses. The first that refuses nothing is taken; the math fallback refuses nothing.
+::
+
+    scaled_dot_product_attention ── Attention ──> cuDNN, flash, efficient   kernels, each with a backward and a memory of its own
+                                              └─> math                      ordinary operators
+
+Torch has an order of preference by its own version, cuDNN's and the GPU, and asks each kernel whether it accepts the call. The
+first one that does is run; math accepts everything (ATen/native/transformers/cuda/sdp_utils.cpp). The memory of cuDNN's kernels
+was measured; that of the others follows from their sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule
 from memfit.phantom.target import Target
 
 aten = torch.ops.aten
@@ -59,7 +68,7 @@ class Call:
 
 
 class Attention:
-    """Chooses and runs."""
+    """The first that accepts the call of cuDNN's, flash and memory-efficient attention; otherwise ordinary operators."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -233,3 +242,150 @@ _RUN: dict[str, Callable[[Call], torch.Tensor]] = {
     "efficient": _run_efficient,
     "math": _run_math,
 }
+
+
+# -- memory of cuDNN's kernels -------------------------------------------------------------------------------------------------
+
+GRAPH_BYTES = 256
+"""What every graph of cuDNN takes beside."""
+
+
+def _cudnn_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """256 bytes."""
+    return (GRAPH_BYTES,)
+
+
+def _cudnn_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """In one block: the gradient of the query in float32, a sum for each of its rows, and separate gradients of grouped heads."""
+    query = args[1]
+    batch, heads, length, dim = query.shape
+    accumulated, softmax_sums = 4 * batch * heads * length * dim, 4 * batch * heads * length
+    key, value = args[2], args[3]
+    expanded = sum(batch * heads * x.shape[2] * x.shape[3] * x.element_size() for x in (key, value) if x.shape[1] != heads)
+    return (accumulated + softmax_sums + expanded + GRAPH_BYTES,)
+
+
+# -- flash ---------------------------------------------------------------------------------------------------------------------
+
+ENOUGH_OF_THE_GPU, GOOD_ENOUGH, MOST_SPLITS = 0.8, 0.85, 128
+ROWS_PER_BLOCK = 64
+
+
+def _flash_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Where queries alone leave the GPU idle, the keys are divided: the results of the parts, in float32."""
+    query, key, dropout = args[0], args[1], args[3] if len(args) > 3 else 0.0
+    batch, heads, length, dim = query.shape
+    splits = 1 if dropout else _splits(batch * heads * -(-length // ROWS_PER_BLOCK), 2 * target.gpu.num_sms, key.shape[2], dim)
+    rows = 4 * splits * batch * heads * length
+    return (rows, rows * _padded_dim(dim)) if splits > 1 else ()
+
+
+def _splits(blocks: int, num_slots: int, keys: int, dim: int) -> int:
+    """The smallest number of parts that keeps the GPU about as busy as the best number would."""
+    if blocks >= ENOUGH_OF_THE_GPU * num_slots:
+        return 1
+    key_blocks = -(-keys // (256 if dim <= 64 else 128 if dim <= 128 else 64))
+    splits = [n for n in range(1, min(MOST_SPLITS, num_slots, key_blocks) + 1) if _is_new_split(key_blocks, n)]
+    busy = {n: blocks * n / num_slots / math.ceil(blocks * n / num_slots) for n in splits}
+    return next(n for n in splits if busy[n] >= GOOD_ENOUGH * max(busy.values()))
+
+
+def _is_new_split(key_blocks: int, splits: int) -> bool:
+    return splits == 1 or -(-key_blocks // splits) != -(-key_blocks // (splits - 1))
+
+
+def _flash_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """A sum for every row, the gradient of the query in float32, separate gradients of grouped heads, and copies for its layout.
+
+    Gradient and output are copied where they do not lie in memory as batch, length, head, dimension.
+    """
+    grad, query, key, out = args[0], args[1], args[2], args[4]
+    batch, heads, length, dim = query.shape
+    padded_length = _round_up(length, 128)
+    sizes = [x.numel() * x.element_size() for x in (grad, out) if not x.transpose(1, 2).is_contiguous()]
+    sizes += [4 * batch * heads * padded_length, 4 * batch * heads * padded_length * _padded_dim(dim)]
+    if key.shape[1] != heads:
+        sizes += [batch * key.shape[2] * heads * dim * query.element_size()] * 2
+    return sizes
+
+
+def _padded_dim(dim: int) -> int:
+    return _round_up(dim, 32 if dim <= 128 else 64)
+
+
+# -- memory-efficient ----------------------------------------------------------------------------------------------------------
+
+LARGEST_IN_REGISTERS = 128
+
+
+def _efficient_attention(query: torch.Tensor, key: Any, value: Any, bias: Any, wants_sums: bool, *args: Any, **kwargs: Any) -> Any:
+    """The output, sums for backward, padded to a multiple of 32 rows, and the seeds of dropout, which are on the host."""
+    batch, heads, length, _ = query.shape
+    out = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
+    sums = query.new_empty((batch, heads, -(-length // 32) * 32 if wants_sums else 0), dtype=torch.float32)
+    return out, sums, *(torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2))
+
+
+def _efficient_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """The output in float32, where heads are wide and the type is float16 or bfloat16."""
+    query, value = args[0], args[2]
+    if query.dtype not in _HALVES or value.shape[-1] <= LARGEST_IN_REGISTERS:
+        return ()
+    batch, heads, length, _ = query.shape
+    return (4 * batch * heads * length * value.shape[-1],)
+
+
+def _efficient_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """A sum for every row; tiles of the query's gradient, and of those of key and value where heads are wide."""
+    query, key, out = args[1], args[2], args[5]
+    batch, heads, length, dim = query.shape
+    rows, columns = _tile(query.dtype, dim)
+    floats = -(-length // rows) * -(-dim // columns) * (rows * columns + 4)
+    if dim > LARGEST_IN_REGISTERS and query.dtype in _HALVES:
+        splits = max(1, min(-(-key.shape[2] // columns), 200 // (batch * heads)))
+        floats += 2 * splits * columns * _round_up(dim, rows)
+    sums, tiles = 4 * batch * heads * length, 4 * batch * heads * _round_up(floats, 4)
+    # In float32 the sums come from a product of two tensors, which is freed before the tiles are taken.
+    return sums, max(tiles, 4 * out.numel() + sums) if query.dtype == torch.float32 else tiles
+
+
+def _tile(dtype: torch.dtype, dim: int) -> tuple[int, int]:
+    if dim <= 64:
+        return 64, 64
+    if dim <= 128:
+        return (128, 64) if dtype == torch.float32 else (128, 128)
+    return 128, 64
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+CUDA = "ATen/native/transformers/cuda"
+
+RULES = (
+    Rule(
+        operators=("scaled_dot_product_attention",),
+        runs=Attention,
+        source=f"{CUDA}/sdp_utils.cpp, ATen/native/transformers/attention.cpp",
+    ),
+    Rule(operators=("_scaled_dot_product_cudnn_attention",), takes=_cudnn_blocks, source=MEASURED_CUDNN),
+    Rule(operators=("_scaled_dot_product_cudnn_attention_backward",), takes=_cudnn_backward_blocks, source=MEASURED_CUDNN),
+    Rule(operators=("_scaled_dot_product_flash_attention",), takes=_flash_blocks, source=f"{CUDA}/flash_attn/flash_api.cpp"),
+    Rule(
+        operators=("_scaled_dot_product_flash_attention_backward",),
+        takes=_flash_backward_blocks,
+        source=f"{CUDA}/flash_attn/flash_api.cpp",
+    ),
+    Rule(
+        operators=("_scaled_dot_product_efficient_attention",),
+        returns=_efficient_attention,
+        takes=_efficient_blocks,
+        source=f"{CUDA}/attention.cu, mem_eff_attention/kernel_forward.h",
+    ),
+    Rule(
+        operators=("_scaled_dot_product_efficient_attention_backward",),
+        takes=_efficient_backward_blocks,
+        source=f"{CUDA}/mem_eff_attention/kernel_backward.h",
+    ),
+)

@@ -1,66 +1,64 @@
-"""What cuDNN takes to convolve.
+"""Convolutions as cuDNN runs them: how their results lie in memory, and what they take.
 
-Its kernels want channels last, in float16 and bfloat16 a multiple of eight of them, and copy everything where they are not; the
-gradient of a weight is summed in parts. Measured on an H200 with cuDNN 9.19 (truth/kernel_memory.json and the traces in
-benchmarks); which kernel cuDNN chooses is its own secret, so single workspaces can be off by some MiB.
+cuDNN's kernels want channels last, and in float16 and bfloat16 a multiple of eight channels. Where tensors are not like that, it
+copies them. The gradient of a weight is summed in parts. Measured on an H200 with cuDNN 9.19 (benchmarks/truth/kernel_memory.json
+and the traces beside it). Which kernel cuDNN chooses is not documented, so single workspaces can be off by some MiB.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from memfit.phantom.kernels.reduction import staging_blocks
+from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule, bytes_of
 from memfit.phantom.target import Target
 from memfit.units import MIB
-
-aten = torch.ops.aten
-
-OPERATORS = (aten.convolution.default, aten.convolution_backward.default)
 
 CHANNELS_OF_HALVES = 8
 ALIGNMENT, TILE = 16, 128
 FEW_CHANNELS, LARGE_KERNEL = 3, 49
-"""float32 images of so few channels are convolved as they lie, unless kernels are large and overlap."""
+"""float32 images of at most 3 channels are convolved as they are, unless kernels have 49 elements or more and overlap."""
 
 LARGE_PRODUCT = 2 * MIB
-"""A weight of one by one that is so large, in float32, is convolved like any other."""
+"""A one-by-one kernel whose weight is at least this large, in float32, is convolved like any other kernel."""
 
 PRODUCT_PARTS, MOST_PRODUCT_PARTS, MOST_IN_CHANNELS_LAST = 32, 64 * MIB, 8 * MIB
 KERNEL_PARTS, MOST_KERNEL_PARTS = 14, 8 * MIB
 HALF_KERNEL_PARTS, MOST_HALF_KERNEL_PARTS = 13, 5 * MIB // 2
-"""The gradient of a weight is summed in so many parts, as long as they are small."""
+"""The gradient of a weight is summed in this many parts, or in as many as fit into the given number of bytes."""
 
 
-def forward(target: Target, args: Any, result: Any) -> Sequence[int]:
+def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Copies with channels last of what has them elsewhere."""
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
     if _is_depthwise(weight, groups) or _lies_well(x, weight) or _is_patches(x, weight, stride):
         return ()
-    return (*_turned(x, weight, x, weight), _relaid(x, weight, result, stride))
+    return (*_copied_by_torch(x, weight, x, weight), _copied_by_cudnn(x, weight, result, stride))
 
 
-def backward(target: Target, args: Any, result: Any) -> Sequence[Sequence[int]]:
-    """For each output: the gradients of input, weight and bias."""
+def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[int]]:
+    """For the gradients of input, weight and bias each: copies with channels last, and partial sums."""
     grad, x, weight, stride, groups = args[0], args[1], args[2], args[4], args[9]
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
     if _is_depthwise(weight, groups) or _lies_well(x, weight):
         return (), (), bias
-    relaid = _relaid(x, weight, grad, stride)
-    if not _is_matrix_product(weight, stride) or (relaid and _is_aligned(x)):
-        for_weight = relaid + _kernel_parts(weight)
+    copies = _copied_by_cudnn(x, weight, grad, stride)
+    if not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
+        for_weight = copies + _kernel_parts(weight)
     else:
-        for_weight = relaid if relaid and _fits_tiles(weight) else _product_parts(x, weight)
-    return (*_turned(x, weight, grad, weight), relaid), (*_turned(x, weight, grad, x), for_weight), bias
+        for_weight = copies if copies and _fits_tiles(weight) else _product_parts(x, weight)
+    return (*_copied_by_torch(x, weight, grad, weight), copies), (*_copied_by_torch(x, weight, grad, x), for_weight), bias
 
 
-def _turned(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Tensor) -> tuple[int, ...]:
-    """Copies that torch makes of what a kernel reads, so that all has channels last where input or weight have."""
+def _copied_by_torch(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Tensor) -> tuple[int, ...]:
+    """Copies that torch makes of what a kernel reads: where input or weight has channels last, everything gets channels last."""
     if _layout(x, weight) is None:
         return ()
-    return tuple(_bytes(of) for of in operands if of.shape[1] > 1 and not _is_channels_last(of))
+    return tuple(bytes_of(of) for of in operands if of.shape[1] > 1 and not _is_channels_last(of))
 
 
 def _product_parts(x: torch.Tensor, weight: torch.Tensor) -> int:
@@ -75,12 +73,8 @@ def _fits_tiles(weight: torch.Tensor) -> bool:
 # -- layouts -------------------------------------------------------------------------------------------------------------------
 
 
-def answers() -> dict[Any, Callable[..., Any]]:
-    """Results with channels last where input or weight have them so: ATen/native/ConvUtils.h."""
-    return {aten.convolution.default: _convolve, aten.convolution_backward.default: _convolve_backward}
-
-
 def _convolve(x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> Any:
+    """The result with channels last, where input or weight has channels last."""
     transposed, output_padding, groups = rest
     layout = _layout(x, weight)
     if layout is None:
@@ -101,6 +95,7 @@ def _spread(size: int, kernel: int, stride: int, padding: int, dilation: int, ou
 
 
 def _convolve_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, *rest: Any) -> Any:
+    """Gradients with channels last, where input or weight has channels last."""
     layout, mask = _layout(x, weight), rest[-1]
     if layout is None:
         return NotImplemented
@@ -120,7 +115,7 @@ def _layout(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None
 
 
 def _asks_for_channels_last(x: torch.Tensor) -> bool:
-    """c10/core/MemoryFormat.h: strides tell also of a kernel of one by one whether somebody meant it so."""
+    """c10/core/MemoryFormat.h: the strides say it even of a one-by-one kernel, for which both layouts are the same memory."""
     least = 0
     for dim in (1, *range(x.dim() - 1, 1, -1), 0):
         if x.stride(dim) < max(least, 1) or (dim == 0 and least == x.stride(1)):
@@ -150,7 +145,7 @@ def _lies_well(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _is_patches(x: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
-    """Kernels that do not overlap: a picture cut into patches."""
+    """Kernels that do not overlap, as where an image is cut into patches."""
     return _has_few_channels(x) and tuple(weight.shape[2:]) == tuple(stride)
 
 
@@ -158,21 +153,21 @@ def _has_few_channels(x: torch.Tensor) -> bool:
     return x.element_size() >= 4 and x.shape[1] <= FEW_CHANNELS and not _is_channels_last(x)
 
 
-def _relaid(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
-    """Bytes in which cuDNN lays out everything with channels last; little where they are, none where a matrix product will do."""
+def _copied_by_cudnn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
+    """What cuDNN takes to copy everything into channels last: little if it is so already, nothing for a plain matrix product."""
     if _layout(x, weight) is not None:
         unaligned = [_padded_bytes(of, 1) for of in (x, out) if of.shape[1] % CHANNELS_OF_HALVES]
         return sum(unaligned) + (_padded_bytes(weight, 0, 1) if unaligned else 0)
     if all(size == 1 for size in weight.shape[2:]):
         is_product = _is_matrix_product(weight, stride) and _is_aligned(x) and 4 * weight.numel() < LARGE_PRODUCT
-        return 0 if is_product else _bytes(x) + _bytes(out)
+        return 0 if is_product else bytes_of(x) + bytes_of(out)
     return _padded_bytes(x, 1) + _padded_bytes(weight, 0, 1) + _padded_bytes(out, 1)
 
 
 def _padded_bytes(x: torch.Tensor, *channel_dims: int) -> int:
-    """With the channels that kernels for half types ask for."""
+    """The size with as many channels as kernels for half types ask for."""
     if x.element_size() >= 4:
-        return _bytes(x)
+        return bytes_of(x)
     multiples = [CHANNELS_OF_HALVES if dim in channel_dims else 1 for dim in range(x.dim())]
     return math.prod(-(-size // of) * of for size, of in zip(x.shape, multiples, strict=True)) * x.element_size()
 
@@ -186,9 +181,23 @@ def _is_aligned(x: torch.Tensor) -> bool:
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
-    """Of a kernel of one by one nobody can tell, and nothing needs to be turned."""
+    """A tensor with one channel has both layouts at once, and nothing needs to be copied."""
     return x.dim() >= 4 and x.stride(1) == 1 and x.shape[1] > 1
 
 
-def _bytes(x: torch.Tensor) -> int:
-    return x.numel() * x.element_size()
+RULES = (
+    Rule(
+        operators=("convolution",),
+        returns=_convolve,
+        takes=forward,
+        assumption="workspaces of convolutions were estimated from measurements on an H200: cuDNN's choice of kernels is its own",
+        source=f"ATen/native/ConvUtils.h; sizes {MEASURED_CUDNN}, within some MiB",
+    ),
+    Rule(
+        operators=("convolution_backward",),
+        returns=_convolve_backward,
+        takes=backward,
+        by_output=True,
+        source=f"ATen/native/ConvUtils.h, Convolution.cpp; sizes {MEASURED_CUDNN}, within some MiB",
+    ),
+)

@@ -5,8 +5,8 @@
     lstm, gru, rnn_tanh, rnn_relu ──> _cudnn_rnn            output, last states, and what backward needs ("reserve")
                                       _cudnn_rnn_backward   gradients; those of the weights are views of one buffer
 
-Facts from ATen/native/cudnn/RNN.cpp; sizes measured on an H200 with cuDNN 9.19 (truth/kernel_memory.json in benchmarks). Where
-cuDNN is switched off, torch runs a fused kernel a step, as it does here.
+Facts from ATen/native/cudnn/RNN.cpp; sizes measured on an H200 with cuDNN 9.19 (benchmarks/truth/kernel_memory.json). Where cuDNN
+is switched off, torch runs one fused kernel for each step, and so does the phantom.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Kept, Kernel, Rule
 from memfit.phantom.target import Target
 from memfit.torch_compat.cuda import is_cudnn_enabled
 from memfit.torch_compat.patches import Patches
 
 aten = torch.ops.aten
-Kernel = Callable[..., Any]
 
 RNN_RELU, RNN_TANH, LSTM, GRU = range(4)
 """cuDNN's numbers for the kinds of cells."""
 
-GATES = {RNN_RELU: 1, RNN_TANH: 1, LSTM: 4, GRU: 3}
 CUDNN_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FLATTENED_TYPES = (torch.float16, torch.float32, torch.float64)
 """Those for which ``nn.RNNBase`` keeps its weights in one block: torch/backends/cudnn."""
 
 
-def lstm(target: Target) -> Kernel:
+def _lstm(target: Target) -> Kernel:
+    """`_cudnn_rnn`, if cuDNN is switched on and supports the type; otherwise a kernel for each step."""
+
     def run(x: torch.Tensor, hx: list[torch.Tensor], params: Any, *settings: Any) -> Any:
         if not _takes(x):
             return aten.lstm.input.decompose(x, hx, params, *settings)
@@ -43,7 +44,9 @@ def lstm(target: Target) -> Kernel:
     return run
 
 
-def lstm_packed(target: Target) -> Kernel:
+def _lstm_packed(target: Target) -> Kernel:
+    """`_cudnn_rnn`, if cuDNN is switched on and supports the type; otherwise a kernel for each step."""
+
     def run(x: torch.Tensor, sizes: torch.Tensor, hx: list[torch.Tensor], params: Any, *settings: Any) -> Any:
         if not _takes(x):
             return aten.lstm.data.decompose(x, sizes, hx, params, *settings)
@@ -52,10 +55,12 @@ def lstm_packed(target: Target) -> Kernel:
     return run
 
 
-def simple(mode: int, operator: Any) -> Callable[[Target], Kernel]:
-    """For cells with one state."""
+def _one_state(mode: int, operator: Any) -> Callable[[Target], Kernel]:
+    """For cells with one state, as GRU and RNN have."""
 
     def make(target: Target) -> Kernel:
+        """`_cudnn_rnn`, if cuDNN is switched on and supports the type; otherwise a kernel for each step."""
+
         def run(x: torch.Tensor, hx: torch.Tensor, params: Any, *settings: Any) -> Any:
             if not _takes(x):
                 return operator.decompose(x, hx, params, *settings)
@@ -66,8 +71,10 @@ def simple(mode: int, operator: Any) -> Callable[[Target], Kernel]:
     return make
 
 
-def simple_packed(mode: int, operator: Any) -> Callable[[Target], Kernel]:
+def _one_state_packed(mode: int, operator: Any) -> Callable[[Target], Kernel]:
     def make(target: Target) -> Kernel:
+        """`_cudnn_rnn`, if cuDNN is switched on and supports the type; otherwise a kernel for each step."""
+
         def run(x: torch.Tensor, sizes: torch.Tensor, hx: torch.Tensor, params: Any, *settings: Any) -> Any:
             if not _takes(x):
                 return operator.decompose(x, sizes, hx, params, *settings)
@@ -97,7 +104,7 @@ Cast = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
 
 
 def in_autocast(cast: Cast) -> Kernel:
-    """Under autocast cuDNN runs in float16, whatever the type of the context; weights are cast into a flat block of their own."""
+    """Under autocast cuDNN runs in float16, whatever type autocast has; the weights are cast into one new block."""
 
     def run(x: torch.Tensor, weights: list[torch.Tensor], stride: int, buffer: Any, hx: Any, cx: Any, *settings: Any) -> Any:
         half = torch.float16
@@ -125,19 +132,10 @@ def _cast_flat(weights: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Te
 # -- shapes --------------------------------------------------------------------------------------------------------------------
 
 
-def answers() -> dict[Any, Callable[..., Any]]:
-    """What the operators return, where torch does not tell, or tells less than cuDNN allocates."""
-    return {
-        aten._cudnn_rnn.default: _forward,
-        aten._cudnn_rnn_backward.default: _backward,
-        aten._thnn_fused_gru_cell.default: _gru_cell,
-        aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
-    }
-
-
 def _forward(
     x: torch.Tensor, weights: list[torch.Tensor], stride: int, buffer: Any, hx: torch.Tensor, cx: Any, mode: int, *settings: Any
 ) -> Any:
+    """Output, last states, what is kept for backward ("reserve"), and the weights in one block."""
     hidden, projected, layers, batch_first, _, train, both_ways, batch_sizes, _ = settings
     ways, out = 1 + both_ways, projected or hidden
     batch = batch_sizes[0] if batch_sizes else x.shape[0 if batch_first else 1]
@@ -159,7 +157,7 @@ def _flat_view(weights: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _backward(x: torch.Tensor, weights: list[torch.Tensor], stride: int, buffer: torch.Tensor, hx: Any, cx: Any, *rest: Any) -> Any:
-    """Gradients of the states are made whether or not anybody wants them."""
+    """Gradients of input, states (also where they are not wanted) and weights, the last as views of one block."""
     wants_x, _, _, wants_weights = rest[-1]
     grads: list[torch.Tensor] = []
     if wants_weights and _has_biases(weights):
@@ -167,7 +165,7 @@ def _backward(x: torch.Tensor, weights: list[torch.Tensor], stride: int, buffer:
         for weight in weights:
             grads.append(flat[start : start + weight.numel()].view(weight.shape))
             start += weight.numel()
-    elif wants_weights:  # cuDNN writes biases all the same, so they are taken out of its block
+    elif wants_weights:  # cuDNN writes gradients of biases even so, and torch copies those of the weights out of its block
         grads = [x.new_empty(weight.shape) for weight in weights]
     states = [None if state is None else state.new_empty(state.shape) for state in (hx, cx)]
     return (x.new_empty(x.shape) if wants_x else None, *states, grads)
@@ -178,15 +176,22 @@ def _has_biases(weights: list[torch.Tensor]) -> bool:
 
 
 def _gru_cell(input_gates: torch.Tensor, hidden_gates: torch.Tensor, hx: torch.Tensor, *biases: Any) -> Any:
-    """ATen/native/cuda/RNN.cu: keeps five values a hidden unit for backward."""
+    """The new state, and five values for each hidden unit, for backward."""
     return hx.new_empty(hx.shape), hx.new_empty((hx.shape[0], 5 * hx.shape[1]))
 
 
 def _gru_cell_backward(grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool) -> Any:
+    """Gradients of both sets of gates, of the state, and of the biases."""
     rows, hidden = workspace.shape[0], workspace.shape[1] // 5
     gates = [workspace.new_empty((rows, 3 * hidden)) for _ in range(2)]
     biases = [workspace.new_empty((3 * hidden,)) for _ in range(2)] if has_bias else [None, None]
     return (*gates, grad_hy.new_empty(grad_hy.shape), *biases)
+
+
+def _pack_padded_sequence(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows that are not padding, and on the host how many sequences are left at each step."""
+    steps = [int((lengths > step).sum()) for step in range(int(lengths.max()))]
+    return x.new_empty((sum(steps), *x.shape[2:])), torch.tensor(steps, device="cpu")
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ class Sizes:
 
     @property
     def reserve_bytes(self) -> int:
-        """What all cells keep, the outputs between layers, a bit for each of them if there is dropout, and a head."""
+        """What all cells keep, the outputs between layers, a bit for each of those if there is dropout, and 256 bytes."""
         between = (self.layers - 1) * self.ways * self.layer_output
         kept = KEPT_FOR_BACKWARD[self.mode] * self.layers * self.ways * self.layer_output
         if self.projected:
@@ -232,27 +237,26 @@ class Sizes:
         return 256 + sum(-(-part // 32) * 32 for part in (kept, between, dropped))
 
     def workspace_bytes(self, weights: int) -> int:
-        """The weights once more and some copies of a layer's output: a fit to measurements, within a tenth of them."""
+        """A copy of the weights and some copies of a layer's output: a fit to measurements, within a tenth of them."""
         copies = 6 if self.itemsize >= 4 else 8
         more = (ROWS_OF_WORKSPACE[self.mode] if self.layers > 1 else 0.0) + 2 * (self.ways - 1)
         return weights + int((copies + more) * self.ways * self.layer_output) + 512
 
 
-def workspace(target: Target, args: Any, result: Any) -> Sequence[int]:
-    """While ``_cudnn_rnn`` runs."""
+def _forward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """cuDNN's workspace; before it a copy of the input with the steps first, where it has the batch first."""
     x, weights = args[0], args[1]
-    return (*_turned(x, args[10]), _workspace_bytes(x, weights, args[6], args[7:]))
+    return (*_steps_first(x, args[10]), _workspace_bytes(x, weights, args[6], args[7:]))
 
 
-def backward_workspace(target: Target, args: Any, result: Any) -> Sequence[int]:
-    """While ``_cudnn_rnn_backward`` runs."""
+def _backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """cuDNN's workspace; a copy of the input likewise, and a block for the weights' gradients where there are no biases."""
     x, weights, buffer = args[0], args[1], args[3]
     apart = 0 if _has_biases(weights) else buffer.numel() * buffer.element_size()
-    return (*_turned(x, args[14]), apart, _workspace_bytes(x, weights, args[10], args[11:]))
+    return (*_steps_first(x, args[14]), apart, _workspace_bytes(x, weights, args[10], args[11:]))
 
 
-def _turned(x: torch.Tensor, batch_first: bool) -> tuple[int, ...]:
-    """cuDNN wants the steps first."""
+def _steps_first(x: torch.Tensor, batch_first: bool) -> tuple[int, ...]:
     return (x.numel() * x.element_size(),) if batch_first else ()
 
 
@@ -261,12 +265,21 @@ def _workspace_bytes(x: torch.Tensor, weights: list[torch.Tensor], mode: int, se
     return Sizes.of(x, mode, settings).workspace_bytes(matrices)
 
 
-THREADS_A_SM, GENERATOR_BYTES = 2048, 24
+THREADS_PER_SM, GENERATOR_BYTES = 2048, 24
 
 
 def dropout_state_bytes(target: Target) -> int:
-    """cuDNN keeps a generator of random numbers for every thread the GPU can run, once it needs any."""
-    return target.gpu.num_sms * THREADS_A_SM * GENERATOR_BYTES
+    """A generator of random numbers for every thread that the GPU can run."""
+    return target.gpu.num_sms * THREADS_PER_SM * GENERATOR_BYTES
+
+
+DROPOUT_STATES = Kept(library="cuDNN", size_bytes=dropout_state_bytes, is_per_thread_and_stream=False)
+
+
+def _dropout_states(args: Arguments) -> Sequence[Kept]:
+    """With dropout, in training: the states of cuDNN's random generators, once in a process."""
+    dropout, train = args[11], args[12]
+    return (DROPOUT_STATES,) if dropout and train else ()
 
 
 # -- weights -------------------------------------------------------------------------------------------------------------------
@@ -277,7 +290,7 @@ def install(patches: Patches) -> None:
 
 
 def _flatten_parameters(layer: nn.RNNBase) -> None:
-    """cuDNN wants all weights in one block: torch moves them there when the layer comes to the GPU."""
+    """cuDNN wants all weights in one block: torch moves them there when the layer is moved to the GPU."""
     weights: Any = layer._flat_weights
     if len(weights) != len(layer._flat_weights_names) or not all(isinstance(weight, torch.Tensor) for weight in weights):
         return
@@ -290,3 +303,33 @@ def _flatten_parameters(layer: nn.RNNBase) -> None:
         for weight in weights:
             weight.set_(flat[start : start + weight.numel()].view(weight.shape))
             start += weight.numel()
+
+
+# -- rules ---------------------------------------------------------------------------------------------------------------------
+
+LAYERS = "ATen/native/RNN.cpp"
+CUDNN = f"ATen/native/cudnn/RNN.cpp; sizes {MEASURED_CUDNN}, the workspace interpolated"
+CELLS = "ATen/native/cuda/RNN.cu"
+
+RULES = (
+    Rule(operators=("lstm.input",), runs=_lstm, source=LAYERS),
+    Rule(operators=("lstm.data",), runs=_lstm_packed, source=LAYERS),
+    Rule(operators=("gru.input",), runs=_one_state(GRU, aten.gru.input), source=LAYERS),
+    Rule(operators=("gru.data",), runs=_one_state_packed(GRU, aten.gru.data), source=LAYERS),
+    Rule(operators=("rnn_tanh.input",), runs=_one_state(RNN_TANH, aten.rnn_tanh.input), source=LAYERS),
+    Rule(operators=("rnn_tanh.data",), runs=_one_state_packed(RNN_TANH, aten.rnn_tanh.data), source=LAYERS),
+    Rule(operators=("rnn_relu.input",), runs=_one_state(RNN_RELU, aten.rnn_relu.input), source=LAYERS),
+    Rule(operators=("rnn_relu.data",), runs=_one_state_packed(RNN_RELU, aten.rnn_relu.data), source=LAYERS),
+    Rule(
+        operators=("_cudnn_rnn",),
+        returns=_forward,
+        takes=_forward_blocks,
+        keeps=_dropout_states,
+        assumption="workspaces of recurrent layers were interpolated between measurements on an H200",
+        source=CUDNN,
+    ),
+    Rule(operators=("_cudnn_rnn_backward",), returns=_backward, takes=_backward_blocks, source=CUDNN),
+    Rule(operators=("_thnn_fused_gru_cell",), returns=_gru_cell, source=CELLS),
+    Rule(operators=("_thnn_fused_gru_cell_backward",), returns=_gru_cell_backward, source=CELLS),
+    Rule(operators=("_pack_padded_sequence",), returns=_pack_padded_sequence, source="ATen/native/PackedSequence.cpp"),
+)

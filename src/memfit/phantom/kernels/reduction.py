@@ -1,8 +1,8 @@
-"""The staging memory of CUDA's reductions.
+"""Sums, means, extremes, norms: everything that makes few numbers of many.
 
 A sum with few outputs and many inputs for each is divided among blocks of threads, which leave their partial sums in global memory.
-How many there are follows from shapes, strides and the GPU (ATen/native/cuda/Reduce.cuh); the sum of a bias gradient takes tens of
-MiB in this way.
+How many there are follows from shapes, strides and the GPU (ATen/native/cuda/Reduce.cuh). The sum that makes the gradient of a bias
+takes tens of MiB in this way.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from memfit.phantom.kernels.rule import Arguments, Rule, bytes_of
 from memfit.phantom.target import Target
 
 MAX_THREADS = 512
 WARP = 32
 THREADS_PER_SM = 2048
 FEWEST_VALUES, MOST_VALUES = 16, 256
-"""What a thread should have to add up."""
+"""How many values a thread should add up."""
 
 
 def staging_blocks(target: Target, x: torch.Tensor, dims: Sequence[int] | None, item: int = 4) -> tuple[int, ...]:
     """The sizes of the partial sums and of the counters beside them; empty where one block of threads is enough for an output.
 
-    ``dims`` are summed away; all of them where it is empty or ``None``. A partial result takes ``item`` bytes.
+    ``dims`` are the dimensions that are reduced; all of them where it is empty or ``None``. A partial result has ``item`` bytes.
     """
     if x.numel() == 0:
         return ()
@@ -88,3 +90,93 @@ def _vector(num_outputs: int) -> int:
 
 def _last_power_of_two(value: int) -> int:
     return 1 << (max(value, 1).bit_length() - 1)
+
+
+# -- rules ---------------------------------------------------------------------------------------------------------------------
+
+
+def _blocks(target: Target, args: Arguments, item: int, dims_at: int = 1) -> tuple[int, ...]:
+    """For an operator whose argument number ``dims_at`` names the dimensions that are reduced."""
+    dims = args[dims_at] if len(args) > dims_at else None
+    dims = (dims,) if isinstance(dims, int) and not isinstance(dims, bool) else dims
+    return staging_blocks(target, args[0], dims if isinstance(dims, (list, tuple)) else None, item)
+
+
+def _wide(x: torch.Tensor) -> int:
+    """A float32, or a number of the input's type where that is wider."""
+    return max(4, x.element_size())
+
+
+def _sum_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Partial sums; integers and masks are copied to int64 first."""
+    x = args[0]
+    if x.dtype.is_floating_point or x.dtype.is_complex:
+        return _blocks(target, args, _wide(x))
+    copied = () if x.dtype == torch.int64 else (8 * x.numel(),)
+    return (*copied, *_blocks(target, args, 8))
+
+
+def _mean_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Partial results, in float32 where the type is narrower."""
+    return _blocks(target, args, _wide(args[0]))
+
+
+def _norm_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Partial sums, in float32 where the type is narrower."""
+    return _blocks(target, args, _wide(args[0]), dims_at=2)
+
+
+def _extreme_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Partial results in the type of the input."""
+    return _blocks(target, args, args[0].element_size())
+
+
+def _any_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Partial results of one byte."""
+    return _blocks(target, args, 1)
+
+
+def _pair_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Partial results of 16 bytes: a value and its index, or a mean, a sum of squares and a count."""
+    return _blocks(target, args, 16)
+
+
+def _count_nonzero_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """A mask, the mask as int64, and the partial sums of that."""
+    return args[0].numel(), 8 * args[0].numel(), *staging_blocks(target, args[0], None, 8)
+
+
+def _logsumexp_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """The maxima, and the exponentials of all elements."""
+    return (bytes_of(result), bytes_of(args[0]))
+
+
+def _cumsum_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """A copy of the input in the type of the result, where it has another."""
+    return (bytes_of(result),) if args[0].dtype != result.dtype else ()
+
+
+def _foreach_norm_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """For every tensor as many partial sums as the largest one has."""
+    largest = max((x.numel() for x in args[0]), default=0)
+    return (4 * len(args[0]) * -(-largest // 65536),)
+
+
+REDUCE = "ATen/native/cuda/Reduce.cuh; sizes measured"
+
+RULES = (
+    Rule(operators=("sum.dim_IntList", "sum"), takes=_sum_blocks, source=REDUCE),
+    Rule(operators=("mean.dim", "mean", "prod.dim_int", "prod"), takes=_mean_blocks, source=REDUCE),
+    Rule(operators=("linalg_vector_norm",), takes=_norm_blocks, source=REDUCE),
+    Rule(operators=("amax", "amin", "max", "min"), takes=_extreme_blocks, source=REDUCE),
+    Rule(operators=("any", "all"), takes=_any_blocks, source=REDUCE),
+    Rule(
+        operators=("argmax", "argmin", "var.correction", "std.correction", "var_mean.correction"),
+        takes=_pair_blocks,
+        source="ATen/native/cuda/Reduce.cuh",
+    ),
+    Rule(operators=("count_nonzero",), takes=_count_nonzero_blocks, source="ATen/native/TensorAdvancedIndexing.cpp"),
+    Rule(operators=("logsumexp",), takes=_logsumexp_blocks, source="ATen/native/ReduceOps.cpp"),
+    Rule(operators=("cumsum",), takes=_cumsum_blocks, source="ATen/native/ReduceOps.cpp"),
+    Rule(operators=("_foreach_norm.Scalar",), takes=_foreach_norm_blocks, source="ATen/native/cuda/ForeachReduceOp.cu"),
+)

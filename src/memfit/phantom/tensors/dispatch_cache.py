@@ -1,8 +1,8 @@
 """What an operator returned for tensors of the same description, it returns again.
 
 A training step asks the same few hundred questions for every layer. Torch remembers the answers, but describing the question and
-making the answer is expensive there, because it must allow for symbolic shapes, sparse layouts and tracing. Here are none of these, so
-the question is a small tuple and the answer one new tensor:
+making the answer is expensive there, because it must allow for symbolic shapes, sparse layouts and tracing. There are none of these
+here, so the question is a small tuple and the answer one new tensor:
 
 ::
 

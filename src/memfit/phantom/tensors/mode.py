@@ -15,7 +15,7 @@ import torch
 from memfit.errors import NeedsGpuError
 from memfit.phantom.device.pinned_memory import mark_pinned
 from memfit.phantom.device.two_names import INNER, OUTER, outer
-from memfit.phantom.kernels import shapes, sync_norm
+from memfit.phantom.kernels import RULES
 from memfit.phantom.tensors.dispatch_cache import DispatchCache
 from memfit.phantom.values.answers import Values
 from memfit.phantom.values.host_data import follow, keep_host_data
@@ -59,7 +59,7 @@ class PhantomMode(FakeTensorMode):
         self._cache = DispatchCache()
         self._note, self._to_host = values.note, values.to_host
         self.largest_real_bytes = LARGEST_REAL_BYTES
-        self._answers = values.answers() | shapes.answers() | sync_norm.answers()
+        self._answers = RULES.returns_beside(values.answers())
 
     @property
     def avoid_device_init(self) -> bool:

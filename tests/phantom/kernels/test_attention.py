@@ -1,4 +1,4 @@
-"""The kernels that the GPU would choose, by target and by call."""
+"""The attention kernel that the GPU would choose, by target and by call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from helpers.phantom_worlds import phantom
 from torch import nn
 
 from memfit.phantom.kernels.attention import Attention, Call
-from memfit.phantom.kernels.libraries import cublas_workspace, cublaslt_workspace
-from memfit.phantom.kernels.reduction import staging_blocks
 from memfit.phantom.target import Target
 
 H200 = Target.parse("H200", "2.11+cu130")
@@ -51,17 +49,3 @@ def test_attention_runs_forward_and_backward(dtype):
         query = torch.randn(2, 4, 16, 64, device="cuda", dtype=dtype, requires_grad=True)
         nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True).sum().backward()
         assert query.grad.shape == query.shape
-
-
-def test_sums_stage_what_an_h200_staged():
-    """Sizes from the traces in benchmarks/truth."""
-    x = torch.empty(4, 2048, 1024, device="meta")
-    assert staging_blocks(H200, x, (0, 1)) == (67108864, 32)
-    assert staging_blocks(H200, torch.empty(2, 2048, 1024, device="meta"), (0, 1)) == (33554432, 32)
-    assert staging_blocks(H200, x, (-1,)) == ()
-
-
-def test_libraries_workspaces():
-    assert (cublas_workspace(H200), cublaslt_workspace(H200)) == (32 * 2**20, 2**20)
-    assert cublas_workspace(Target.parse("A100-80GB", "2.11")) == 8519680
-    assert cublaslt_workspace(Target.parse("H200", "2.12")) == 0

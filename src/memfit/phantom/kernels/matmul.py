@@ -1,0 +1,99 @@
+"""Matrix products: the operands that are copied first, and the workspaces that cuBLAS and cuBLASLt keep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from memfit.phantom.kernels.rule import MEASURED, Arguments, Kept, Rule, bytes_of
+from memfit.phantom.target import Target
+from memfit.units import KIB, MIB
+
+aten = torch.ops.aten
+
+# -- what the libraries keep ---------------------------------------------------------------------------------------------------
+
+
+def cublas_workspace(target: Target) -> int:
+    """ATen/cuda/CublasHandlePool.cpp: a large one for the GPUs that profit from it."""
+    major, minor = target.capability
+    is_large = (major, minor) == (9, 0) or (target.torch >= (2, 12) and major in (9, 10, 12))
+    return 4096 * 8 * KIB if is_large else (4096 * 2 + 16 * 8) * KIB
+
+
+def cublaslt_workspace(target: Target) -> int:
+    """ATen/cuda/CUDABlas.cpp: a kept one of its own from 2.9 to 2.11; before that a temporary one, after it cuBLAS's."""
+    return MIB if (2, 9) <= target.torch <= (2, 11) else 0
+
+
+CUBLAS = Kept(library="cuBLAS", size_bytes=cublas_workspace, is_per_thread_and_stream=True)
+CUBLASLT = Kept(library="cuBLASLt", size_bytes=cublaslt_workspace, is_per_thread_and_stream=True)
+
+
+def _cublas(args: Arguments) -> Sequence[Kept]:
+    """cuBLAS's workspace, for each pair of a thread and a stream."""
+    return (CUBLAS,)
+
+
+def _cublas_or_cublaslt(args: Arguments) -> Sequence[Kept]:
+    """cuBLAS's workspace, for each pair of a thread and a stream; cuBLASLt's beside it where a bias is added.
+
+    cuBLASLt asks for cuBLAS's handle, and so for its workspace.
+    """
+    bias, left, right = args[:3]
+    adds_bias = bias.dim() == 1 and bias.is_contiguous() and left.dtype == bias.dtype and right.shape[0] > 1 and right.shape[1] > 1
+    return (CUBLAS, CUBLASLT) if adds_bias else (CUBLAS,)
+
+
+# -- copies of operands --------------------------------------------------------------------------------------------------------
+
+
+def _copies_of_two(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Copies of operands that have gaps both between their rows and between their columns: cuBLAS wants one without."""
+    return [bytes_of(x) for x in args[:2] if not _is_dense(x)]
+
+
+def _copies_after_first(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Copies of the two factors, likewise; what is added to their product is the first argument."""
+    return [bytes_of(x) for x in args[1:3] if not _is_dense(x)]
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    *_, rows, columns = x.shape
+    *_, down, across = x.stride()
+    return (across == 1 and down >= columns) or (down == 1 and across >= rows) or rows == 1 or columns == 1
+
+
+# -- products of groups --------------------------------------------------------------------------------------------------------
+
+
+def _grouped_mm(left: torch.Tensor, right: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Other types than bfloat16, which CUDA multiplies one group after the other, and which torch's shape function refuses."""
+    if left.dtype == torch.bfloat16:
+        return NotImplemented
+    shaped = aten._grouped_mm(left.bfloat16(), right.bfloat16(), *args, **kwargs)
+    return shaped.new_empty(shaped.shape, dtype=left.dtype)
+
+
+def _grouped_mm_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """A description of each group, and 512 bytes for each multiprocessor."""
+    groups = args[1].shape[0] if args[1].dim() == 3 else args[2].shape[0] if len(args) > 2 and args[2] is not None else 1
+    return (60 * groups, 512 * target.gpu.num_sms)
+
+
+BLAS = "ATen/native/cuda/Blas.cpp; ATen/cuda/CublasHandlePool.cpp, CUDABlas.cpp"
+
+RULES = (
+    Rule(operators=("mm", "bmm"), takes=_copies_of_two, keeps=_cublas, source=BLAS),
+    Rule(operators=("addmm",), takes=_copies_after_first, keeps=_cublas_or_cublaslt, source=BLAS),
+    Rule(operators=("baddbmm",), takes=_copies_after_first, keeps=_cublas, source=BLAS),
+    Rule(operators=("addbmm",), keeps=_cublas, source=BLAS),
+    Rule(
+        operators=("_grouped_mm",),
+        returns=_grouped_mm,
+        takes=_grouped_mm_blocks,
+        source=f"ATen/native/cuda/GroupedBlas.cpp; sizes {MEASURED}",
+    ),
+)

@@ -1,0 +1,155 @@
+"""What memfit knows about one operator on CUDA, and the registry in which every rule is found.
+
+::
+
+    a family's file ── RULES ──> Registry ──> get(operator)      one dict lookup, built once
+                                    │
+                                    └── a second rule for the same operator is an error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memfit.errors import ConfigError
+from memfit.phantom.target import Target
+from memfit.torch_compat.dispatch import OpOverload
+
+Kernel = Callable[..., Any]
+"""Takes an operator's arguments, and returns what the operator returns."""
+
+Arguments = Sequence[Any]
+"""An operator's positional arguments."""
+
+MEASURED = "measured on an H200 (benchmarks/truth/kernel_memory.json)"
+MEASURED_CUDNN = f"{MEASURED} with cuDNN 9.19"
+"""Sources that several rules share."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kept:
+    """A block of memory that a library takes from the allocator once, and keeps until the process ends."""
+
+    library: str
+    size_bytes: Callable[[Target], int]
+    """0 where this target's library keeps nothing."""
+    is_per_thread_and_stream: bool
+    """There is one for every pair of a host thread and a CUDA stream; otherwise there is one in a process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Everything about one operator, or about several that have all of it in common.
+
+    The first sentences of the functions' docstrings are shown in docs/kernels.md.
+    """
+
+    operators: tuple[str, ...]
+    """Names of ATen's overloads, as native_functions.yaml writes them: ``sum.dim_IntList``, and ``mm`` for ``mm.default``."""
+
+    source: str
+    """Where the facts are from: files of PyTorch's source, or a measurement."""
+
+    runs: Callable[[Target], Kernel] | None = None
+    """What CUDA runs in place of an operator that is composed of others. Autograd sees the operators which that kernel calls, and
+    saves for backward what they save."""
+
+    is_one_kernel: bool = False
+    """CUDA has a kernel for this operator, although torch composes it of others for devices that have none."""
+
+    returns: Kernel | None = None
+    """Makes the result, where torch does not know its shape, or where CUDA lays it out differently. ``NotImplemented`` leaves the
+    call to torch."""
+
+    takes: Callable[[Target, Any, Any], Sequence[Any]] | None = None
+    """The sizes in bytes of the blocks that it takes from the allocator while it runs, from target, arguments and result."""
+
+    by_output: bool = False
+    """Each output has a kernel of its own, which takes and frees its own blocks: ``takes`` gives sizes for each output."""
+
+    keeps: Callable[[Arguments], Sequence[Kept]] | None = None
+    """What a library keeps for good because of a call with these arguments."""
+
+    assumption: str | None = None
+    """What a prediction that used ``takes`` tells the user, where the sizes are not known for sure."""
+
+    costs: Callable[[Target, Any, Any], object] | None = None
+    """What it costs in time, from target, arguments and result. No rule says so yet: the place is kept for the next release."""
+
+    def __post_init__(self) -> None:
+        names = ", ".join(self.operators)
+        if not self.operators or len(set(self.operators)) != len(self.operators):
+            raise ConfigError(f"a rule names each of its operators once, and at least one: got ({names})")
+        if any(name.endswith(".default") or "::" in name for name in self.operators):
+            raise ConfigError(f"the rule for {names}: write `mm` for aten::mm.default")
+        if not self.source.strip():
+            raise ConfigError(f"the rule for {names} has no source: say where its facts are from")
+        if not (self.runs or self.is_one_kernel or self.returns or self.takes or self.keeps or self.costs):
+            raise ConfigError(f"the rule for {names} says nothing: give it `runs`, `returns`, `takes`, `keeps` or `costs`")
+        if self.takes is None and (self.by_output or self.assumption is not None):
+            raise ConfigError(f"the rule for {names}: `by_output` and `assumption` are about `takes`, which it does not have")
+
+
+class Registry:
+    """All rules, by family and by operator."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, tuple[Rule, ...]] = {}
+        self.missing: list[str] = []
+        """Operators that have a rule, but that the installed torch does not have. Nothing can call them, so they are skipped."""
+        self._places: dict[str, str] = {}
+        self._rules: dict[OpOverload, Rule] = {}
+
+    def register(self, family: str, rules: Sequence[Rule]) -> None:
+        """Adds a family's rules; a second rule for an operator is refused, also where the installed torch does not have it."""
+        for rule in rules:
+            place = f"{family} ({rule.source})"
+            for name in rule.operators:
+                if name in self._places:
+                    raise ConfigError(
+                        f"two rules for the operator {name}: one in {self._places[name]}, one in {place}. Make them one"
+                    )
+                self._places[name] = place
+                operator = find_operator(name)
+                if operator is None:
+                    self.missing.append(name)
+                else:
+                    self._rules[operator] = rule
+        self.families[family] = (*self.families.get(family, ()), *rules)
+
+    def get(self, operator: OpOverload) -> Rule | None:
+        """The rule for an operator, if it has one."""
+        return self._rules.get(operator)
+
+    def items(self) -> Iterator[tuple[OpOverload, Rule]]:
+        """Every operator that the installed torch has, with its rule."""
+        return iter(self._rules.items())
+
+    def returns_beside(self, answers: Mapping[OpOverload, Kernel]) -> dict[OpOverload, Kernel]:
+        """What makes the results of operators: the rules' ``returns``, and other answers, of which none may be for the same one."""
+        returns = {operator: rule.returns for operator, rule in self._rules.items() if rule.returns is not None}
+        both = [str(operator) for operator in answers if operator in returns]
+        if both:
+            raise ConfigError(f"two answers for what {', '.join(both)} returns: one is in a rule of phantom/kernels/. Keep one")
+        return {**returns, **answers}
+
+
+def find_operator(name: str) -> OpOverload | None:
+    """``sum.dim_IntList`` of the installed torch; ``None`` where it has no such operator."""
+    packet, _, overload = name.partition(".")
+    found: OpOverload | None = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    return found
+
+
+def operator_name(operator: OpOverload) -> str:
+    """How a rule writes it: ``sum.dim_IntList``, ``mm``."""
+    name: str = operator.name()
+    return name.removeprefix("aten::")
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,66 @@
+"""Convolutions: how results lie in memory, and what cuDNN takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.phantom_worlds import phantom
+from torch import nn
+
+import memfit
+from memfit.phantom.kernels import convolution
+from memfit.phantom.target import Target
+
+H200 = Target.parse("H200", "2.11+cu130")
+
+
+def test_convolutions_keep_channels_last():
+    with phantom():
+        layer = nn.Conv2d(16, 32, 3, stride=2, padding=1).cuda().to(memory_format=torch.channels_last)
+        x = torch.randn(2, 16, 9, 9, device="cuda", requires_grad=True)
+        out = layer(x)
+        assert out.shape == (2, 32, 5, 5)
+        assert out.is_contiguous(memory_format=torch.channels_last)
+        out.sum().backward()
+        assert layer.weight.grad.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_their_shapes_are_torchs(transposed):
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    plain = kind(4, 8, 3, stride=2, padding=1)(torch.empty(2, 4, 11, 7))
+    with phantom():
+        layer = kind(4, 8, 3, stride=2, padding=1).cuda().to(memory_format=torch.channels_last)
+        out = layer(torch.randn(2, 4, 11, 7, device="cuda"))
+        assert (out.shape, out.stride(1)) == (plain.shape, 1)
+
+
+def test_kernels_of_one_by_one_ask_by_their_strides():
+    with phantom():
+        x, layer = torch.randn(2, 16, 9, 9, device="cuda"), nn.Conv2d(16, 32, 1).cuda()
+        assert layer(x).is_contiguous()
+        assert layer.to(memory_format=torch.channels_last)(x).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_convolutions_lay_out_anew():
+    """Sizes measured: everything once more, to within the bytes of a header; channels of half types in eights."""
+    x, weight = torch.empty(32, 3, 224, 224, device="meta"), torch.empty(64, 3, 7, 7, device="meta")
+    out = torch.empty(32, 64, 112, 112, device="meta")
+    rest = (None, [2, 2], [3, 3], [1, 1], False, [0, 0], 1)
+    (single,) = convolution.forward(H200, (x, weight, *rest), out)
+    (half,) = convolution.forward(H200, (x.bfloat16(), weight.bfloat16(), *rest), out.bfloat16())
+    assert 0 <= 122065680 - single < 512
+    assert 0 <= 77120528 - half < 512
+
+
+def test_depthwise_convolutions_take_nothing():
+    x, weight = torch.empty(2, 96, 56, 56, device="meta"), torch.empty(96, 1, 7, 7, device="meta")
+    assert convolution.forward(H200, (x, weight, None, [1, 1], [3, 3], [1, 1], False, [0, 0], 96), x) == ()
+
+
+def test_what_is_estimated_is_said():
+    def build():
+        layer, x = nn.Conv2d(8, 8, 3).cuda(), torch.randn(2, 8, 8, 8, device="cuda")
+        return lambda: layer(x)
+
+    assert any("convolutions were estimated" in sentence for sentence in memfit.predict(build, steps=1).assumptions)

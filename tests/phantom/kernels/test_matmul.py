@@ -1,0 +1,34 @@
+"""Matrix products: workspaces of the libraries, and operands that are copied first."""
+
+from __future__ import annotations
+
+import torch
+from helpers.phantom_worlds import phantom
+
+from memfit.phantom.kernels import RULES
+from memfit.phantom.kernels.matmul import cublas_workspace, cublaslt_workspace
+from memfit.phantom.target import Target
+
+aten = torch.ops.aten
+H200 = Target.parse("H200", "2.11+cu130")
+
+
+def test_workspaces_of_cublas_and_cublaslt():
+    assert (cublas_workspace(H200), cublaslt_workspace(H200)) == (32 * 2**20, 2**20)
+    assert cublas_workspace(Target.parse("A100-80GB", "2.11")) == 8519680
+    assert cublaslt_workspace(Target.parse("H200", "2.12")) == 0
+
+
+def test_an_operand_with_gaps_both_ways_is_copied():
+    dense, gaps = torch.empty(8, 8, device="meta"), torch.empty(8, 16, 2, device="meta")[:, ::2, 0]
+    assert RULES.get(aten.mm.default).takes(H200, (dense.t(), gaps), None) == [8 * 8 * 4]
+    assert RULES.get(aten.addmm.default).takes(H200, (gaps[0], dense, gaps), None) == [8 * 8 * 4]
+
+
+def test_products_of_groups_in_any_type():
+    with phantom():
+        for dtype in (torch.bfloat16, torch.float32):
+            left, right = torch.empty(32, 16, device="cuda", dtype=dtype), torch.empty(2, 16, 64, device="cuda", dtype=dtype)
+            ends = torch.tensor([16, 32], device="cuda", dtype=torch.int32)
+            out = torch._grouped_mm(left, right, ends)
+            assert (out.shape, out.dtype) == ((32, 64), dtype)

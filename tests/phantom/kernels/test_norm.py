@@ -1,0 +1,34 @@
+"""Norms as CUDA runs them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.phantom_worlds import phantom
+from torch import nn
+
+import memfit
+
+
+def test_group_norm_undoes_channels_last():
+    with phantom():
+        x = torch.randn(2, 8, 4, 4, device="cuda").to(memory_format=torch.channels_last)
+        assert nn.GroupNorm(4, 8).cuda()(x).is_contiguous()
+
+
+def test_rms_norm_is_one_kernel():
+    def build():
+        x = torch.randn(1024, 1024, device="cuda", requires_grad=True)
+        norm = nn.RMSNorm(1024, device="cuda")
+        return lambda: norm(x).sum().backward()
+
+    ops = {str(op) for op in memfit.predict(build, steps=1).ledger.strings}
+    assert any("_fused_rms_norm_backward" in op for op in ops)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_statistics_of_sync_batch_norm_are_float32(dtype):
+    with phantom():
+        x = torch.randn(4, 8, 16, device="cuda", dtype=dtype)
+        for statistic in torch.batch_norm_stats(x, 1e-5):
+            assert (statistic.shape, statistic.dtype) == ((8,), torch.float32)
