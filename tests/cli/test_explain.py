@@ -20,7 +20,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_a_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     failed(TRAINING, 200, 820).save(tmp_path / "oom.memfit")
     out = run(capsys, str(tmp_path / "oom.memfit"))
-    assert "cuda:0 ran out of memory (step 0, in backward of layer): aten.mm.default asked for 200.00 MiB." in out
+    assert "cuda:0 ran out of memory (step 0, backward of layer): aten.mm.default asked for 200.00 MiB." in out
     assert "In use 820.00 MiB, reserved for that 820.00 MiB; left to get from the device 180.00 MiB of 1,000.00 MiB." in out
     assert "activation       400.00 MiB  48.8%" in out
     assert "What would have made it fit, tried by replay up to the failure" in out

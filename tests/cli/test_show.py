@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 def test_it_prints_the_report(path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["show", str(path)]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith(f"{path}\nmeasured, 1 step, 6 events\n\ncpu  peak 5.00 MiB  in step 0, in forward of a\n")
+    assert printed.out.startswith(f"{path}\nmeasured, 1 step, 6 events\n\ncpu  peak 5.00 MiB  in step 0, forward of a\n")
     assert "\x1b" not in printed.out
     assert printed.err == ""
 

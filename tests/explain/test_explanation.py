@@ -31,7 +31,7 @@ def test_what_was_asked_for_and_what_there_was():
     assert (found.ran_out, found.future_known, found.asked) == (True, False, 200 * MIB)
     assert (found.allocated, found.reserved, found.capacity, found.left) == (900 * MIB, 900 * MIB, 1000 * MIB, 100 * MIB)
     assert found.holdings.categories == {Category.PARAMETER: 800 * MIB, Category.ACTIVATION: 100 * MIB}
-    assert found.holdings.where == "step 0, in forward"
+    assert found.holdings.where == "step 0, forward"
     assert found.holdings.op == "aten.mm.default"
     assert found.unusable == ()
 
@@ -178,7 +178,7 @@ def test_a_run_that_would_run_out_elsewhere():
     found = explain(run, "T4")
     assert (found.ran_out, found.future_known, found.asked) == (True, True, 8 * GIB)
     assert found.holdings.categories == {Category.PARAMETER: 10 * GIB}
-    assert (found.holdings.op, found.holdings.where) == ("x", "step 0, in forward")
+    assert (found.holdings.op, found.holdings.where) == ("x", "step 0, forward")
     assert explain(run, "A100-40GB").ran_out is False
 
 

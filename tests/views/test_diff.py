@@ -31,8 +31,8 @@ def lines(before: Ledger, after: Ledger) -> list[str]:
 
 def test_the_whole_picture():
     assert lines(BEFORE, AFTER) == [
-        "before  measured, 1 step, the peak of cuda:0 is in step 0, in forward of layers.0",
-        "after   measured, 1 step, the peak of cuda:0 is in step 0, in forward of layers.0",
+        "before  measured, 1 step, the peak of cuda:0 is in step 0, forward of layers.0",
+        "after   measured, 1 step, the peak of cuda:0 is in step 0, forward of layers.0",
         "",
         "The peak grew by 1.00 MiB (+16.67%).",
         "  peak          before      after              change",

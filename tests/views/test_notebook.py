@@ -44,7 +44,7 @@ def words(html: str) -> str:
 
 def test_the_peak_is_said_and_drawn():
     html = ledger(RUN)._repr_html_()
-    assert "peak 12.00 MiB on cuda:0, in step 0, in backward" in words(html)
+    assert "peak 12.00 MiB on cuda:0, in step 0, backward" in words(html)
     circle = next(parsed(html).iter("circle"))
     assert float(circle.attrib["cy"]) == TOP
     labels = [text.text for text in parsed(html).iter("text")]

@@ -32,20 +32,11 @@ from memfit.analysis.module_tree import ModuleNode, grow_tree
 from memfit.analysis.modules import ModuleStats, bytes_by_module, gather_module_stats
 from memfit.analysis.moments import Moments, choose_moments, largest_live
 from memfit.analysis.ops import OpShare, bytes_by_op
-from memfit.analysis.peaks import (
-    INIT,
-    Peak,
-    Share,
-    StepPeak,
-    breakdown_at,
-    current_breakdown,
-    find_peak,
-    find_step_peaks,
-    running_at,
-)
+from memfit.analysis.peaks import Peak, Share, StepPeak, breakdown_at, current_breakdown, find_peak, find_step_peaks
 from memfit.analysis.phases import PhaseSpan, trace_phases
 from memfit.analysis.report import DeviceReport, Report, build_report
 from memfit.analysis.timeline import Breakdown, Timeline, trace_categories, trace_total
+from memfit.ledger.moments import INIT, running_at
 
 __all__ = [
     "INIT",

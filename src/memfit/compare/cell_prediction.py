@@ -50,7 +50,7 @@ def figures_of(prediction: Prediction) -> dict[str, Any]:
     figures = {name: getattr(verdict, name) for name in Figures.__dataclass_fields__ if hasattr(verdict, name)}
     return figures | {
         "least_gpu": verdict.least_gpu.name if verdict.least_gpu is not None else "",
-        "peak_phase": verdict.where.rpartition(", ")[2],
+        "peak_phase": verdict.moment.phase.label if verdict.moment is not None and verdict.moment.phase is not None else "",
         "breakdown": dict(verdict.largest),
         "assumptions": list(prediction.assumptions),
     }

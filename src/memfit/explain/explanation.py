@@ -58,7 +58,9 @@ class Explanation:
         """Every figure, for programs."""
         plain = asdict(self) | {"left": self.left, "unusable_bytes": self.unusable_bytes}
         categories = {category.name.lower(): size for category, size in self.holdings.categories.items()}
-        return plain | {"holdings": plain["holdings"] | {"categories": categories}}
+        moment = self.holdings.moment
+        words = {"where": self.holdings.where, "moment": moment and moment.to_json()}
+        return plain | {"holdings": plain["holdings"] | words | {"categories": categories}}
 
 
 def explain(source: Ledger | Path | str, gpu: str | None = None) -> Explanation:

@@ -19,13 +19,13 @@ import numpy as np
 from memfit.allocator import RequestKind, Requests, recorded_settings, requests_from_ledger
 from memfit.allocator import replay as replay_requests
 from memfit.allocator.settings import MEDIUM_REQUEST, MIN_BLOCK, SMALL_REQUEST, SMALL_SEGMENT
-from memfit.analysis.peaks import running_at
 from memfit.errors import ConfigError
 from memfit.explain.live_blocks import hold
 from memfit.explain.scene import Scene
 from memfit.hardware import Gpu, find_gpu
 from memfit.ledger import Device, EventKind, Failure, Ledger
 from memfit.ledger.cutting import cut_at_failure
+from memfit.ledger.moments import running_at
 from memfit.ledger.schema import Blocks, Events
 from memfit.units import MIB, UNIT_BYTES
 
@@ -84,8 +84,9 @@ def _recorded_failure(ledger: Ledger, gpu: Gpu | None) -> Scene:
 
 def _device_of(ledger: Ledger, failure: Failure) -> tuple[Ledger, int]:
     """The number of the device that ran out, which the ledger may never have heard of."""
-    names = [device.name for device in ledger.devices]
-    name = failure.device or max(names, key=lambda name: name.startswith("cuda"), default="cuda:0")
+    if not failure.device and ledger.main_device is not None:
+        return ledger, ledger.main_device
+    names, name = [device.name for device in ledger.devices], failure.device or "cuda:0"
     if name in names:
         return ledger, names.index(name)
     return replace(ledger, devices=(*ledger.devices, Device.from_name(name))), len(names)

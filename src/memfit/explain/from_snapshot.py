@@ -236,7 +236,8 @@ def _hold(recording: _Recording, state: _State, oom: dict[str, Any] | None) -> H
     largest = sorted(placed, key=lambda row: -row[0])[:NUM_BLOCKS]
     return Holdings(
         device=f"cuda:{recording.device}",
-        where=place(oom.get("frames", [])) if oom is not None else "",
+        moment=None,
+        place=place(oom.get("frames", [])) if oom is not None else "",
         op="",
         categories={},
         owners=tuple(sorted(owners, key=lambda owner: -owner.size_bytes)),

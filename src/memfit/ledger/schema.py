@@ -195,9 +195,13 @@ class Device:
     granularity: int = 1
     """What its allocator rounds every block up to; 512 for CUDA."""
 
+    @property
+    def is_cuda(self) -> bool:
+        return self.name.partition(":")[0] == "cuda"
+
     @classmethod
     def from_name(cls, name: str) -> Device:
-        return cls(name=name, granularity=512 if name.partition(":")[0] == "cuda" else 1)
+        return cls(name=name, granularity=512 if cls(name=name).is_cuda else 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,7 @@ def _steps(device: DeviceReport) -> Table:
             continue
         style = "bold green" if step.step == device.peak.step else ""
         size, end = format_bytes(step.peak.size_bytes), format_bytes(step.end_bytes)
-        table.add_row(name_step(step.step), size, end, Text(name_running(step.peak.phase, step.peak.module)), style=style)
+        table.add_row(name_step(step.step), size, end, Text(name_running(step.peak)), style=style)
     return table
 
 
