@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import memfit
+from memfit.choices import ENGINES, PREFETCHES, STRATEGIES
 from memfit.errors import ConfigError
 from memfit.fsdp import BackwardPrefetch, Engine, ShardingStrategy
 from memfit.models import Recipe
-from memfit.models.recipe import ENGINES, PREFETCHES, STRATEGIES
 
 
 def predicted(world_size: int = 8, gpu: str = "H100-80GB", **choices):

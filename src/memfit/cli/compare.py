@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from memfit.cli.fit import PIPE_WIDTH
+from memfit.cli.consoles import stdout_console
 from memfit.cli.recipe_flags import add_recipe, add_subject, given, read_values
 from memfit.compare import Cell, compare
 from memfit.errors import ConfigError
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.csv:
         print(comparison.to_csv(), end="")
     else:
-        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(comparison)
+        stdout_console().print(comparison)
     return 0 if comparison.best is not None else 1
 
 

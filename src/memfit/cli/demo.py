@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from memfit.cli import predict, show
+
 COMMANDS: Final = (
     "predict --model llama3-8b --world-size 8 --gpu H100-80GB --checkpointing full",
     "show run.memfit",
 )
+_MODULES: Final = {"predict": predict, "show": show}
+"""Those that the demo runs."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,11 +24,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from memfit.cli import main
-
+    parser = argparse.ArgumentParser(prog="memfit")
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    for module in _MODULES.values():
+        module.add_parser(subparsers)
     for command in COMMANDS:
         print(f"$ memfit {command}", flush=True)
-        status = main(command.split())
+        given = parser.parse_args(command.split())
+        status: int = _MODULES[given.command].run(given)
         if status:
             return status
         print()

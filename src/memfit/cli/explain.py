@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
-from memfit.cli.fit import PIPE_WIDTH
+from memfit.cli.consoles import stdout_console, working
 from memfit.explain import explain
 from memfit.hardware import GPUS
-from memfit.views.escaping import printable
 from memfit.views.explanation import show_explanation
 
 
@@ -37,11 +32,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with stderr.status(Text(f"Replaying {printable(args.file.name)}")):
+    with working(f"Replaying {args.file.name}"):
         explanation = explain(args.file, args.gpu)
     if args.json:
         print(json.dumps({"file": str(args.file)} | explanation.to_json()))
     else:
-        show_explanation(explanation, Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
+        show_explanation(explanation, stdout_console())
     return 0

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
-from memfit.cli.fit import PIPE_WIDTH, verdict_sections
+from memfit.cli.consoles import stdout_console
 from memfit.cli.recipe_flags import add_recipe, add_subject, given
 from memfit.compare.grid import Subject, read_axes
 from memfit.compare.user_functions import build_of, check_arguments, locate
@@ -109,8 +107,6 @@ def tell(prediction: Prediction, args: argparse.Namespace) -> None:
         figures = prediction.verdict.to_json() | {"assumptions": prediction.assumptions, "ledger": str(args.out)}
         print(json.dumps(figures))
         return
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    console.print(*verdict_sections(prediction.verdict, console), sep="\n")
-    for sentence in prediction.assumptions:
-        console.print(Text(f"assumed: {printable(sentence)}", style="dim"))
+    console = stdout_console()
+    console.print(prediction)
     console.print(Text(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}"))

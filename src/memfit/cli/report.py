@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
+from memfit.cli.consoles import working
 from memfit.errors import ConfigError
 from memfit.hardware import GPUS, find_gpu
 from memfit.ledger import Ledger
@@ -34,8 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     gpu = None if args.gpu is None else find_gpu(args.gpu)
-    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with stderr.status(Text(f"Drawing {printable(args.files[0].name)}")):
+    with working(f"Drawing {args.files[0].name}"):
         ledgers = [Ledger.load(path).check() for path in args.files]
         labels = label_runs(_names(args.files), ledgers)
         runs = [study(label, ledger, gpu) for label, ledger in zip(labels, ledgers, strict=True)]

@@ -39,8 +39,7 @@ class ShardConfig:
 
     def __post_init__(self) -> None:
         self._set("strategy", _word(ShardingStrategy, self.strategy))
-        default = Engine.DDP if self.strategy is ShardingStrategy.NO_SHARD else Engine.FSDP2
-        self._set("engine", _word(Engine, self.engine or default))
+        self._set("engine", _word(Engine, self.engine or self.strategy.row.engine))
         self._set("backward_prefetch", _word(BackwardPrefetch, self.backward_prefetch) if self.backward_prefetch else None)
         self._set("mixed_precision", self.mixed_precision or MixedPrecision())
         self._set("cpu_offload", self.cpu_offload or CPUOffload())

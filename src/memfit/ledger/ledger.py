@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from memfit.drawing import Drawn
 from memfit.errors import LedgerLawError
 from memfit.ledger import storage
 from memfit.ledger.categories import decide_categories
@@ -19,7 +20,7 @@ from memfit.ledger.schema import TABLES, Array, Table
 
 
 @dataclass(frozen=True, eq=False)
-class Ledger(Columns):
+class Ledger(Columns, Drawn):
     """A run as columns. See ``memfit.ledger.schema`` for the tables and ``memfit.ledger.columns`` for what follows from them."""
 
     # -- files ---------------------------------------------------------------------------------------------------------------
@@ -47,12 +48,6 @@ class Ledger(Columns):
     def moment_at(self, event: int) -> Moment:
         """The step, the phase and the module that an event fell in."""
         return moments_at(self, np.array([event]))[0]
-
-    def _repr_html_(self) -> str:
-        """The ledger in a notebook."""
-        from memfit.views.notebook import notebook_html
-
-        return notebook_html(self)
 
     # -- laws ----------------------------------------------------------------------------------------------------------------
 

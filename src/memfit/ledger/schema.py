@@ -78,6 +78,11 @@ class Phase(IntEnum):
         """The phase as people write it: ``FSDP pre forward``."""
         return self.name.lower().replace("_", " ").replace("fsdp", "FSDP")
 
+    @classmethod
+    def from_label(cls, label: str) -> Phase | None:
+        """The phase that people write so; ``None`` for none."""
+        return next((phase for phase in cls if phase.label == label), None)
+
 
 class Category(IntEnum):
     """What a block is. One block has one category for its whole life."""
@@ -106,6 +111,11 @@ class Category(IntEnum):
     def label(self) -> str:
         """The category as people write it: ``optimizer state``."""
         return self.name.lower().replace("_", " ")
+
+    @classmethod
+    def from_label(cls, label: str) -> Category | None:
+        """The category that people write so; ``None`` for none."""
+        return next((category for category in cls if category.label == label), None)
 
 
 def column(dtype: type[np.generic]) -> Any:

@@ -16,8 +16,8 @@ from memfit.views.escaping import printable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Of one configuration on one GPU."""
+class GpuAnswer:
+    """Whether one configuration fits on one GPU."""
 
     text: str
     fits: bool | None
@@ -34,7 +34,7 @@ class SheetRow:
     peak_phase: str
     largest: str
     """The category that holds most at the peak."""
-    verdicts: tuple[Verdict, ...]
+    answers: tuple[GpuAnswer, ...]
     """For each GPU."""
     against_best: str
     recommended: bool
@@ -115,7 +115,7 @@ def _cells(row: SheetRow) -> Iterator[Text]:
     yield Text(">" if row.recommended else "")
     yield from (Text(printable(value)) for value in row.values)
     yield Text(row.smallest_fit)
-    yield from (Text(verdict.text, style=_COLOURS[verdict.fits]) for verdict in row.verdicts)
+    yield from (Text(answer.text, style=_COLOURS[answer.fits]) for answer in row.answers)
 
 
 _COLOURS = {True: "green", False: "red", None: ""}

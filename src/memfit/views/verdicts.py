@@ -1,12 +1,22 @@
-"""A verdict in words: the answer, the ladder behind it, and what else there is to say."""
+"""A verdict in words: the answer, the ladder behind it, and what else there is to say; and all of it on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from memfit.allocator import Verdict
 from memfit.units import format_bytes
+from memfit.views.escaping import printable
+from memfit.views.tables import block_of
+
+BAR_WIDTH: Final = 40
 
 
 @dataclass(frozen=True)
@@ -59,3 +69,38 @@ def remarks(verdict: Verdict) -> Iterator[str]:
         yield f"The least GPU that would do: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
     if verdict.largest:
         yield "At the peak: " + ", ".join(f"{label} {format_bytes(size)}" for label, size in verdict.largest[:4]) + "."
+
+
+# -- on a terminal ---------------------------------------------------------------------------------------------------------------
+
+
+def verdict_sections(verdict: Verdict, console: Console) -> Iterator[RenderableType]:
+    """A verdict, ready to be printed."""
+    yield Text(answer(verdict), style="bold green" if verdict.fits else "bold red")
+    yield Padding(_ladder(verdict, block_of(console)), (0, 2))
+    yield from (Text(line) for line in remarks(verdict))
+    if verdict.alternatives:
+        yield Padding(_alternatives(verdict), (0, 2))
+    yield from (Text(f"note: {printable(warning)}", style="yellow") for warning in verdict.warnings)
+
+
+def _ladder(verdict: Verdict, block: str) -> Table:
+    rungs = ladder(verdict)
+    largest = max(rung.size_bytes for rung in rungs) or 1
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right")
+    for rung in rungs:
+        bar = Text(block * round(BAR_WIDTH * rung.size_bytes / largest), style="cyan")
+        table.add_row(rung.label, format_bytes(rung.size_bytes), bar, Text(rung.remark, style="dim"))
+    return table
+
+
+def _alternatives(verdict: Verdict) -> Table:
+    table = Table(box=None, padding=(0, 2), show_edge=False, header_style="dim")
+    table.add_column("with")
+    table.add_column("smallest fit", justify="right")
+    table.add_column("reserved", justify="right")
+    for need in verdict.alternatives:
+        table.add_row(need.alloc_conf, format_bytes(need.smallest_fit), format_bytes(need.peak_reserved))
+    return table
