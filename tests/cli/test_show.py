@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.hanging import HANGS_AFTER
 
 from memfit.cli import main, show
 from memfit.ledger import Ledger
@@ -127,5 +128,5 @@ def _on_a_terminal(command: list[str]) -> str:
     except OSError:
         pass  # how Linux says that the other side has closed
     os.close(ours)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=HANGS_AFTER) == 0
     return text.getvalue().decode()
