@@ -55,7 +55,7 @@ def test_a_new_row_is_accepted_and_settled():
 
 @pytest.mark.parametrize("word", [{"optimizer": "lion"}, {"strategy": "gather_once"}, {"precision": "fp8-mixed"}])
 def test_without_the_row_the_word_is_refused(word: dict[str, str]):
-    with pytest.raises(ConfigError, match=r"is not known: say one of"):
+    with pytest.raises(ConfigError, match=r"is not known: use one of"):
         Recipe(model="gpt2", **word)
     assert next(iter(word.values())) not in help_text()
 

@@ -206,7 +206,7 @@ def check_choice(axis: str, word: str) -> None:
     known = AXES[axis].choices
     if known is None or word in known or (AXES[axis].open and not word):
         return
-    raise ConfigError(f"{axis} {word!r} is not known: say one of {', '.join(known)}")
+    raise ConfigError(f"{axis} {word!r} is not known: use one of {', '.join(known)}")
 
 
 def cost_of(axis: str, word: Any) -> int:

@@ -86,7 +86,7 @@ def test_words_numbers_and_members_of_enumerations():
         ({"batch": True}, "not True"),
         ({"batch": []}, "batch has no values"),
         ({"mesh": "8by8"}, "write it like 8x8"),
-        ({"layers": 3}, "a model by name has no axis 'layers': say one of strategy, "),
+        ({"layers": 3}, "a model by name has no axis 'layers': use one of strategy, "),
         ({"gpu": "abacus"}, "unknown GPU"),
         ({"optimizer": object()}, "cannot be handed to the process of a cell"),
     ],

@@ -80,7 +80,7 @@ def test_nothing_fits():
     closest = cell(100, checkpointing="full")
     words = said([cell(200), closest, cell(None)])
     assert words.startswith("Nothing fits on H100-80GB. Closest: full_shard with full checkpointing, short by 20.00 GiB.")
-    assert "in backward, activation takes 50.00 GiB" in words
+    assert "At its peak (backward), activation takes 50.00 GiB" in words
     assert words.endswith("Try --seq 4096, or --world-size 16, or --offload params, or --gpu H200.")
 
 

@@ -153,7 +153,7 @@ def test_optimizer_state_elsewhere():
 def test_the_least_gpu_that_would_do():
     script = "alloc 30GiB parameter w on cuda:0"
     run = failed(script, 8000, 30 * 1024, total_bytes=31 * GIB, free_bytes=GIB)
-    assert "the least GPU that would do: A100-40GB" in remedies(explain(run))
+    assert "the smallest GPU on which it fits: A100-40GB" in remedies(explain(run))
 
 
 def test_what_does_not_work_alone_is_tried_together():

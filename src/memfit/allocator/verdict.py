@@ -45,7 +45,7 @@ class Verdict:
     """What the allocator can get on this GPU."""
     fits: bool
     num_alloc_retries: int
-    """How often the allocator must give cached memory back on this GPU to get by."""
+    """How often the allocator must give cached memory back on this GPU to complete."""
     given_back: int
     """The bytes it gives back in doing so."""
     out_of_memory: OutOfMemory | None

@@ -21,7 +21,7 @@ NUM_POINTS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnTimeline:
-    """Memory in use at some of a run's events, enough for drawing it: one entry a point in each column."""
+    """Memory in use at some of a run's events, enough for drawing it: one entry per point in each column."""
 
     event: tuple[int, ...]
     time_ns: tuple[int, ...]

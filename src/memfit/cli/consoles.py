@@ -21,5 +21,5 @@ def stdout_console() -> Console:
 
 
 def working(words: str) -> Status:
-    """A sign of life for whoever watches, while something takes long."""
+    """A sign of life for people who watch, while something takes long."""
     return Console(stderr=True, quiet=not sys.stderr.isatty()).status(Text(printable(words)))

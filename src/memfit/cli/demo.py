@@ -18,7 +18,7 @@ _MODULES: Final = {"predict": predict, "show": show}
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     subparsers.add_parser(
         "demo",
-        help="Llama-3 8B under FSDP on eight H100s, predicted on this machine",
+        help="predict Llama-3 8B under FSDP on eight H100s, on this machine",
         description=f"Runs and shows: {'; '.join(f'memfit {command}' for command in COMMANDS)}",
     )
 

@@ -22,9 +22,9 @@ _GROWN = 1
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "diff",
-        help="what two runs differ in",
+        help="compare two runs: what grew, what shrank",
         description="Shows what grew and what shrank from one run to another, and what is behind it. With a predicted run and a "
-        "measured one it shows where the prediction errs.",
+        "measured one it shows where the prediction is wrong.",
     )
     parser.add_argument("before", type=Path, metavar="BEFORE", help="a ledger that memfit wrote: run.memfit")
     parser.add_argument("after", type=Path, metavar="AFTER", help="another one")

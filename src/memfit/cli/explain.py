@@ -15,8 +15,8 @@ from memfit.views.explanation import show_explanation
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "explain",
-        help="why a run ran out of memory, and what would have made it fit",
-        description="Shows what was in use when memory ran out, what was held but of no use, and tries settings, smaller "
+        help="explain why a run ran out of memory, and what would have made it fit",
+        description="Shows what was in use when memory ran out, what was reserved but not usable, and tries settings, smaller "
         "micro-batches, checkpointing and offloading by replaying the run through CUDA's caching allocator.",
     )
     parser.add_argument(
@@ -26,7 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="what memfit.track(..., on_oom=FILE) wrote, a PyTorch memory snapshot, or any ledger",
     )
     parser.add_argument(
-        "--gpu", help=f"in place of the GPU it ran on, one of {', '.join(gpu.name for gpu in GPUS)}; needed where nothing ran out"
+        "--gpu",
+        help=f"in place of the GPU it ran on, one of {', '.join(gpu.name for gpu in GPUS)}; needed if the run completed",
     )
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 

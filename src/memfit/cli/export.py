@@ -16,7 +16,7 @@ from memfit.views.exports import EXPORTS
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "export",
-        help="a run, for other tools",
+        help="write a run as a file for other tools",
         description="Writes a ledger as a file for another tool: PyTorch's memory_viz page, Perfetto, speedscope, a spreadsheet.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")

@@ -20,7 +20,7 @@ from memfit.views.verdicts import verdict_sections
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "fit",
-        help="does a run fit on a GPU",
+        help="say whether a recorded run fits on a GPU",
         description="Replays a run through CUDA's caching allocator: what it reserves, the least memory it completes in, and "
         "whether a GPU has that much.",
     )
@@ -30,10 +30,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--alloc-conf", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF; by default what FILE was recorded with"
     )
     parser.add_argument(
-        "--torch-version", metavar="VERSION", help="whose allocator: 2.6 to 2.15; by default the one in FILE, or 2.11"
+        "--torch-version",
+        metavar="VERSION",
+        help="the version of torch whose allocator is used, 2.6 to 2.15; by default the one in FILE, or 2.11",
     )
     parser.add_argument(
-        "--process-groups", type=int, metavar="N", help="NCCL process groups; by default 1 if FILE is of several ranks"
+        "--process-groups",
+        type=int,
+        metavar="N",
+        help="number of NCCL process groups; by default 1 if FILE is one of several ranks",
     )
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 

@@ -18,13 +18,18 @@ from memfit.views.html.runs import label_runs
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "report",
-        help="runs as one HTML file",
+        help="draw runs as one HTML file",
         description="Draws where the memory of runs went, as one HTML file that needs no network and no server. Several ledgers, "
-        "the ranks of a job or the cells of a comparison, share a page with a switch between them.",
+        "the ranks of a job or the cells of a comparison, share one page, on which you can switch between them.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
     parser.add_argument(
-        "--out", "-o", type=Path, default=Path("report.html"), metavar="FILE", help="the page; report.html by default"
+        "--out",
+        "-o",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="where to write the page; report.html by default",
     )
     parser.add_argument("--gpu", help=f"one of {', '.join(gpu.name for gpu in GPUS)}; by default the one that the ledger names")
 

@@ -17,9 +17,9 @@ from memfit.views.escaping import printable
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     summary = "where the memory of a run went"
-    parser = subparsers.add_parser("show", help=summary, description=f"Shows {summary}, on the terminal.")
+    parser = subparsers.add_parser("show", help=f"show {summary}", description=f"Shows {summary}, on the terminal.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
-    parser.add_argument("--json", action="store_true", help="for programs: one JSON object a file, each on its own line")
+    parser.add_argument("--json", action="store_true", help="for programs: one JSON object per file, each on its own line")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,6 +35,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(path: Path) -> Report:
-    """Loads and works out one file, with a sign of life for whoever watches."""
+    """Loads and works out one file, with a sign of life for people who watch."""
     with working(f"Reading {path.name}"):
         return build_report(Ledger.load(path).check())

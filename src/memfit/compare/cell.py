@@ -28,7 +28,7 @@ class Figures:
     capacity: int
     """What the allocator can get on this GPU."""
     num_alloc_retries: int
-    """How often the allocator must give cached memory back on this GPU to get by."""
+    """How often the allocator must give cached memory back on this GPU to complete."""
     least_gpu: str
     """The least GPU on which it fits; empty if memfit knows none."""
     peak_phase: str

@@ -123,7 +123,7 @@ def combinations(axes: Axes) -> Iterator[Inputs]:
 
 
 def recipe_inputs(subject: Subject, chosen: Inputs) -> Inputs:
-    """A cell of a named model, with every default spelt out; a word that is not known is refused."""
+    """A cell of a named model, with every default written out; a word that is not known is refused."""
     options = {name: value for name, value in chosen.items() if name in MODEL_AXES}
     recipe = Recipe(model=subject.model, hf=subject.hf, **options).settled(chosen["world_size"], has_bf16=has_bf16(chosen["gpu"]))
     plain = {name: value for name, value in asdict(recipe).items() if name not in ("model", "hf")}

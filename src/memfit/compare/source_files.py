@@ -15,7 +15,7 @@ def hash_file(path: Path) -> str:
 
 
 def sources_of(inputs: Inputs, modules: set[str]) -> dict[str, str]:
-    """The user's own files that had a part in it, and their hashes: if one changes, the cell is predicted anew."""
+    """The user's own files that had a part in it, and their hashes: if one changes, the cell is predicted again."""
     paths = {Path(inputs["hf"])} if "hf" in inputs else set()
     paths |= {Path(inputs["function"].rpartition(":")[0])} if "function" in inputs else set()
     installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]

@@ -41,7 +41,7 @@ class Explanation:
     reserved: int
     holdings: Holdings
     unusable: tuple[Unusable, ...]
-    """Reserved, but of no use to the request, by reason."""
+    """Reserved, but not usable for the request, by reason."""
     remedies: tuple[Remedy, ...]
     notes: tuple[str, ...]
 

@@ -76,7 +76,7 @@ def _scene(requests: Requests, recording: _Recording, gpu: str | None) -> Scene:
 
 
 def _until(requests: Requests, moment: int) -> Requests:
-    """The requests before an entry, less the cached memory that the one that failed made the allocator give back in vain."""
+    """The requests before an entry, without the cached memory that the allocator gave back at the failure."""
     rows = np.flatnonzero(requests.event < moment)
     while len(rows) and requests.kind[rows[-1]] == RequestKind.EMPTY_CACHE:
         rows = rows[:-1]
@@ -90,7 +90,7 @@ def _room(recording: _Recording, state: _State, oom: dict[str, Any]) -> tuple[in
     reserved, left = sum(segment.size for segment in state.segments), int(oom["device_free"])
     if left < int(oom["size"]):
         return reserved + left, []
-    note = "the device had enough left, so the process may take but a share of it: taken to be the most that it ever took"
+    note = "the device had enough left, so the process may take only a share of it; assumed: the most that it ever took"
     return recording.peak_reserved(reserved), [note]
 
 

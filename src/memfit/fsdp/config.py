@@ -58,7 +58,7 @@ def _word(kind: type[Word], given: Word | str) -> Word:
         return kind(given)
     except ValueError:
         known = ", ".join(repr(each.value) for each in kind)
-        raise ConfigError(f"{given!r} is no {kind.__name__}; say one of {known}") from None
+        raise ConfigError(f"{given!r} is not a {kind.__name__}: use one of {known}") from None
 
 
 def _impossible(config: ShardConfig) -> Iterator[str]:

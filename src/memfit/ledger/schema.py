@@ -2,13 +2,13 @@
 
 ::
 
-    events    what happened, in order           blocks    one row a block of memory
+    events    what happened, in order           blocks    one row per block of memory
       kind      EventKind                         device    -> devices
       subject   block, scope, step or device      stream    the CUDA stream it was allocated on, 0 elsewhere
       size      see EventKind                     op        -> strings
       time_ns   since the recording began         scope     -> scopes, where it was born; -1 outside all
 
-    scopes    one row a time something ran      modules   one row a module path
+    scopes    one row per call of something     modules   one row per module path
       phase     Phase                             path      -> strings: "layers.3.attention.wq"
       module    -> modules, or -1                 kind      -> strings: its class, "Linear"
       parent    -> scopes, or -1                  parent    -> modules, or -1

@@ -97,8 +97,8 @@ def _refuse_several_senses(model: Any, takes: Iterable[str]) -> None:
     other = [name for name in ("pixel_values", "input_features", "input_values") if name in takes]
     if model.main_input_name == "input_ids" and other:
         raise ConfigError(
-            f"a {type(model).__name__} takes {other[0]} beside text, and only you know how much of each: write a function that "
-            "builds the step, and give memfit FILE.py:FUNCTION"
+            f"a {type(model).__name__} takes {other[0]} in addition to text, and only you know how much of each: write a function "
+            "that builds the step, and give memfit FILE.py:FUNCTION"
         )
 
 

@@ -76,7 +76,7 @@ class TrainingSettings:
         return self.model or self.hf
 
     def settled(self, world_size: int, *, has_bf16: bool) -> Self:
-        """With everything spelt out that was left to the GPUs."""
+        """With everything written out that was left to the GPUs."""
         precision = self.precision or ("bf16-mixed" if has_bf16 else "fp16-mixed")
         strategy = self.strategy or ("full_shard" if world_size > 1 else "")
         engine = self.engine or (STRATEGIES[strategy].engine if strategy else "")

@@ -153,7 +153,7 @@ def _nothing_fits(found: NothingFits, varying: Sequence[str]) -> Iterator[str]:
     assert figures is not None
     short = f"short by {format_bytes(-figures.margin)}"
     closest = f". Closest: {what}, {short}." if what else f": {short}."
-    when = f", in {figures.peak_phase}" if figures.peak_phase else ""
+    when = f" ({figures.peak_phase})" if figures.peak_phase else ""
     label, size = next(iter(figures.breakdown.items()), ("nothing", 0))
     yield f"Nothing fits on {found.closest.inputs['gpu']}{closest} At its peak{when}, {label} takes {format_bytes(size)}."
     if found.ways_out:

@@ -49,13 +49,14 @@ def _is_enough(explanation: Explanation) -> bool:
 
 
 def _sentences(explanation: Explanation) -> Iterator[str]:
-    held = f"In use {format_bytes(explanation.allocated)}, reserved for that {format_bytes(explanation.reserved)}"
+    held = f"In use: {format_bytes(explanation.allocated)}. Reserved: {format_bytes(explanation.reserved)}"
     if _is_enough(explanation):
         return
     if explanation.capacity is None or explanation.left is None:
         yield f"{held}."
         return
-    yield f"{held}; left to get from the device {format_bytes(explanation.left)} of {format_bytes(explanation.capacity)}."
+    left, capacity = format_bytes(explanation.left), format_bytes(explanation.capacity)
+    yield f"{held} of the {capacity} that the allocator can get; {left} are left."
 
 
 def _sections(explanation: Explanation) -> Iterator[RenderableType]:
@@ -67,12 +68,12 @@ def _sections(explanation: Explanation) -> Iterator[RenderableType]:
     yield _section(f"In use, by {by}", _owners(explanation, by))
     yield _section("The largest blocks", _blocks(explanation))
     if explanation.unusable:
-        title = "Held, but not in use" if explanation.asked is None else "Held, but of no use to this request"
+        title = "Reserved, but not in use" if explanation.asked is None else "Reserved, but not usable for this request"
         yield _section(title, _unusable(explanation))
     if explanation.remedies:
         would = "What would make it fit" if explanation.gpu else "What would have made it fit"
         until = "" if explanation.future_known else " up to the failure"
-        yield _section(f"{would}, tried by replay{until}", _remedies(explanation))
+        yield _section(f"{would}, each tried by replay{until}", _remedies(explanation))
 
 
 def _section(title: str, table: Table) -> RenderableType:

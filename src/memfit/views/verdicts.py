@@ -34,7 +34,7 @@ def answer(verdict: Verdict) -> str:
     if verdict.fits:
         return f"It fits on {name}, with {amount} to spare."
     if verdict.margin < 0:
-        return f"It does not fit on {name}: {amount} are missing."
+        return f"It does not fit on {name}: short by {amount}."
     return f"It does not complete on {name}, although it would with less memory."
 
 
@@ -42,31 +42,34 @@ def ladder(verdict: Verdict) -> tuple[Rung, ...]:
     """From what the program holds to what the GPU has."""
     return (
         Rung("allocated", verdict.peak_allocated, verdict.where),
-        Rung("smallest fit", verdict.smallest_fit, "the least that the allocator can get by with"),
-        Rung("reserved", verdict.peak_reserved, "what it takes with memory to spare"),
+        Rung("smallest fit", verdict.smallest_fit, "the least memory in which the run completes"),
+        Rung("reserved", verdict.peak_reserved, "what the allocator takes when there is memory to spare"),
         Rung("device", verdict.needed, _device_remark(verdict)),
         Rung("usable", verdict.gpu.usable_bytes, f"on {verdict.gpu.name}"),
     )
 
 
 def _device_remark(verdict: Verdict) -> str:
-    parts = [f"smallest fit, {format_bytes(verdict.context)} for CUDA's context"]
+    parts = [f"smallest fit + {format_bytes(verdict.context)} for CUDA's context"]
     if verdict.communicators:
         parts.append(f"{format_bytes(verdict.communicators)} for NCCL")
-    return ", ".join(parts)
+    return " + ".join(parts)
 
 
 def remarks(verdict: Verdict) -> Iterator[str]:
-    """What else there is to say, a sentence each."""
+    """What else there is to say, one sentence each."""
     if verdict.fits and verdict.num_alloc_retries:
-        given_back = format_bytes(verdict.given_back)
-        yield f"On this GPU memory runs short {verdict.num_alloc_retries} times; giving {given_back} of cached memory back helps."
+        given_back, times = (
+            format_bytes(verdict.given_back),
+            "once" if verdict.num_alloc_retries == 1 else f"{verdict.num_alloc_retries} times",
+        )
+        yield f"On this GPU the allocator runs short of memory {times}, and gives {given_back} of cached memory back."
     if verdict.out_of_memory is not None:
         oom = verdict.out_of_memory
-        held = f"{format_bytes(oom.allocated)} allocated and {format_bytes(oom.cached)} free in pieces"
+        held = f"{format_bytes(oom.allocated)} allocated and {format_bytes(oom.cached)} free, but in pieces that are too small"
         yield f"It runs out at event {oom.event:,}, asking for {format_bytes(oom.asked)} with {held}."
     if not verdict.fits:
-        yield f"The least GPU that would do: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
+        yield f"The smallest GPU on which it fits: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
     if verdict.largest:
         yield "At the peak: " + ", ".join(f"{label} {format_bytes(size)}" for label, size in verdict.largest[:4]) + "."
 

@@ -39,8 +39,8 @@ EXPORTS = {
     "memory-viz": Export(write_snapshot, ".pickle", "drop it on https://pytorch.org/memory_viz"),
     "perfetto": Export(write_trace, ".trace.json", "open it in https://ui.perfetto.dev"),
     "speedscope": Export(write_stacks, ".speedscope.json", "drop it on https://www.speedscope.app"),
-    "csv": Export(write_blocks, ".blocks.csv", "one row a block"),
-    "csv-events": Export(write_events, ".events.csv", "one row an event"),
+    "csv": Export(write_blocks, ".blocks.csv", "one row per block"),
+    "csv-events": Export(write_events, ".events.csv", "one row per event"),
     "json": Export(write_report, ".report.json", "the report, as one JSON object"),
 }
 

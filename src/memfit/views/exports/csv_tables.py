@@ -1,7 +1,7 @@
 """Blocks and events as comma-separated values.
 
-Spreadsheets run cells that begin with ``=`` and its kin as formulas, and a module may have any name: such a cell gets an apostrophe
-before it, which makes it text.
+Spreadsheets run cells that begin with ``=``, ``+``, ``-`` or ``@`` as formulas, and a module may have any name: such a cell gets an
+apostrophe before it, which makes it text.
 """
 
 from __future__ import annotations

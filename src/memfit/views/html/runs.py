@@ -27,7 +27,7 @@ class Run:
     verdict: Verdict | None
     """``None`` where the device is no GPU and none was asked about."""
     gpu_was_named: bool
-    """By the user or by the ledger; otherwise the verdict is about the least GPU that would do."""
+    """By the user or by the ledger; otherwise the verdict is about the smallest GPU on which it fits."""
     reserved: Array | None
     """What the allocator has reserved after each event."""
     note: str = ""
