@@ -23,7 +23,7 @@ def test_a_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "cuda:0 ran out of memory (step 0, backward of layer): aten.mm.default asked for 200.00 MiB." in out
     assert "In use: 820.00 MiB. Reserved: 820.00 MiB of the 1,000.00 MiB that the allocator can get; 180.00 MiB are left." in out
     assert "activation       400.00 MiB  48.8%" in out
-    assert "What would have made it fit, tried by replay up to the failure" in out
+    assert "What would have made it fit, each tried by replay up to the failure" in out
     assert "yes   half the micro-batch" in out
     assert "note: what would have come after the failure is not known" in out
 

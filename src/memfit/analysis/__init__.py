@@ -10,7 +10,7 @@
     owners.py      whose a block is
     modules.py     what each module costs
     groups.py      the same, with the layers of a model as one line
-    snapshots.py   what was in use each time something ran
+    module_snapshots.py  what was in use each time something ran
     lifetimes.py   blocks: what made them, when they came and went
     families.py    the categories, as the few kinds of memory that people think in
     phases.py      forward, backward, the optimizer's step: what each cost
@@ -18,7 +18,7 @@
     module_tree.py the modules as a tree, by family
     ops.py         which operators made what is in use
     report.py      all that the views show
-    diff.py        two runs, compared; holdings.py what each held at its peak, levels.py how high each phase went
+    diff.py        two runs, compared; block_diff.py what each held at its peak, levels.py how high each phase went
 
 Events are not walked one by one, save by ``largest_live``: a million of them take seconds. Nothing in here imports torch.
 """

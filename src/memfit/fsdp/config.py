@@ -11,7 +11,7 @@ from memfit.errors import ConfigError
 from memfit.fsdp.checkpointing import Checkpointing, check_checkpointing
 from memfit.fsdp.meshes import Mesh
 from memfit.fsdp.units import Units
-from memfit.fsdp.words import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
+from memfit.fsdp.sharding_options import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
 
 Word = TypeVar("Word", bound=Enum)
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from memfit.errors import ConfigError
-from memfit.fsdp.words import ShardingStrategy
+from memfit.fsdp.sharding_options import ShardingStrategy
 from memfit.hardware import GPUS_PER_NODE
 
 Mesh = DeviceMesh | int | Sequence[int] | None
