@@ -19,7 +19,7 @@ through ``memfit.torch_compat``.
 
 from memfit.fsdp.config import ShardConfig
 from memfit.fsdp.sharding import shard
-from memfit.fsdp.state_dicts import load_state_dict, state_dict
+from memfit.fsdp.sharding_options import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
 from memfit.fsdp.state_dict_options import (
     FullOptimStateDictConfig,
     FullStateDictConfig,
@@ -32,7 +32,7 @@ from memfit.fsdp.state_dict_options import (
     StateDictSettings,
     StateDictType,
 )
-from memfit.fsdp.sharding_options import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
+from memfit.fsdp.state_dicts import load_state_dict, state_dict
 
 __all__ = [
     "BackwardPrefetch",

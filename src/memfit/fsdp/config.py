@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from memfit.errors import ConfigError
 from memfit.fsdp.checkpointing import Checkpointing, check_checkpointing
 from memfit.fsdp.meshes import Mesh
-from memfit.fsdp.units import Units
 from memfit.fsdp.sharding_options import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
+from memfit.fsdp.units import Units
 
 Word = TypeVar("Word", bound=Enum)
 
