@@ -8,7 +8,7 @@ from helpers.failed_runs import SPLIT, TRAINING, failed
 
 from memfit.errors import ConfigError, LedgerFormatError, TraceError
 from memfit.explain import Explanation, explain
-from memfit.explain.unusable import OTHER_CLASS, OTHER_STREAM, TOO_SMALL
+from memfit.explain.unusable import Reason
 from memfit.ledger import Category, Failure, Ledger
 from memfit.testing import ledger
 from memfit.units import GIB, MIB
@@ -51,7 +51,7 @@ def test_segments_that_can_be_given_back_are_not_what_is_in_the_way():
 def test_pieces_that_are_too_small():
     found = explain(failed(SPLIT, 600, 500))
     assert [(group.reason, group.size_bytes, group.num_pieces, group.largest_piece) for group in found.unusable] == [
-        (TOO_SMALL, 200 * MIB, 2, 150 * MIB)
+        (Reason.TOO_SMALL, 200 * MIB, 2, 150 * MIB)
     ]
     assert found.unusable_bytes == found.reserved - found.allocated
 
@@ -72,8 +72,8 @@ def test_pieces_of_another_stream_and_another_class():
     """
     found = explain(failed(script, 450, 602))
     assert {group.reason: group.size_bytes for group in found.unusable if "rounding" not in group.reason} == {
-        OTHER_STREAM: 400 * MIB,
-        OTHER_CLASS[False]: 1 * MIB - 1024,
+        Reason.OTHER_STREAM: 400 * MIB,
+        Reason.SMALL_ONLY: 1 * MIB - 1024,
     }
 
 

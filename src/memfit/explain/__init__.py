@@ -18,6 +18,6 @@ in the memory that there was. Nothing in here imports torch.
 from memfit.explain.explanation import Explanation, explain
 from memfit.explain.live_blocks import HeldBlock, Holding
 from memfit.explain.remedies import Remedy
-from memfit.explain.unusable import Unusable
+from memfit.explain.unusable import Reason, Unusable
 
-__all__ = ["Explanation", "HeldBlock", "Holding", "Remedy", "Unusable", "explain"]
+__all__ = ["Explanation", "HeldBlock", "Holding", "Reason", "Remedy", "Unusable", "explain"]

@@ -54,6 +54,11 @@ class Explanation:
     def unusable_bytes(self) -> int:
         return sum(group.size_bytes for group in self.unusable)
 
+    @property
+    def knows_modules(self) -> bool:
+        """Are blocks known by category, operator and module, or only by the place in the code that asked for them?"""
+        return bool(self.holdings.categories)
+
     def to_json(self) -> dict[str, Any]:
         """Every figure, for programs."""
         plain = asdict(self) | {"left": self.left, "unusable_bytes": self.unusable_bytes}

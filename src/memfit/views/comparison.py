@@ -100,9 +100,10 @@ def _table(sheet: Sheet, num_extras: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     rows = [list(_cells(row)) for row in sheet.rows]
     headings = ["", *map(printable, sheet.axes), "smallest fit", *(f"on {gpu}" for gpu in sheet.gpus)]
-    for heading, *column in zip(headings, *rows, strict=True):
+    figures = 1 + len(sheet.axes)
+    for number, (heading, *column) in enumerate(zip(headings, *rows, strict=True)):
         width = max(cell_len(heading), *(text.cell_len for text in column))  # which rich does not ask for when it measures
-        table.add_column(Text(heading), min_width=width, no_wrap=True, justify="right" if heading == "smallest fit" else "left")
+        table.add_column(Text(heading), min_width=width, no_wrap=True, justify="right" if number == figures else "left")
     for heading in EXTRAS[:num_extras]:
         table.add_column(heading, overflow="fold")
     for row, texts in zip(sheet.rows, rows, strict=True):

@@ -64,7 +64,7 @@ def _sections(explanation: Explanation) -> Iterator[RenderableType]:
         return
     if explanation.holdings.categories:
         yield _section("In use, by category", _categories(explanation))
-    by = "module" if explanation.holdings.categories else "place in the code"
+    by = "module" if explanation.knows_modules else "place in the code"
     yield _section(f"In use, by {by}", _owners(explanation, by))
     yield _section("The largest blocks", _blocks(explanation))
     if explanation.unusable:
@@ -94,7 +94,7 @@ def _categories(explanation: Explanation) -> Table:
 
 def _owners(explanation: Explanation, by: str) -> Table:
     table = plain_table(by, "number>", "bytes>")
-    nobody = "outside all modules" if by == "module" else "no stack was recorded"
+    nobody = "outside all modules" if explanation.knows_modules else "no stack was recorded"
     for owner in explanation.holdings.owners[:NUM_OWNERS]:
         name = Text(printable(owner.owner)) if owner.owner else Text(nobody, style="dim")
         table.add_row(name, f"{owner.num_members:,}", format_bytes(owner.size_bytes))
@@ -103,7 +103,7 @@ def _owners(explanation: Explanation, by: str) -> Table:
 
 def _blocks(explanation: Explanation) -> Table:
     """A snapshot knows neither category nor operator."""
-    known = bool(explanation.holdings.categories)
+    known = explanation.knows_modules
     table = plain_table("bytes>", *(("category", "op", "belongs to") if known else ("made at",)))
     for block in explanation.holdings.blocks[:NUM_BLOCKS]:
         size, owner = format_bytes(block.size_bytes), Text(printable(block.owner))
