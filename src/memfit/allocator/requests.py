@@ -101,10 +101,10 @@ class Requests:
 
     def __post_init__(self) -> None:
         if any(((column < 0) | (column >= limit)).any() for column, limit in self._limits()):
-            raise ConfigError("a request has a kind, stream or pool that cannot be")
+            raise ConfigError("a request has a kind, stream or pool that is not possible")
         sizes = self.size[self.kind == RequestKind.ALLOC]
         if len(sizes) and not (sizes.min() > 0 and sizes.max() < SIZE_LIMIT and sizes.sum(dtype=float) < TOTAL_LIMIT):
-            raise ConfigError(f"requests for {sizes.min()} to {sizes.max()} bytes cannot be meant: check where they come from")
+            raise ConfigError(f"requests for {sizes.min()} to {sizes.max()} bytes are not possible: check where they come from")
         wrong = self._out_of_turn()
         if len(wrong):
             raise ConfigError(f"request {wrong[0]} frees a block that is not allocated, or allocates one a second time")

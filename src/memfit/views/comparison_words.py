@@ -125,7 +125,7 @@ def _recommend(found: Recommendation, varying: Sequence[str]) -> Iterator[str]:
     reason = _reason(found) if varying else ""
     yield f"Run {what or 'it'} on {inputs['gpu']}: it fits with {format_bytes(figures.margin)} to spare. {reason}".rstrip()
     if not found.is_sure:
-        yield f"That is less than {SURE:.0%} of the memory, which a prediction may be off: try it before you rely on it."
+        yield f"That is less than {SURE:.0%} of the memory, and a prediction may be wrong by as much: try it before you rely on it."
     elif figures.num_alloc_retries:
         times = "once" if figures.num_alloc_retries == 1 else f"{figures.num_alloc_retries} times"
         yield f"The allocator has to give cached memory back {times}; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True can help."
