@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterable
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import memfit
 from memfit.testing import ledger
 
 SOURCE = Path(memfit.__file__).parent
+ROOT = Path(__file__).parent.parent
 
 # -- no torch ----------------------------------------------------------------------------------------------------------------
 
@@ -28,21 +30,22 @@ class NoTorch:
 sys.meta_path.insert(0, NoTorch())
 """
 
-TORCH_FREE = [
-    name
-    for name in (
-        "memfit",
-        "memfit.ledger",
-        "memfit.allocator",
-        "memfit.analysis",
-        "memfit.explain",
-        "memfit.views",
-        "memfit.testing",
-        "memfit.cli",
-        "memfit.guard.plugin",
-    )
-    if importlib.util.find_spec(name)
-]
+TORCH_FREE = (
+    "memfit",
+    "memfit.allocator",
+    "memfit.analysis",
+    "memfit.choices",
+    "memfit.cli",
+    "memfit.compare",
+    "memfit.drawing",
+    "memfit.explain",
+    "memfit.guard.plugin",
+    "memfit.ledger",
+    "memfit.models",
+    "memfit.testing",
+    "memfit.views",
+    "memfit.views.drawings",
+)
 
 
 def run_without_torch(code: str, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -74,6 +77,15 @@ def test_a_report_is_drawn_without_torch(tmp_path: Path):
     assert (tmp_path / "page.html").exists()
 
 
+def test_a_ledger_draws_itself_without_torch(tmp_path: Path):
+    ledger("alloc 4MiB parameter w on cuda:0").save(tmp_path / "run.memfit")
+    code = "import memfit, rich; run = memfit.Ledger.load(sys.argv[1]); rich.print(run); print(run._repr_html_())"
+    done = run_without_torch(code, str(tmp_path / "run.memfit"))
+    assert done.returncode == 0, done.stderr
+    assert "peak 4.00 MiB" in done.stdout
+    assert "<svg" in done.stdout
+
+
 @pytest.mark.parametrize("code", ["import torch", "from torch import nn", "import memfit.views; import torch.nn"])
 def test_the_proof_without_torch_can_fail(code: str):
     done = run_without_torch(code)
@@ -81,100 +93,187 @@ def test_the_proof_without_torch_can_fail(code: str):
     assert "torch was imported" in done.stderr
 
 
-# -- arrows ------------------------------------------------------------------------------------------------------------------
-
-BASE = {"errors", "units", "hardware"}
-LEDGER = BASE | {"ledger"}
-EVERYTHING = LEDGER | {
-    "allocator",
-    "analysis",
-    "explain",
-    "views",
-    "record",
-    "compat",
-    "fsdp",
-    "models",
-    "compare",
-    "phantom",
-    "predict",
-    "torch_compat",
-    "testing",
-    "cli",
-}
-MAY_IMPORT = {
-    "errors": set(),
-    "units": {"errors"},
-    "hardware": {"errors", "units"},
-    "ledger": BASE,
-    "allocator": LEDGER,
-    "analysis": LEDGER | {"allocator"},
-    "explain": LEDGER | {"allocator", "analysis"},
-    "testing": LEDGER,
-    "torch_compat": {"errors"},
-    "record": LEDGER | {"allocator", "torch_compat"},
-    "integrations": LEDGER | {"analysis", "record"},
-    "views": LEDGER | {"allocator", "analysis", "explain"},
-    "compat": LEDGER | {"allocator", "analysis", "record", "torch_compat"},
-    "phantom": BASE | {"torch_compat"},
-    "fsdp": {"errors", "record", "torch_compat"},
-    "predict": LEDGER | {"allocator", "analysis", "phantom", "record", "torch_compat", "views"},
-    "prediction": {"predict"},
-    "guard": LEDGER | {"analysis", "predict", "views"},
-    "models": {"errors", "fsdp"},
-    "compare": BASE | {"models", "phantom", "predict", "views"},
-    "comparison": {"compare"},
-    "cli": EVERYTHING,
-}
-"""The arrows of the picture in docs/architecture.md: each part of memfit, and the parts it may lean on."""
-
-DRAWS_ITSELF = {"ledger/ledger.py": {"views"}}
-"""A ledger draws itself in a notebook: a method imports the view when it is called."""
-
-
-def part_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
-
-
-def imported_parts(code: str) -> set[str]:
-    """The parts of memfit that a file imports, anywhere in it; the version is free to all."""
-    found = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        found |= {name.split(".")[1] for name in names if name.startswith("memfit.")}
-    return found - {"__version__"}
-
-
-def wrong_arrows(part: str, code: str) -> set[str]:
-    return imported_parts(code) - MAY_IMPORT[part] - {part}
-
+# -- imports -----------------------------------------------------------------------------------------------------------------
 
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
+"""All but the list of public names, which points at everything and is imported with everything."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_arrows_point_the_right_way(path: Path):
-    assert part_of(path) in MAY_IMPORT, "a new part of memfit: draw it into the picture, then list it here"
-    allowed = DRAWS_ITSELF.get(path.relative_to(SOURCE).as_posix(), set())
-    assert not wrong_arrows(part_of(path), path.read_text(encoding="utf-8")) - allowed
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(("memfit", *parts)).removesuffix(".__init__")
+
+
+def imported_names(code: str) -> set[str]:
+    """What a file imports of memfit anywhere in it, also for type checks and inside functions.
+
+    The version is free to all; a public name that is used as ``memfit.name`` counts as imported from where it lives.
+    """
+    tree, found = ast.parse(code), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "memfit":
+            found |= {f"{home}.{name}" for name, home in memfit._HOMES.items() if name == node.attr}
+    return {name for name in found if name.startswith("memfit.")} - {"memfit.__version__"}
+
+
+def module_graph(codes: dict[str, str]) -> dict[str, set[str]]:
+    """Which modules each module imports, by name."""
+    return {name: {_module_of(imported, codes) for imported in imported_names(code)} - {name, ""} for name, code in codes.items()}
+
+
+def _module_of(imported: str, modules: Iterable[str]) -> str:
+    """The module that an imported name is, or is in."""
+    while imported and imported not in modules:
+        imported = imported.rpartition(".")[0]
+    return imported
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other, directly or by way of others."""
+    return [sorted(group) for group in _components(graph) if len(group) > 1]
+
+
+def _components(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Strongly connected components: whoever is reached from a module and reaches it too."""
+    backwards: dict[str, set[str]] = {name: set() for name in graph}
+    for name, imported in graph.items():
+        for other in imported:
+            backwards[other].add(name)
+    left, found = set(graph), []
+    while left:
+        name = next(iter(left))
+        group = _reached(name, graph) & _reached(name, backwards)
+        found.append(group)
+        left -= group
+    return found
+
+
+def _reached(start: str, graph: dict[str, set[str]]) -> set[str]:
+    found, waiting = {start}, [start]
+    while waiting:
+        fresh = graph[waiting.pop()] - found
+        found |= fresh
+        waiting += fresh
+    return found
+
+
+GRAPH = module_graph({module_name(path): path.read_text(encoding="utf-8") for path in FILES})
+
+
+def test_no_modules_import_each_other():
+    assert cycles(GRAPH) == []
+
+
+def test_the_proof_that_there_are_no_cycles_can_fail():
+    codes = {
+        "memfit.a": "from memfit.b import thing",
+        "memfit.b": "def later():\n    import memfit.c",
+        "memfit.c": "if TYPE_CHECKING:\n    from memfit.a import Thing",
+        "memfit.d": "import memfit.a",
+    }
+    assert cycles(module_graph(codes)) == [["memfit.a", "memfit.b", "memfit.c"]]
+    assert cycles(module_graph(codes | {"memfit.c": "import os"})) == []
+    assert cycles(GRAPH | {"memfit.errors": {"memfit.cli"}}) != []
+
+
+# -- arrows ------------------------------------------------------------------------------------------------------------------
+
+PAGE = ROOT / "docs" / "architecture.md"
+HEAD = "```text\n                 "
+"""How the drawing of the arrows begins: with the numbers of its columns."""
+
+Arrows = dict[str, set[str]]
+"""The parts of memfit in order, and the parts that each leans on."""
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def used_arrows(graph: dict[str, set[str]]) -> Arrows:
+    found: Arrows = {}
+    for module, imported in graph.items():
+        found.setdefault(part_of(module), set()).update(map(part_of, imported))
+    return {part: others - {part} for part, others in found.items()}
+
+
+def drawn_arrows(page: str) -> Arrows:
+    """The arrows of the drawing: a dot in a row says that its part leans on the part whose number stands above."""
+    _, _, drawing = page.partition(HEAD)
+    rows = [line for line in drawing.partition("```")[0].splitlines()[1:] if line.strip()]
+    names = [line[3:17].strip() for line in rows]
+    return {
+        name: {other for number, other in enumerate(names) if line[17 + 3 * number : 20 + 3 * number].strip() == "●"}
+        for name, line in zip(names, rows, strict=True)
+    }
+
+
+def draw_arrows(arrows: Arrows) -> str:
+    """The drawing, its parts in an order in which every part comes after all that it leans on."""
+    names = list(TopologicalSorter({name: sorted(others) for name, others in sorted(arrows.items())}).static_order())
+    lines = ["".join(f"{number:>3}" for number in range(1, len(names) + 1))]
+    for number, name in enumerate(names):
+        dots = ["  ●" if other in arrows[name] else "  ·" if other == name else "   " for other in names[: number + 1]]
+        lines.append(f"{number + 1:>2} {name:<14}{''.join(dots)}")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def test_the_drawing_shows_every_arrow_and_no_other():
+    used, drawn = used_arrows(GRAPH), drawn_arrows(PAGE.read_text(encoding="utf-8"))
+    assert used.keys() == drawn.keys(), STALE
+    unknown = {part: used[part] - drawn[part] for part in used if used[part] - drawn[part]}
+    assert not unknown, f"new arrows. {STALE}"
+    unused = {part: drawn[part] - used[part] for part in used if drawn[part] - used[part]}
+    assert not unused, f"arrows that nobody uses. {STALE}"
+
+
+STALE = "If that is meant, redraw docs/architecture.md: python tests/test_imports.py"
+
+
+def test_every_arrow_points_upwards():
+    drawn = drawn_arrows(PAGE.read_text(encoding="utf-8"))
+    order = list(drawn)
+    assert [(part, other) for part in drawn for other in drawn[part] if order.index(other) >= order.index(part)] == []
+
+
+def test_results_know_no_views():
+    used = used_arrows(GRAPH)
+    assert [part for part in ("ledger", "analysis", "allocator", "explain", "predict", "compare") if "views" in used[part]] == []
 
 
 @pytest.mark.parametrize(
-    ("part", "code", "wrong"),
+    ("module", "code", "arrows"),
     [
-        ("ledger", "from memfit.analysis import build_report", {"analysis"}),
-        ("ledger", "import memfit.record.tracker", {"record"}),
-        ("errors", "from memfit import units", {"units"}),
-        ("analysis", "def later():\n    from memfit.views.terminal import show", {"views"}),
-        ("analysis", "if TYPE_CHECKING:\n    from memfit.record import Tracker", {"record"}),
-        ("views", "from memfit.analysis import Report\nfrom memfit.views.escaping import printable", set()),
-        ("cli", "from memfit import __version__", set()),
+        ("memfit.ledger.x", "from memfit.analysis import build_report", {"analysis"}),
+        ("memfit.ledger.x", "import memfit.record.tracker", {"record"}),
+        ("memfit.errors", "from memfit import units", {"units"}),
+        ("memfit.analysis.x", "def later():\n    from memfit.views.terminal import show", {"views"}),
+        ("memfit.analysis.x", "if TYPE_CHECKING:\n    from memfit.record import Tracker", {"record"}),
+        ("memfit.ledger.x", "import memfit\nmemfit.predict(build)", {"predict"}),
+        ("memfit.views.x", "from memfit.analysis import Report\nfrom memfit.views.escaping import printable", {"analysis"}),
+        ("memfit.cli.x", "import memfit\nfrom memfit import __version__\nprint(memfit.__version__, memfit.__file__)", set()),
     ],
 )
-def test_the_proof_of_the_arrows_can_fail(part: str, code: str, wrong: set[str]):
-    assert wrong_arrows(part, code) == wrong
+def test_the_proof_of_the_arrows_can_fail(module: str, code: str, arrows: set[str]):
+    modules = dict.fromkeys(GRAPH, "")
+    assert used_arrows(module_graph(modules | {module: code}))[part_of(module)] == arrows
+
+
+def test_the_drawing_is_read_as_it_is_drawn():
+    arrows = {"errors": set(), "units": {"errors"}, "views": {"errors", "units"}}
+    assert drawn_arrows(draw_arrows(arrows)) == arrows
+    assert drawn_arrows(draw_arrows(used_arrows(GRAPH))) == used_arrows(GRAPH)
+    with pytest.raises(CycleError):
+        draw_arrows(arrows | {"errors": {"views"}})
+
+
+if __name__ == "__main__":
+    page = PAGE.read_text(encoding="utf-8")
+    before, head, after = page.partition(HEAD)
+    assert head, "the drawing is gone from docs/architecture.md"
+    PAGE.write_text(before + draw_arrows(used_arrows(GRAPH)) + "```" + after.partition("```")[2], encoding="utf-8")

@@ -20,6 +20,9 @@ from typing import Final
 from memfit.errors import ConfigError
 from memfit.units import GIB, MIB
 
+GPUS_PER_NODE: Final = 8
+"""Where nothing says how many there are: torchrun's ``LOCAL_WORLD_SIZE`` does."""
+
 H200_CONTEXT: Final = 837 * MIB
 """Measured on an H200 with torch 2.11.0+cu130, as memory in use less memory reserved: 527 to 597 MiB once CUDA is initialised,
 751 to 771 MiB after training on one GPU, 821 to 837 MiB under FSDP. The largest of 27 workloads, each alone on the GPU."""

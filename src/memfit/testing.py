@@ -62,7 +62,7 @@ _PATTERNS = {
 
 
 def ledger(script: str) -> Ledger:
-    """The ledger that ``script`` describes; a script that cannot be meant raises ``ConfigError`` and names the statement."""
+    """The ledger that ``script`` describes; a script that makes no sense raises ``ConfigError`` and names the statement."""
     stage = _Stage()
     statements = (" ".join(statement.split()) for statement in re.split(r"[;\n]", script))
     for number, line in enumerate(filter(None, statements), start=1):

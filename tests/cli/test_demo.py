@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import memfit.cli
-from memfit.cli import build_parser, demo, main
+from memfit.cli import build_parser, demo, main, predict, show
 
 
 def test_every_command_can_be_typed():
@@ -13,8 +12,9 @@ def test_every_command_can_be_typed():
 
 
 def test_each_is_shown_and_run_until_one_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    ran: list[list[str]] = []
-    monkeypatch.setattr(memfit.cli, "main", lambda argv: ran.append(argv) or len(ran) - 1)
-    assert main(["demo"]) == 1
-    assert ran == [command.split() for command in demo.COMMANDS]
+    ran: list[str] = []
+    for command, status in ((predict, 0), (show, 3)):
+        monkeypatch.setattr(command, "run", lambda args, status=status: ran.append(args.command) or status)
+    assert main(["demo"]) == 3
+    assert ran == ["predict", "show"]
     assert capsys.readouterr().out.split("\n")[0] == f"$ memfit {demo.COMMANDS[0]}"

@@ -20,10 +20,10 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_a_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     failed(TRAINING, 200, 820).save(tmp_path / "oom.memfit")
     out = run(capsys, str(tmp_path / "oom.memfit"))
-    assert "cuda:0 ran out of memory (step 0, in backward of layer): aten.mm.default asked for 200.00 MiB." in out
-    assert "In use 820.00 MiB, reserved for that 820.00 MiB; left to get from the device 180.00 MiB of 1,000.00 MiB." in out
+    assert "cuda:0 ran out of memory (step 0, backward of layer): aten.mm.default asked for 200.00 MiB." in out
+    assert "In use: 820.00 MiB. Reserved: 820.00 MiB of the 1,000.00 MiB that the allocator can get; 180.00 MiB are left." in out
     assert "activation       400.00 MiB  48.8%" in out
-    assert "What would have made it fit, tried by replay up to the failure" in out
+    assert "What would have made it fit, each tried by replay up to the failure" in out
     assert "yes   half the micro-batch" in out
     assert "note: what would have come after the failure is not known" in out
 
@@ -31,7 +31,7 @@ def test_a_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 def test_holes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     failed(SPLIT, 600, 500).save(tmp_path / "oom.memfit")
     out = run(capsys, str(tmp_path / "oom.memfit"))
-    assert "Held, but of no use to this request" in out
+    assert "Reserved, but not usable for this request" in out
     assert "200.00 MiB       2  150.00 MiB  in pieces smaller than the request" in out
 
 
@@ -47,7 +47,7 @@ def test_a_gpu_that_is_too_small_and_one_that_is_not(tmp_path: Path, capsys: pyt
     ledger("alloc 20GiB parameter w on cuda:0").save(tmp_path / "run.memfit")
     out = run(capsys, str(tmp_path / "run.memfit"), "--gpu", "t4")
     assert "On T4 it would run out of memory (before the first step): w asks for 20.00 GiB." in out
-    assert "What would make it fit, tried by replay\n" in out
+    assert "What would make it fit, each tried by replay\n" in out
     out = run(capsys, str(tmp_path / "run.memfit"), "--gpu", "h200")
     assert out == "On H200 it does not run out of memory: 138.98 GiB are enough.\n"
 

@@ -37,8 +37,8 @@ def test_a_run_that_fits(saved: str, capsys: pytest.CaptureFixture[str]):
 def test_a_run_that_does_not_fit(saved: str, capsys: pytest.CaptureFixture[str]):
     assert run(saved, "--gpu", "T4") == 0
     out = capsys.readouterr().out
-    assert "It does not fit on T4: 72.00 MiB are missing." in out
-    assert "The least GPU that would do: V100-16GB." in out
+    assert "It does not fit on T4: short by 72.00 MiB." in out
+    assert "The smallest GPU on which it fits: V100-16GB." in out
     assert "It runs out at event 3, asking for 4.00 GiB with 10.00 GiB allocated" in out
     assert "max_split_size_mb:128" in out
 
@@ -46,7 +46,7 @@ def test_a_run_that_does_not_fit(saved: str, capsys: pytest.CaptureFixture[str])
 def test_a_tight_fit_says_what_it_takes(capsys: pytest.CaptureFixture[str]):
     assert run(str(TRUTH / "traces" / "trace_fsdp2_llama3_70b_w64.npz"), "--gpu", "A100-40GB", "--process-groups", "1") == 0
     out = capsys.readouterr().out
-    assert "runs short 4 times" in out
+    assert "runs short of memory 4 times" in out
     assert "688.00 MiB for NCCL" in out
     assert "note: it also completes at some capacities" in out
 

@@ -8,11 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from helpers import compare_cells
+from helpers.hanging import HANGS_AFTER, wait_until
 from rich.console import Console
 
 import memfit
@@ -114,11 +115,10 @@ def test_stopping_keeps_what_is_done_and_leaves_no_process(train: str, tmp_path:
     assert comparing.stdout.readline() == "1\n"
     assert len(processes_with(str(tmp_path))) >= 2, "the comparison and its worker"
     comparing.send_signal(signal.SIGINT)
-    _, error = comparing.communicate(timeout=60)
+    _, error = comparing.communicate(timeout=HANGS_AFTER)
     assert "KeyboardInterrupt" in error
     assert 1 <= len(list(cache.rglob("*.json"))) < 39
-    time.sleep(0.2)
-    assert processes_with(str(tmp_path)) == []
+    wait_until(lambda: processes_with(str(tmp_path)) == [])
 
 
 def processes_with(mark: str) -> list[str]:
@@ -147,14 +147,8 @@ def test_functions_that_no_file_defines():
 
 
 def test_a_function_is_found_in_its_file(tmp_path: Path):
-    found = memfit.compare(build_little, cache=tmp_path)
-    assert found.best.inputs["function"] == f"{Path(__file__).resolve()}:build_little"
-
-
-def build_little():
-    import torch
-
-    return lambda: torch.ones(1024, device="cuda", requires_grad=True).sum().backward()
+    found = memfit.compare(compare_cells.build_little, cache=tmp_path)
+    assert found.best.inputs["function"] == f"{Path(compare_cells.__file__).resolve()}:build_little"
 
 
 def test_no_jobs_start_no_process():
@@ -169,8 +163,13 @@ def test_how_a_process_died(status: int, words: str):
     assert words in died(status)
 
 
-def test_a_lane_that_is_not_started_is_stopped_easily():
-    Lane().stop()
+def test_a_lane_that_was_never_started_can_be_stopped_and_then_used():
+    lane = Lane()
+    lane.stop()
+    try:
+        assert "RuntimeError" not in lane.answer({"inputs": {}})["error"]
+    finally:
+        lane.stop()
 
 
 def test_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

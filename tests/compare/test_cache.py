@@ -8,7 +8,7 @@ from helpers.compare_cells import figures
 
 from memfit.compare import cache
 from memfit.compare.cache import CellCache
-from memfit.compare.cell_prediction import hash_file
+from memfit.compare.source_files import hash_file
 
 JOB = {"inputs": {"model": "gpt2", "mesh": ()}, "steps": 3}
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memfit.choices import CHECKPOINTINGS, STRATEGIES
 from memfit.compare.api import make_grid
 from memfit.compare.defaults import least_bytes
 from memfit.compare.grid import Subject, read_axes, recipe_of
 from memfit.errors import ConfigError
 from memfit.fsdp import ShardingStrategy
 from memfit.models import find_model
-from memfit.models.recipe import CHECKPOINTINGS, STRATEGIES
 
 
 def grid(subject: Subject = Subject(model="llama3-8b"), gpu="H100-80GB", world_size=8, **axes):  # noqa: B008
@@ -86,7 +86,7 @@ def test_words_numbers_and_members_of_enumerations():
         ({"batch": True}, "not True"),
         ({"batch": []}, "batch has no values"),
         ({"mesh": "8by8"}, "write it like 8x8"),
-        ({"layers": 3}, "a model by name has no axis 'layers': say one of strategy, "),
+        ({"layers": 3}, "a model by name has no axis 'layers': use one of strategy, "),
         ({"gpu": "abacus"}, "unknown GPU"),
         ({"optimizer": object()}, "cannot be handed to the process of a cell"),
     ],
@@ -114,7 +114,7 @@ def test_a_function_gets_the_axes_by_name(tmp_path: Path):
 
 @given(
     st.sampled_from(["gpt2", "llama3-8b", "qwen3-0.6b", "mixtral-8x7b"]),
-    st.sampled_from(STRATEGIES),
+    st.sampled_from([*STRATEGIES]),
     st.sampled_from(["bf16-mixed", "bf16", "fp32"]),
     st.sampled_from([8, 64]),
 )

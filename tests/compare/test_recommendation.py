@@ -2,14 +2,15 @@
 
 from helpers.compare_cells import CAPACITY, cell
 
-from memfit.compare.recommendation import advise, choose, is_sure
+from memfit.compare.recommendation import choose, is_sure
 from memfit.units import GIB
+from memfit.views.comparison_words import closing_words
 
 VARYING = ("strategy", "checkpointing")
 
 
 def said(cells, varying=VARYING, gpu="H100-80GB") -> str:
-    return " ".join(advise(cells, varying, gpu))
+    return " ".join(closing_words(cells, varying, gpu))
 
 
 def test_recomputation_weighs_more_than_communication():
@@ -78,8 +79,8 @@ def test_a_tight_fit():
 def test_nothing_fits():
     closest = cell(100, checkpointing="full")
     words = said([cell(200), closest, cell(None)])
-    assert words.startswith("Nothing fits on H100-80GB. Closest comes full_shard with full checkpointing: 20.00 GiB are missing.")
-    assert "in backward, activation takes 50.00 GiB" in words
+    assert words.startswith("Nothing fits on H100-80GB. Closest: full_shard with full checkpointing, short by 20.00 GiB.")
+    assert "At its peak (backward), activation takes 50.00 GiB" in words
     assert words.endswith("Try --seq 4096, or --world-size 16, or --offload params, or --gpu H200.")
 
 
@@ -87,7 +88,7 @@ def test_a_function_is_given_no_flags_of_ours():
     own = cell(100, {"least_gpu": ""})
     own = type(own)(inputs={"function": "a.py:b", "gpu": "H100-80GB", "world_size": 1, "layers": 3}, figures=own.figures)
     words = said([own], ("layers",))
-    assert "Closest comes it with layers 3" in words
+    assert "Closest: layers 3, short by 20.00 GiB." in words
     assert "--" not in words
 
 

@@ -8,7 +8,7 @@ from helpers.failed_runs import SPLIT, TRAINING, failed
 
 from memfit.errors import ConfigError, LedgerFormatError, TraceError
 from memfit.explain import Explanation, explain
-from memfit.explain.unusable import OTHER_CLASS, OTHER_STREAM, TOO_SMALL
+from memfit.explain.unusable import Reason
 from memfit.ledger import Category, Failure, Ledger
 from memfit.testing import ledger
 from memfit.units import GIB, MIB
@@ -31,7 +31,7 @@ def test_what_was_asked_for_and_what_there_was():
     assert (found.ran_out, found.future_known, found.asked) == (True, False, 200 * MIB)
     assert (found.allocated, found.reserved, found.capacity, found.left) == (900 * MIB, 900 * MIB, 1000 * MIB, 100 * MIB)
     assert found.holdings.categories == {Category.PARAMETER: 800 * MIB, Category.ACTIVATION: 100 * MIB}
-    assert found.holdings.where == "step 0, in forward"
+    assert found.holdings.where == "step 0, forward"
     assert found.holdings.op == "aten.mm.default"
     assert found.unusable == ()
 
@@ -51,7 +51,7 @@ def test_segments_that_can_be_given_back_are_not_what_is_in_the_way():
 def test_pieces_that_are_too_small():
     found = explain(failed(SPLIT, 600, 500))
     assert [(group.reason, group.size_bytes, group.num_pieces, group.largest_piece) for group in found.unusable] == [
-        (TOO_SMALL, 200 * MIB, 2, 150 * MIB)
+        (Reason.TOO_SMALL, 200 * MIB, 2, 150 * MIB)
     ]
     assert found.unusable_bytes == found.reserved - found.allocated
 
@@ -72,8 +72,8 @@ def test_pieces_of_another_stream_and_another_class():
     """
     found = explain(failed(script, 450, 602))
     assert {group.reason: group.size_bytes for group in found.unusable if "rounding" not in group.reason} == {
-        OTHER_STREAM: 400 * MIB,
-        OTHER_CLASS[False]: 1 * MIB - 1024,
+        Reason.OTHER_STREAM: 400 * MIB,
+        Reason.SMALL_ONLY: 1 * MIB - 1024,
     }
 
 
@@ -153,7 +153,7 @@ def test_optimizer_state_elsewhere():
 def test_the_least_gpu_that_would_do():
     script = "alloc 30GiB parameter w on cuda:0"
     run = failed(script, 8000, 30 * 1024, total_bytes=31 * GIB, free_bytes=GIB)
-    assert "the least GPU that would do: A100-40GB" in remedies(explain(run))
+    assert "the smallest GPU on which it fits: A100-40GB" in remedies(explain(run))
 
 
 def test_what_does_not_work_alone_is_tried_together():
@@ -178,7 +178,7 @@ def test_a_run_that_would_run_out_elsewhere():
     found = explain(run, "T4")
     assert (found.ran_out, found.future_known, found.asked) == (True, True, 8 * GIB)
     assert found.holdings.categories == {Category.PARAMETER: 10 * GIB}
-    assert (found.holdings.op, found.holdings.where) == ("x", "step 0, in forward")
+    assert (found.holdings.op, found.holdings.where) == ("x", "step 0, forward")
     assert explain(run, "A100-40GB").ran_out is False
 
 

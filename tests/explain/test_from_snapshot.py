@@ -12,7 +12,7 @@ from helpers.torch_snapshots import AT_THE_OOM, LOAD, OOM, TRACE, TRAIN, block, 
 from memfit.errors import ConfigError, TraceError
 from memfit.explain import explain
 from memfit.explain.from_snapshot import place
-from memfit.explain.unusable import FREE, OTHER_POOL, PENDING, SLACK, TOO_SMALL
+from memfit.explain.unusable import Reason
 from memfit.units import MIB
 
 
@@ -30,7 +30,7 @@ def test_what_was_asked_for_and_what_there_was(path: Path):
     found = explain(write(path, AT_THE_OOM))
     assert (found.source, found.ran_out, found.asked) == ("snapshot", True, 300 * MIB)
     assert (found.allocated, found.reserved, found.capacity) == (400 * MIB, 600 * MIB, 700 * MIB)
-    assert [(group.reason, group.size_bytes, group.num_pieces) for group in found.unusable] == [(TOO_SMALL, 200 * MIB, 2)]
+    assert [(group.reason, group.size_bytes, group.num_pieces) for group in found.unusable] == [(Reason.TOO_SMALL, 200 * MIB, 2)]
     assert found.holdings.where == "train.py:33 in step"
 
 
@@ -106,7 +106,7 @@ def test_other_reasons(path: Path):
     snapshot["segments"].append(segment(1000, block(30, "inactive"), block(10), segment_pool_id=(0, 1)))
     snapshot["segments"].append(segment(1100, block(20, "active_pending_free"), block(20, requested=19)))
     reasons = {group.reason: group.size_bytes for group in explain(write(path, snapshot)).unusable}
-    assert reasons == {TOO_SMALL: 200 * MIB, OTHER_POOL: 30 * MIB, PENDING: 20 * MIB, SLACK: MIB}
+    assert reasons == {Reason.TOO_SMALL: 200 * MIB, Reason.OTHER_POOL: 30 * MIB, Reason.PENDING: 20 * MIB, Reason.SLACK: MIB}
 
 
 def test_a_process_that_may_take_but_a_share(path: Path):
@@ -121,7 +121,7 @@ def test_without_an_error_it_shows_what_is_there(path: Path):
     snapshot = AT_THE_OOM | {"device_traces": [TRACE[:-1]]}
     found = explain(write(path, snapshot))
     assert (found.ran_out, found.asked, found.capacity, found.remedies) == (False, None, None, ())
-    assert [(group.reason, group.size_bytes) for group in found.unusable] == [(FREE, 200 * MIB)]
+    assert [(group.reason, group.size_bytes) for group in found.unusable] == [(Reason.FREE, 200 * MIB)]
     with pytest.raises(ConfigError, match="memfit fit"):
         explain(path, "T4")
 

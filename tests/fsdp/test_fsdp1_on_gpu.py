@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from helpers import HELPERS
+from helpers.hanging import HANGS_AFTER
 
 SCRIPT = HELPERS / "fsdp1_training.py"
 
@@ -16,7 +17,7 @@ SCRIPT = HELPERS / "fsdp1_training.py"
 def test_fsdp1_trains_and_saves():
     ranks = str(torch.cuda.device_count())
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_AFTER)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
     plain = found.pop("plain")

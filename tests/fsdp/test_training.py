@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import HELPERS
 from helpers.fsdp_training import SAVED, SETTINGS, TRAINED
+from helpers.hanging import HANGS_AFTER
 
 from memfit.analysis import find_peak, trace_phases
 from memfit.ledger import Category, Ledger, Phase
@@ -20,7 +21,7 @@ F32 = 4
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-W", "error::UserWarning:memfit", "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run([*command, "--nproc-per-node", "2", SCRIPT, folder], capture_output=True, text=True, timeout=400)
+    done = subprocess.run([*command, "--nproc-per-node", "2", SCRIPT, folder], capture_output=True, text=True, timeout=HANGS_AFTER)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 

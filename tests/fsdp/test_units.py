@@ -159,5 +159,5 @@ def test_a_part_of_the_world_is_not_replicated_by_fsdp2(world_of_16):
 
 @pytest.mark.parametrize(("word", "value"), [("strategy", "zero3"), ("engine", "deepspeed"), ("backward_prefetch", "early")])
 def test_words_that_are_none(word, value):
-    with pytest.raises(ConfigError, match=f"'{value}' is no .*; say one of"):
+    with pytest.raises(ConfigError, match=f"'{value}' is not a .*: use one of"):
         shard(nn.Linear(2, 2), **{word: value})

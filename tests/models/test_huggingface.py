@@ -124,7 +124,7 @@ def reason(path: str) -> str:
 def test_what_takes_more_than_text_is_refused(tmp_path: Path):
     vision = {"model_type": "clip_vision_model", **SMALL, "image_size": 32, "patch_size": 8}
     made = transformers.LlavaConfig(text_config={"model_type": "llama", **TEXT}, vision_config=vision)
-    assert "pixel_values beside text" in reason(saved(tmp_path, made, "LlavaForConditionalGeneration"))
+    assert "pixel_values in addition to text" in reason(saved(tmp_path, made, "LlavaForConditionalGeneration"))
 
 
 def test_code_from_the_hub_is_not_run(tmp_path: Path):

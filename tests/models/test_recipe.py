@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import memfit
+from memfit.choices import ENGINES, PREFETCHES, STRATEGIES
 from memfit.errors import ConfigError
 from memfit.fsdp import BackwardPrefetch, Engine, ShardingStrategy
 from memfit.models import Recipe
-from memfit.models.recipe import ENGINES, PREFETCHES, STRATEGIES
 
 
 def predicted(world_size: int = 8, gpu: str = "H100-80GB", **choices):
@@ -21,8 +21,8 @@ def predicted(world_size: int = 8, gpu: str = "H100-80GB", **choices):
     [
         ({}, "name a model"),
         ({"model": "gpt2", "hf": "config.json"}, "name a model"),
-        ({"model": "gpt2", "strategy": "ful_shard"}, "strategy 'ful_shard' is not known: say one of full_shard, "),
-        ({"model": "gpt2", "precision": "int1"}, "say one of bf16-mixed, fp16-mixed, bf16, fp32"),
+        ({"model": "gpt2", "strategy": "ful_shard"}, "strategy 'ful_shard' is not known: use one of full_shard, "),
+        ({"model": "gpt2", "precision": "int1"}, "use one of bf16-mixed, fp16-mixed, bf16, fp32"),
         ({"model": "gpt2", "seq": 1025}, "up to 1024 tokens, not 1025"),
         ({"model": "gpt2", "batch": 0}, "batch takes a whole number of at least 1, not 0"),
         ({"hf": "/nowhere/config.json"}, "there is no file /nowhere/config.json"),

@@ -158,7 +158,7 @@ def test_all_of_it_can_be_explained(tmp_path: Path):
     assert found.asked == round(1.37 * GIB)
     assert found.capacity == min(round(1.02 * GIB) + round(31.4 * GIB) + 512 * MIB, 32 * GIB)
     assert found.holdings.unknown_bytes == round(31.4 * GIB)  # everything: the model was on the CPU
-    assert found.holdings.where == "step 2, in forward of (Model)"
+    assert found.holdings.where == "step 2, forward of (Model)"
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ def lines(before: Ledger, after: Ledger) -> list[str]:
 
 def test_the_whole_picture():
     assert lines(BEFORE, AFTER) == [
-        "before  measured, 1 step, the peak of cuda:0 is in step 0, in forward of layers.0",
-        "after   measured, 1 step, the peak of cuda:0 is in step 0, in forward of layers.0",
+        "before  measured, 1 step, the peak of cuda:0 is in step 0, forward of layers.0",
+        "after   measured, 1 step, the peak of cuda:0 is in step 0, forward of layers.0",
         "",
         "The peak grew by 1.00 MiB (+16.67%).",
         "  peak          before      after              change",
@@ -48,7 +48,7 @@ def test_the_whole_picture():
         "     change    before     after  module",
         "  +1.00 MiB  6.00 MiB  7.00 MiB  layers.0",
         "",
-        "By the phase that it was made in",
+        "By the phase in which it was allocated",
         "     change    before     after  phase",
         "  +1.00 MiB  2.00 MiB  3.00 MiB  forward",
         "",
@@ -60,7 +60,7 @@ def test_the_whole_picture():
         "     change    before     after  blocks  category           operator  phase    module",
         "  +1.00 MiB  2.00 MiB  3.00 MiB       1  forward temporary  x         forward  layers.0",
         "",
-        "The highest moment of each phase, where it differs",
+        "The peaks of phases, where they differ",
         "     change    before     after  step  phase",
         "  +1.00 MiB  6.00 MiB  7.00 MiB     0  outside all phases",
         "  +1.00 MiB  6.00 MiB  7.00 MiB     0  forward",
@@ -69,12 +69,12 @@ def test_the_whole_picture():
 
 def test_no_difference_is_said_and_nothing_else():
     found = lines(BEFORE, BEFORE)
-    assert found[3] == "No difference: the peaks are made of the same, and every phase of every step is as high."
+    assert found[3] == "No difference: both peaks hold the same blocks, and every phase of every step has the same peak."
     assert len(found) == 8
 
 
 def test_a_peak_as_high_but_of_something_else():
-    assert "The peak is as high as it was, 1.00 KiB in use, but not made of the same." in lines(
+    assert "The peak has the same size, 1.00 KiB in use, but other contents." in lines(
         ledger("alloc 1KiB x"), ledger("alloc 1KiB y")
     )
 
@@ -138,7 +138,7 @@ def test_of_many_levels_the_largest_are_shown_in_order():
         return ledger("; ".join(f"step; alloc {size * (i + 1)}KiB x; free x" for i in range(20)))
 
     found = lines(steps(1), steps(2))
-    levels = found[found.index("The highest moment of each phase, where it differs") + 2 :]
+    levels = found[found.index("The peaks of phases, where they differ") + 2 :]
     assert [line.split()[6] for line in levels[:-1]] == [str(step) for step in range(8, 20)]
     assert levels[-1].split() == ["8", "more"]
 

@@ -45,7 +45,7 @@ def test_the_whole_picture():
     assert lines(replace(RUN, info=RunInfo(versions={"torch": "2.13", "memfit": "0.1"}))) == [
         "measured, 2 steps, 14 events, torch 2.13, memfit 0.1",
         "",
-        "cuda:0  peak 16.00 MiB  in step 0, in backward of layers.0",
+        "cuda:0  peak 16.00 MiB  in step 0, backward of layers.0",
         "",
         "The peak by category",
         "  parameter   8.00 MiB  50.0%  ████████████████████",
@@ -69,7 +69,7 @@ def test_the_whole_picture():
         "     0  16.00 MiB   14.00 MiB  backward of layers.0",
         "     1  14.00 MiB   14.00 MiB",
         "",
-        "cpu  peak 1.00 MiB  during initialisation",
+        "cpu  peak 1.00 MiB  before the first step",
         "",
         "The peak by category",
         "  other  1.00 MiB  100.0%  ████████████████████████████████████████",
@@ -119,7 +119,7 @@ def test_an_empty_ledger_and_an_unused_device():
     assert lines(ledger("")) == ["measured, 0 steps, 0 events"]
     builder = LedgerBuilder()
     builder.device("cuda:0")
-    assert lines(builder.build()) == ["measured, 0 steps, 0 events", "", "cuda:0  peak 0 B  during initialisation"]
+    assert lines(builder.build()) == ["measured, 0 steps, 0 events", "", "cuda:0  peak 0 B  before the first step"]
 
 
 def test_colours_on_a_terminal_and_none_in_a_pipe():

@@ -35,7 +35,7 @@ def parse_alloc_conf(conf: str, torch_version: str = DEFAULT_TORCH_VERSION) -> A
             try:
                 fields[field] = read(value)
             except (ValueError, OverflowError) as error:
-                raise ConfigError(f"{key}:{value} in the allocator's settings cannot be meant: {error}") from error
+                raise ConfigError(f"{key}:{value} in the allocator's settings is not valid: {error}") from error
     _refuse_other_backends(fields.pop("backend", "native"))
     return AllocatorSettings(torch_version=torch_version, **fields)
 

@@ -44,7 +44,7 @@ class Changes:
 class History:
     """The changes of each quantity, worked out when they are asked for.
 
-    A request that ran out of memory counts for what it gave back in vain.
+    A request that ran out of memory counts for what it gave back without success.
     """
 
     def __init__(self, requests: Requests, prepared: Prepared, rules: Rules, outcome: Outcome) -> None:

@@ -32,7 +32,7 @@ class SmallestFit:
     capacity: int
     """What the allocator must be able to get from the GPU, in bytes."""
     replay: Replay
-    """The run at that capacity: its retries, and the cached memory it gave back to get by."""
+    """The run at that capacity: its retries, and the cached memory it gave back to complete."""
     probes: tuple[tuple[int, bool], ...]
     """Every capacity that was tried, and whether the run completed."""
 
@@ -84,7 +84,7 @@ class _Trials:
 
 
 def _floor(prepared: Prepared) -> int:
-    """What the blocks in use take at most: no allocator gets by with less."""
+    """What the blocks in use take at most: no allocator can do with less."""
     change = np.where(prepared.kind == RequestKind.ALLOC, prepared.size, 0)
     size = np.zeros(prepared.num_blocks, dtype=np.int64)
     size[prepared.block[prepared.kind == RequestKind.ALLOC]] = change[prepared.kind == RequestKind.ALLOC]

@@ -1,20 +1,10 @@
-"""What a ledger knows of the moment at which most was allocated."""
+"""What the memory in use was for."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from memfit.ledger import Category, Ledger, Phase
-
-
-def describe_moment(ledger: Ledger, event: int) -> str:
-    """In which step and phase an event fell: ``step 1, backward``."""
-    step = int(np.searchsorted(ledger.step_starts, event, side="right")) - 1
-    phase = int(ledger.block_phase[ledger.events.subject[event]])
-    words = [f"step {step}" if step >= 0 else "before the first step"]
-    if phase >= 0:
-        words.append(Phase(phase).name.lower().replace("_", " ").replace("fsdp", "FSDP"))
-    return ", ".join(words)
+from memfit.ledger import Category, Ledger
 
 
 def largest_categories(ledger: Ledger, event: int) -> tuple[tuple[str, int], ...]:

@@ -1,4 +1,4 @@
-"""A run's requests, served by the allocator: what it reserved, when, and whether it got by."""
+"""A run's requests, served by the allocator: what it reserved, when, and whether it completed."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class RequestKind(IntEnum):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Requests:
-    """One row a request, in the program's order. Requests that no program could have made are refused."""
+    """One row per request, in the program's order. Requests that no program could have made are refused."""
 
     kind: Array
     """``RequestKind``."""
@@ -80,12 +80,31 @@ class Requests:
     def __len__(self) -> int:
         return len(self.kind)
 
+    # -- the same requests, changed ------------------------------------------------------------------------------------------
+
+    def take(self, rows: Array, **changed: Any) -> Self:
+        """Some of the requests, in that order, with some fields changed."""
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
+        return replace(self, **columns | changed)
+
+    def insert(self, row: int, *, size: int, event: int, stream: int = 0) -> Self:
+        """With an allocation of one more block before the request ``row``."""
+        new = {"kind": int(RequestKind.ALLOC), "block": self.num_blocks, "size": size, "event": event, "stream": stream}
+        columns: dict[str, Any] = {name: np.insert(getattr(self, name), row, new.get(name, 0)) for name in COLUMNS}
+        return replace(self, **columns, num_blocks=self.num_blocks + 1)
+
+    def append(self, *, size: int, event: int, stream: int = 0) -> Self:
+        """With an allocation of one more block at the end."""
+        return self.insert(len(self), size=size, event=event, stream=stream)
+
+    # -- laws ----------------------------------------------------------------------------------------------------------------
+
     def __post_init__(self) -> None:
         if any(((column < 0) | (column >= limit)).any() for column, limit in self._limits()):
-            raise ConfigError("a request has a kind, stream or pool that cannot be")
+            raise ConfigError("a request has a kind, stream or pool that is not possible")
         sizes = self.size[self.kind == RequestKind.ALLOC]
         if len(sizes) and not (sizes.min() > 0 and sizes.max() < SIZE_LIMIT and sizes.sum(dtype=float) < TOTAL_LIMIT):
-            raise ConfigError(f"requests for {sizes.min()} to {sizes.max()} bytes cannot be meant: check where they come from")
+            raise ConfigError(f"requests for {sizes.min()} to {sizes.max()} bytes are not possible: check where they come from")
         wrong = self._out_of_turn()
         if len(wrong):
             raise ConfigError(f"request {wrong[0]} frees a block that is not allocated, or allocates one a second time")
@@ -103,6 +122,9 @@ class Requests:
         strange = (block < 0) | (block >= self.num_blocks) | ~np.isin(before * 8 + kind, _IN_TURN)
         return np.sort(order[strange])
 
+
+COLUMNS: Final = ("kind", "block", "size", "stream", "pool", "event", "segment_address", "segment_size")
+"""The fields of ``Requests`` that have one entry per request."""
 
 _IN_TURN: Final = (
     -1 * 8 + RequestKind.ALLOC,

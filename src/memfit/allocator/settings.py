@@ -18,6 +18,8 @@ SMALL_SEGMENT: Final = 2 * MIB
 """The small pool's segments."""
 MEDIUM_REQUEST: Final = 10 * MIB
 """What is smaller than this, and not small, shares segments of ``large_segment_bytes``."""
+LARGE_SEGMENT: Final = 20 * MIB
+"""Those segments, unless ``large_segment_size_mb`` says otherwise."""
 LARGE_ROUNDING: Final = 2 * MIB
 """Anything larger has a segment of its own size, rounded up to this."""
 
@@ -41,7 +43,7 @@ class AllocatorSettings:
     """Per interval of sizes: into how many parts each power of two is divided for rounding. 0 and 1 leave it at 512 bytes."""
     garbage_collection_threshold: float = 0.0
     """The share of the limit above which idle cached segments are given back. Acts only with a memory fraction; 0 is off."""
-    large_segment_bytes: int = 20 * MIB
+    large_segment_bytes: int = LARGE_SEGMENT
     """The segments that requests of 1 to 10 MiB share; also the page of expandable segments in the large pool."""
     per_process_memory_fraction: float | None = None
     """The share of the GPU's memory that the allocator may take."""

@@ -6,6 +6,7 @@ import numpy as np
 
 from memfit.allocator.settings import (
     LARGE_ROUNDING,
+    LARGE_SEGMENT,
     MEDIUM_REQUEST,
     MIN_BLOCK,
     NUM_DIVISIONS,
@@ -31,6 +32,16 @@ def segment_size(rounded: int, settings: AllocatorSettings) -> int:
     if rounded <= SMALL_REQUEST:
         return SMALL_SEGMENT
     return settings.large_segment_bytes if rounded < MEDIUM_REQUEST else _round_up(rounded, LARGE_ROUNDING)
+
+
+def largest_request(segment: int) -> int:
+    """The largest request for which a new segment of so many bytes is asked of the GPU: small requests share theirs.
+
+    Under ``large_segment_size_mb`` other than its default, what shares the large segments is not recognised.
+    """
+    if segment <= SMALL_SEGMENT:
+        return SMALL_REQUEST
+    return MEDIUM_REQUEST - MIN_BLOCK if segment == LARGE_SEGMENT else segment
 
 
 def round_sizes(sizes: Array, settings: AllocatorSettings) -> tuple[Array, Array]:

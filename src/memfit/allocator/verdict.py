@@ -14,13 +14,14 @@ from typing import Any
 
 from memfit.allocator.advice import EXPANDABLE, USUAL_SETTINGS, SettingsNeed, compare_settings
 from memfit.allocator.fit import SmallestFit, smallest_fit
-from memfit.allocator.peak import describe_moment, largest_categories
+from memfit.allocator.peak import largest_categories
 from memfit.allocator.replaying import OutOfMemory, Replay, recorded_settings
 from memfit.allocator.replaying import replay as replay_requests
 from memfit.allocator.requests import Requests
 from memfit.allocator.settings import AllocatorSettings
 from memfit.allocator.versions import NEWEST, name
 from memfit.hardware import Gpu, least_gpu
+from memfit.ledger import Moment
 from memfit.units import format_bytes
 
 
@@ -44,15 +45,15 @@ class Verdict:
     """What the allocator can get on this GPU."""
     fits: bool
     num_alloc_retries: int
-    """How often the allocator must give cached memory back on this GPU to get by."""
+    """How often the allocator must give cached memory back on this GPU to complete."""
     given_back: int
     """The bytes it gives back in doing so."""
     out_of_memory: OutOfMemory | None
     """Where it runs out on this GPU, if it does."""
     least_gpu: Gpu | None
     """The least GPU on which it fits; ``None`` if it is larger than any memfit knows."""
-    where: str
-    """The step and phase of the peak, if a ledger says so."""
+    moment: Moment | None
+    """When the peak was, and what ran, if a ledger says so."""
     largest: tuple[tuple[str, int], ...]
     """What the peak is made of, largest first, if a ledger says so."""
     alternatives: tuple[SettingsNeed, ...]
@@ -65,6 +66,11 @@ class Verdict:
         return self.smallest_fit + self.context + self.communicators
 
     @property
+    def where(self) -> str:
+        """The step and phase of the peak in words, ``step 1, backward``; empty if no ledger says so."""
+        return "" if self.moment is None else replace(self.moment, module="").label
+
+    @property
     def margin(self) -> int:
         """What is left of the GPU's usable memory; negative is what is missing."""
         return self.capacity - self.smallest_fit
@@ -72,7 +78,8 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """Every figure, for programs."""
         plain = asdict(self) | {"needed": self.needed, "margin": self.margin, "usable": self.gpu.usable_bytes}
-        return plain | {"gpu": self.gpu.name, "least_gpu": self.least_gpu and self.least_gpu.name}
+        plain |= {"gpu": self.gpu.name, "least_gpu": self.least_gpu and self.least_gpu.name}
+        return plain | {"where": self.where, "moment": self.moment and self.moment.to_json()}
 
 
 def judge(
@@ -106,7 +113,7 @@ def judge(
         given_back=here.given_back,
         out_of_memory=here.out_of_memory,
         least_gpu=least_gpu(least.capacity, num_process_groups),
-        where=describe_moment(ledger, event) if ledger is not None and event >= 0 else "",
+        moment=ledger.moment_at(event) if ledger is not None and event >= 0 else None,
         largest=largest_categories(ledger, event) if ledger is not None and event >= 0 else (),
         alternatives=compare_settings(requests, settings.torch_version, (EXPANDABLE,) if fits else USUAL_SETTINGS),
         warnings=(*requests.warnings, *_warnings(requests, settings, gpu, unlimited, least)),

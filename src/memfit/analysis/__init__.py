@@ -10,7 +10,7 @@
     owners.py      whose a block is
     modules.py     what each module costs
     groups.py      the same, with the layers of a model as one line
-    snapshots.py   what was in use each time something ran
+    module_snapshots.py  what was in use each time something ran
     lifetimes.py   blocks: what made them, when they came and went
     families.py    the categories, as the few kinds of memory that people think in
     phases.py      forward, backward, the optimizer's step: what each cost
@@ -18,7 +18,7 @@
     module_tree.py the modules as a tree, by family
     ops.py         which operators made what is in use
     report.py      all that the views show
-    diff.py        two runs, compared; holdings.py what each held at its peak, levels.py how high each phase went
+    diff.py        two runs, compared; block_diff.py what each held at its peak, levels.py how high each phase went
 
 Events are not walked one by one, save by ``largest_live``: a million of them take seconds. Nothing in here imports torch.
 """
@@ -32,20 +32,11 @@ from memfit.analysis.module_tree import ModuleNode, grow_tree
 from memfit.analysis.modules import ModuleStats, bytes_by_module, gather_module_stats
 from memfit.analysis.moments import Moments, choose_moments, largest_live
 from memfit.analysis.ops import OpShare, bytes_by_op
-from memfit.analysis.peaks import (
-    INIT,
-    Peak,
-    Share,
-    StepPeak,
-    breakdown_at,
-    current_breakdown,
-    find_peak,
-    find_step_peaks,
-    running_at,
-)
+from memfit.analysis.peaks import Peak, Share, StepPeak, breakdown_at, current_breakdown, find_peak, find_step_peaks
 from memfit.analysis.phases import PhaseSpan, trace_phases
 from memfit.analysis.report import DeviceReport, Report, build_report
 from memfit.analysis.timeline import Breakdown, Timeline, trace_categories, trace_total
+from memfit.ledger.moments import INIT, running_at
 
 __all__ = [
     "INIT",

@@ -71,7 +71,7 @@ Holdings = dict[BlockKind, Held]
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-def hold_at(ledger: Ledger, device: int, peak: Peak | None) -> Holdings:
+def hold_at(ledger: Ledger, device: int | None, peak: Peak | None) -> Holdings:
     """What was in use on a device at its peak, by kind."""
     if peak is None:
         return {}

@@ -6,7 +6,7 @@
                                    ├─> each list's changes sum to the change of the peak
     after ───> blocks at its peak ─┘
 
-Each run is looked at on the device that matters most in it. A predicted run and a measured one are compared like any two.
+Each run is looked at on its main device. A predicted run and a measured one are compared like any two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memfit.analysis.compared import Compared
 from memfit.analysis.levels import Level, compare_levels
 from memfit.analysis.peaks import Peak, find_peak
 from memfit.analysis.report import plain
-from memfit.ledger import Ledger, RunInfo
+from memfit.ledger import Device, Ledger, RunInfo
 from memfit.units import Allowance
 
 
@@ -31,7 +31,7 @@ class Side:
     info: RunInfo
     num_steps: int
     peak: Peak | None
-    """On the device it is looked at: GPUs before others, then the higher peak. ``None`` where it has no device."""
+    """On its main device; ``None`` where it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Diff:
 
 def diff_ledgers(before: Ledger, after: Ledger) -> Diff:
     """What it takes to get from ``before`` to ``after``."""
-    devices = _main_device(before), _main_device(after)
+    devices = before.main_device, after.main_device
     sides = _side(before, devices[0]), _side(after, devices[1])
     held = hold_at(before, devices[0], sides[0].peak), hold_at(after, devices[1], sides[1].peak)
     return Diff(
@@ -113,15 +113,8 @@ def diff_ledgers(before: Ledger, after: Ledger) -> Diff:
     )
 
 
-def _main_device(ledger: Ledger) -> int:
-    """The number of the device that matters most, -1 where there is none."""
-    peaks = [find_peak(ledger, device) for device in range(len(ledger.devices))]
-    order = sorted(range(len(peaks)), key=lambda i: (not peaks[i].device.startswith("cuda"), -peaks[i].size_bytes))
-    return order[0] if order else -1
-
-
-def _side(ledger: Ledger, device: int) -> Side:
-    peak = find_peak(ledger, device) if device >= 0 else None
+def _side(ledger: Ledger, device: int | None) -> Side:
+    peak = None if device is None else find_peak(ledger, device)
     return Side(info=ledger.info, num_steps=len(ledger.step_starts), peak=peak)
 
 
@@ -129,7 +122,7 @@ def _figures(before: Ledger, after: Ledger, side_before: Side, side_after: Side)
     sizes = [side.peak.size_bytes if side.peak else 0 for side in (side_before, side_after)]
     found = [Figure(name="in use", before_bytes=sizes[0], after_bytes=sizes[1])]
     devices = [side.peak.device if side.peak else "" for side in (side_before, side_after)]
-    if all(device.startswith("cuda") for device in devices):
+    if all(Device(name=device).is_cuda for device in devices):
         runs = [replay(requests_from_ledger(ledger, device)) for ledger, device in zip((before, after), devices, strict=True)]
         found += [
             Figure(name="allocated", before_bytes=runs[0].peak_allocated, after_bytes=runs[1].peak_allocated),

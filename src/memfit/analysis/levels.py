@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.analysis.compared import Compared
-from memfit.analysis.peaks import INIT, running_at
 from memfit.analysis.timeline import trace_total
-from memfit.ledger import Ledger, Phase
+from memfit.ledger import INIT, Ledger, Phase
+from memfit.ledger.moments import running_at, steps_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Level(Compared):
 _NO_PHASE = -1
 
 
-def compare_levels(before: Ledger, device_before: int, after: Ledger, device_after: int) -> tuple[Level, ...]:
+def compare_levels(before: Ledger, device_before: int | None, after: Ledger, device_after: int | None) -> tuple[Level, ...]:
     """The levels that differ, of the steps and phases that both runs have, in order."""
     low, high = _levels(before, device_before), _levels(after, device_after)
     return tuple(
@@ -40,13 +40,13 @@ def compare_levels(before: Ledger, device_before: int, after: Ledger, device_aft
     )
 
 
-def _levels(ledger: Ledger, device: int) -> dict[tuple[int, int], int]:
+def _levels(ledger: Ledger, device: int | None) -> dict[tuple[int, int], int]:
     """By step and phase: the most in use right after any of their events."""
-    if device < 0 or not len(ledger.events):
+    if device is None or not len(ledger.events):
         return {}
     events = np.arange(len(ledger.events))
     phase = np.append(ledger.scopes.phase.astype(np.int64), _NO_PHASE)[running_at(ledger, events)]
-    step = np.searchsorted(ledger.step_starts, events, side="right") - 1
+    step = steps_at(ledger, events)
     cell = (step - INIT) * (len(Phase) + 1) + phase - _NO_PHASE
     highest = np.zeros(int(cell.max()) + 1, dtype=np.int64)
     np.maximum.at(highest, cell, trace_total(ledger, device).at(events))

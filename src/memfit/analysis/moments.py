@@ -26,7 +26,7 @@ from memfit.ledger.schema import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Moments:
-    """Columns with one entry a moment, which is right after an event."""
+    """Columns with one entry per moment, which is right after an event."""
 
     events: Array
     time_ns: Array

@@ -7,28 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.analysis.timeline import Breakdown, Timeline, breakdowns_at, trace_total
-from memfit.ledger import Category, EventKind, Ledger, Phase
+from memfit.ledger import INIT, Category, Ledger, Moment, moments_at
 from memfit.ledger.schema import Array
-
-INIT = -1
-"""The step number of what precedes the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Peak:
-    """The most memory that was in use on a device at one moment."""
+class Peak(Moment):
+    """The moment at which most memory was in use on a device."""
 
     device: str
     event: int
     """The event that brought it there; -1 where the device was never used."""
     time_ns: int
     size_bytes: int
-    step: int
-    """The step it fell in, ``INIT`` before the first."""
-    phase: Phase | None
-    """What ran, ``None`` outside all phases."""
-    module: str
-    """The path of the module that ran, empty outside all modules."""
     breakdown: Breakdown
     """Sums to ``size_bytes``."""
 
@@ -89,10 +80,7 @@ def share_out(breakdown: Breakdown) -> list[Share]:
 def _peaks_at(ledger: Ledger, device: int, timeline: Timeline, events: Array) -> list[Peak]:
     sizes = timeline.at(events).tolist()
     times = np.append(ledger.events.time_ns, 0)[events].tolist()
-    steps = (np.searchsorted(ledger.step_starts, events, side="right") - 1).tolist()
-    phases = np.append(ledger.scopes.phase.astype(np.int64), -1)
-    modules = np.append(ledger.scopes.module, -1)
-    scopes = running_at(ledger, events)
+    moments = moments_at(ledger, events)
     breakdowns = breakdowns_at(ledger, events, device)
     return [
         Peak(
@@ -100,19 +88,10 @@ def _peaks_at(ledger: Ledger, device: int, timeline: Timeline, events: Array) ->
             event=event,
             time_ns=times[i],
             size_bytes=sizes[i],
-            step=steps[i],
-            phase=Phase(phases[scopes[i]]) if phases[scopes[i]] >= 0 else None,
-            module=ledger.module_path(modules[scopes[i]]),
+            step=moments[i].step,
+            phase=moments[i].phase,
+            module=moments[i].module,
             breakdown=breakdowns[i],
         )
         for i, event in enumerate(events.tolist())
     ]
-
-
-def running_at(ledger: Ledger, events: Array) -> Array:
-    """Per event: the innermost scope it fell in, -1 outside all: the scope last entered, or the one around the scope last left."""
-    kind = ledger.events.kind
-    marks = np.flatnonzero((kind == EventKind.ENTER) | (kind == EventKind.EXIT))
-    scope = ledger.events.subject[marks]
-    running = np.where(kind[marks] == EventKind.ENTER, scope, ledger.scopes.parent[scope])
-    return np.append(running, -1)[np.searchsorted(marks, events, side="right") - 1]

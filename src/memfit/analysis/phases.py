@@ -8,6 +8,7 @@ import numpy as np
 
 from memfit.analysis.timeline import trace_total
 from memfit.ledger import Ledger, Phase
+from memfit.ledger.moments import steps_at
 from memfit.ledger.schema import Array
 
 
@@ -33,7 +34,7 @@ def trace_phases(ledger: Ledger, device: int) -> list[PhaseSpan]:
     outer, first = outer[np.argsort(first)], np.sort(first)
     last = np.minimum(ledger.scope_exit[outer], len(ledger.events) - 1)
     phases = ledger.scopes.phase[outer].astype(np.int64)
-    steps = np.searchsorted(ledger.step_starts, first, side="right") - 1
+    steps = steps_at(ledger, first)
     starts = _starts_of_runs(phases, steps)
     first, phases, steps = first[starts], phases[starts], steps[starts]
     last = np.maximum.reduceat(last, starts) if len(starts) else last

@@ -21,7 +21,7 @@ NUM_POINTS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnTimeline:
-    """Memory in use at some of a run's events, enough for drawing it: one entry a point in each column."""
+    """Memory in use at some of a run's events, enough for drawing it: one entry per point in each column."""
 
     event: tuple[int, ...]
     time_ns: tuple[int, ...]
@@ -61,7 +61,7 @@ class Report:
     num_steps: int
     duration_ns: int
     devices: tuple[DeviceReport, ...]
-    """The one to show first comes first: GPUs before others, then the higher peak."""
+    """The main device first, the others in the order of ``Ledger.device_order``."""
 
     def to_json(self) -> dict[str, Any]:
         """The report in plain dictionaries, lists, strings and numbers; a category or phase is its name in small letters."""
@@ -71,14 +71,13 @@ class Report:
 
 def build_report(ledger: Ledger) -> Report:
     """Works out all that the views need."""
-    devices = [_report_device(ledger, device) for device in range(len(ledger.devices))]
     return Report(
         info=ledger.info,
         num_events=len(ledger.events),
         num_blocks=len(ledger.blocks),
         num_steps=len(ledger.step_starts),
         duration_ns=int(ledger.events.time_ns.max(initial=0)),
-        devices=tuple(sorted(devices, key=lambda device: (not device.name.startswith("cuda"), -device.peak.size_bytes))),
+        devices=tuple(_report_device(ledger, device) for device in ledger.device_order),
     )
 
 

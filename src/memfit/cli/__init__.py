@@ -5,7 +5,7 @@
     main() ──> a command's module ──> add_parser: its flags, its help
                                   └─> run: one call, one output
 
-One small file a command. Mistakes in what the user gave are told in one line; nobody should read a traceback to learn that a file
+One small file per command. Mistakes in what the user gave are told in one line; nobody should read a traceback to learn that a file
 does not exist.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from memfit.cli.fit import PIPE_WIDTH
+from memfit.cli.consoles import stdout_console
 from memfit.cli.recipe_flags import add_recipe, add_subject, given, read_values
 from memfit.compare import Cell, compare
 from memfit.errors import ConfigError
@@ -23,23 +23,28 @@ from memfit.hardware import GPUS
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "compare",
-        help="which way to train fits, without a GPU",
-        description="Predicts every combination of what you give with commas between, says which fit, and which to run. With a "
-        "model and no such list, strategies and checkpointing are compared.",
+        help="compare ways to train a model: which fit, without a GPU",
+        description="Give several values with commas between them: every combination is predicted. The table says which fit, and "
+        "which one to run. For a model without any such list, strategies and checkpointing are compared.",
     )
-    add_subject(parser, "a function of yours that returns step(); called with the axes you give, by name")
+    add_subject(parser, "your function that returns step(); it is called with the axes you give, by name")
     parser.add_argument("--gpu", default="H200", metavar="GPU,...", help=f"{', '.join(gpu.name for gpu in GPUS)}; H200 by default")
-    parser.add_argument("--world-size", default="1", metavar="N,...", help="processes, one a GPU; 1 by default")
-    add_recipe(parser, "what to vary, or to settle")
+    parser.add_argument("--world-size", default="1", metavar="N,...", help="number of processes, one per GPU; 1 by default")
+    add_recipe(parser, "what to vary, or to fix")
     parser.add_argument("--axis", action="append", default=[], metavar="NAME=A,B", help="any other argument of your function")
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="training steps; 3 by default")
-    parser.add_argument("--torch-version", default="", metavar="VERSION", help="whose kernels and allocator: 2.11+cu130, ...")
+    parser.add_argument(
+        "--torch-version",
+        default="",
+        metavar="VERSION",
+        help="the version of torch whose kernels and allocator are used: 2.11+cu130, ...",
+    )
     parser.add_argument("--alloc-conf", default="", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF")
-    parser.add_argument("--jobs", type=int, metavar="N", help="predictions at a time; one a core by default")
-    parser.add_argument("--no-cache", action="store_true", help="predict everything anew, and keep nothing")
+    parser.add_argument("--jobs", type=int, metavar="N", help="predictions at a time; one per core by default")
+    parser.add_argument("--no-cache", action="store_true", help="predict everything again, and keep nothing for the next time")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="for programs: a list of cells")
-    shape.add_argument("--csv", action="store_true", help="for spreadsheets: a line a cell")
+    shape.add_argument("--csv", action="store_true", help="for spreadsheets: one line per cell")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.csv:
         print(comparison.to_csv(), end="")
     else:
-        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(comparison)
+        stdout_console().print(comparison)
     return 0 if comparison.best is not None else 1
 
 
@@ -85,7 +90,7 @@ def _value(word: str) -> Any:
 
 @contextmanager
 def _progress(*, kept: bool) -> Iterator[Any]:
-    """A bar on the terminal, for whoever watches; what is done is kept, also when it is stopped."""
+    """A bar on the terminal, for people who watch; what is done is kept, also when it is stopped."""
     console = Console(stderr=True)
     columns = (TextColumn("Predicting"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -98,5 +103,5 @@ def _progress(*, kept: bool) -> Iterator[Any]:
             yield tell
         except KeyboardInterrupt:
             if kept:
-                bar.console.print("memfit: stopped. What was done is kept: the same command goes on from there.")
+                bar.console.print("memfit: stopped. What is done is kept: the same command continues from there.")
             raise

@@ -5,26 +5,33 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from memfit.cli import predict, show
+
 COMMANDS: Final = (
     "predict --model llama3-8b --world-size 8 --gpu H100-80GB --checkpointing full",
     "show run.memfit",
 )
+_MODULES: Final = {"predict": predict, "show": show}
+"""Those that the demo runs."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     subparsers.add_parser(
         "demo",
-        help="Llama-3 8B under FSDP on eight H100s, predicted on this machine",
+        help="predict Llama-3 8B under FSDP on eight H100s, on this machine",
         description=f"Runs and shows: {'; '.join(f'memfit {command}' for command in COMMANDS)}",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    from memfit.cli import main
-
+    parser = argparse.ArgumentParser(prog="memfit")
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    for module in _MODULES.values():
+        module.add_parser(subparsers)
     for command in COMMANDS:
         print(f"$ memfit {command}", flush=True)
-        status = main(command.split())
+        given = parser.parse_args(command.split())
+        status: int = _MODULES[given.command].run(given)
         if status:
             return status
         print()

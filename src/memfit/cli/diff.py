@@ -7,16 +7,14 @@ import json
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from memfit.analysis.diff import Diff, diff_ledgers
+from memfit.cli.consoles import stdout_console, working
 from memfit.ledger import Ledger
 from memfit.units import Allowance, format_bytes
 from memfit.views.diff import show_diff
 from memfit.views.escaping import printable
-
-PIPE_WIDTH = 120
 
 _GROWN = 1
 
@@ -24,9 +22,9 @@ _GROWN = 1
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "diff",
-        help="what two runs differ in",
+        help="compare two runs: what grew, what shrank",
         description="Shows what grew and what shrank from one run to another, and what is behind it. With a predicted run and a "
-        "measured one it shows where the prediction errs.",
+        "measured one it shows where the prediction is wrong.",
     )
     parser.add_argument("before", type=Path, metavar="BEFORE", help="a ledger that memfit wrote: run.memfit")
     parser.add_argument("after", type=Path, metavar="AFTER", help="another one")
@@ -38,13 +36,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     allowance = Allowance.parse(args.fail_over) if args.fail_over is not None else None
-    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with stderr.status(Text(f"Comparing {printable(args.before.name)} with {printable(args.after.name)}")):
+    with working(f"Comparing {args.before.name} with {args.after.name}"):
         diff = diff_ledgers(Ledger.load(args.before).check(), Ledger.load(args.after).check())
     if args.json:
         print(json.dumps({"files": [str(args.before), str(args.after)]} | diff.to_json()))
     else:
-        console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+        console = stdout_console()
         console.print(Text(printable(f"{args.before} -> {args.after}"), style="bold"))
         show_diff(diff, console)
     return 0 if allowance is None else _judge(diff, allowance)

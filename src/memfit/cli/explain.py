@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
-from memfit.cli.fit import PIPE_WIDTH
+from memfit.cli.consoles import stdout_console, working
 from memfit.explain import explain
 from memfit.hardware import GPUS
-from memfit.views.escaping import printable
 from memfit.views.explanation import show_explanation
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "explain",
-        help="why a run ran out of memory, and what would have made it fit",
-        description="Shows what was in use when memory ran out, what was held but of no use, and tries settings, smaller "
+        help="explain why a run ran out of memory, and what would have made it fit",
+        description="Shows what was in use when memory ran out, what was reserved but not usable, and tries settings, smaller "
         "micro-batches, checkpointing and offloading by replaying the run through CUDA's caching allocator.",
     )
     parser.add_argument(
@@ -31,17 +26,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="what memfit.track(..., on_oom=FILE) wrote, a PyTorch memory snapshot, or any ledger",
     )
     parser.add_argument(
-        "--gpu", help=f"in place of the GPU it ran on, one of {', '.join(gpu.name for gpu in GPUS)}; needed where nothing ran out"
+        "--gpu",
+        help=f"in place of the GPU it ran on, one of {', '.join(gpu.name for gpu in GPUS)}; needed if the run completed",
     )
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with stderr.status(Text(f"Replaying {printable(args.file.name)}")):
+    with working(f"Replaying {args.file.name}"):
         explanation = explain(args.file, args.gpu)
     if args.json:
         print(json.dumps({"file": str(args.file)} | explanation.to_json()))
     else:
-        show_explanation(explanation, Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
+        show_explanation(explanation, stdout_console())
     return 0

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
+from memfit.cli.consoles import working
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
@@ -19,7 +16,7 @@ from memfit.views.exports import EXPORTS
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "export",
-        help="a run, for other tools",
+        help="write a run as a file for other tools",
         description="Writes a ledger as a file for another tool: PyTorch's memory_viz page, Perfetto, speedscope, a spreadsheet.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
@@ -32,8 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     export = EXPORTS[args.to]
     out = args.out or args.file.with_suffix(export.suffix)
-    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with stderr.status(Text(f"Writing {printable(out.name)}")):
+    with working(f"Writing {out.name}"):
         data = export.write(Ledger.load(args.file))
     _write(out, data, ledger=args.file)
     print(f"{printable(str(out))} ({format_bytes(len(data))}): {export.use}")

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from memfit.allocator import Requests, Verdict, judge, load_requests, parse_alloc_conf
 from memfit.allocator.versions import DEFAULT_TORCH_VERSION
+from memfit.cli.consoles import stdout_console, working
 from memfit.hardware import GPUS, find_gpu
-from memfit.units import format_bytes
 from memfit.views.escaping import printable
-from memfit.views.verdicts import answer, ladder, remarks
-
-PIPE_WIDTH = 120
-BAR_WIDTH = 40
+from memfit.views.verdicts import verdict_sections
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "fit",
-        help="does a run fit on a GPU",
+        help="say whether a recorded run fits on a GPU",
         description="Replays a run through CUDA's caching allocator: what it reserves, the least memory it completes in, and "
         "whether a GPU has that much.",
     )
@@ -37,18 +30,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--alloc-conf", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF; by default what FILE was recorded with"
     )
     parser.add_argument(
-        "--torch-version", metavar="VERSION", help="whose allocator: 2.6 to 2.15; by default the one in FILE, or 2.11"
+        "--torch-version",
+        metavar="VERSION",
+        help="the version of torch whose allocator is used, 2.6 to 2.15; by default the one in FILE, or 2.11",
     )
     parser.add_argument(
-        "--process-groups", type=int, metavar="N", help="NCCL process groups; by default 1 if FILE is of several ranks"
+        "--process-groups",
+        type=int,
+        metavar="N",
+        help="number of NCCL process groups; by default 1 if FILE is one of several ranks",
     )
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     gpu = find_gpu(args.gpu)
-    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with stderr.status(Text(f"Replaying {printable(args.file.name)}")):
+    with working(f"Replaying {args.file.name}"):
         requests = load_requests(args.file)
         conf = requests.alloc_conf if args.alloc_conf is None else args.alloc_conf
         settings = parse_alloc_conf(conf, args.torch_version or requests.torch_version or DEFAULT_TORCH_VERSION)
@@ -56,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"file": str(args.file)} | verdict.to_json()))
     else:
-        console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+        console = stdout_console()
         console.print(_heading(args.file, requests, verdict, conf), *verdict_sections(verdict, console), sep="\n")
     return 0
 
@@ -66,35 +63,3 @@ def _heading(path: Path, requests: Requests, verdict: Verdict, conf: str) -> Ren
         f"{requests.source} of {requests.num_events:,} events, torch {verdict.settings.torch_version}, {conf or 'default settings'}"
     )
     return Group(Text(printable(str(path)), style="bold"), Text(printable(facts), style="dim"))
-
-
-def verdict_sections(verdict: Verdict, console: Console) -> Iterator[RenderableType]:
-    """A verdict, ready to be printed."""
-    yield Text(answer(verdict), style="bold green" if verdict.fits else "bold red")
-    yield Padding(_ladder(verdict, "#" if console.options.ascii_only else "█"), (0, 2))
-    yield from (Text(line) for line in remarks(verdict))
-    if verdict.alternatives:
-        yield Padding(_alternatives(verdict), (0, 2))
-    yield from (Text(f"note: {printable(warning)}", style="yellow") for warning in verdict.warnings)
-
-
-def _ladder(verdict: Verdict, block: str) -> Table:
-    rungs = ladder(verdict)
-    largest = max(rung.size_bytes for rung in rungs) or 1
-    table = Table.grid(padding=(0, 2))
-    table.add_column()
-    table.add_column(justify="right")
-    for rung in rungs:
-        bar = Text(block * round(BAR_WIDTH * rung.size_bytes / largest), style="cyan")
-        table.add_row(rung.label, format_bytes(rung.size_bytes), bar, Text(rung.remark, style="dim"))
-    return table
-
-
-def _alternatives(verdict: Verdict) -> Table:
-    table = Table(box=None, padding=(0, 2), show_edge=False, header_style="dim")
-    table.add_column("with")
-    table.add_column("smallest fit", justify="right")
-    table.add_column("reserved", justify="right")
-    for need in verdict.alternatives:
-        table.add_row(need.alloc_conf, format_bytes(need.smallest_fit), format_bytes(need.peak_reserved))
-    return table

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
-from memfit.cli.fit import PIPE_WIDTH, verdict_sections
+from memfit.cli.consoles import stdout_console
 from memfit.cli.recipe_flags import add_recipe, add_subject, given
 from memfit.compare.grid import Subject, read_axes
 from memfit.compare.user_functions import build_of, check_arguments, locate
@@ -28,13 +26,13 @@ if TYPE_CHECKING:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "predict",
-        help="what a training step will need, without a GPU",
-        description="Calls a function of yours that returns a training step, or makes one of a model by name, runs the step on a "
-        "GPU that is not there, and says whether it fits.",
+        help="predict what a training step needs, without a GPU",
+        description="Calls your function that returns a training step, or makes a step for a model by name, runs it on a simulated "
+        "GPU, and says whether it fits.",
     )
-    add_subject(parser, "a function that returns step(); called with the flags below that you give, by name")
-    parser.add_argument("--world-size", type=int, default=1, metavar="N", help="processes, one a GPU; 1 by default")
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of them to be; 0 by default")
+    add_subject(parser, "a function that returns step(); it is called with those of the flags below that you give, by name")
+    parser.add_argument("--world-size", type=int, default=1, metavar="N", help="number of processes, one per GPU; 1 by default")
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of the processes to predict; 0 by default")
     add_recipe(parser, "how a model by name is trained")
     add_target(parser)
 
@@ -43,16 +41,20 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     """The flags that predicting a function and predicting a script share."""
     parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpu.name for gpu in GPUS)}; H200 by default")
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="training steps; 3 by default")
-    parser.add_argument("--torch-version", metavar="VERSION", help="whose kernels and allocator: 2.11+cu130, ...")
+    parser.add_argument(
+        "--torch-version", metavar="VERSION", help="the version of torch whose kernels and allocator are used: 2.11+cu130, ..."
+    )
     parser.add_argument("--alloc-conf", default="", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF")
     parser.add_argument(
         "--expected",
         action="append",
         default=[],
         metavar="WHAT=VALUE",
-        help="what to assume where only data could tell: mask=0.25, train.py:31=128; can be given several times",
+        help="a value to assume where it depends on data: mask=0.25, train.py:31=128; can be given several times",
     )
-    parser.add_argument("--out", type=Path, default=Path("run.memfit"), metavar="FILE", help="the ledger; run.memfit by default")
+    parser.add_argument(
+        "--out", type=Path, default=Path("run.memfit"), metavar="FILE", help="where to write the ledger; run.memfit by default"
+    )
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 
@@ -109,8 +111,6 @@ def tell(prediction: Prediction, args: argparse.Namespace) -> None:
         figures = prediction.verdict.to_json() | {"assumptions": prediction.assumptions, "ledger": str(args.out)}
         print(json.dumps(figures))
         return
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    console.print(*verdict_sections(prediction.verdict, console), sep="\n")
-    for sentence in prediction.assumptions:
-        console.print(Text(f"assumed: {printable(sentence)}", style="dim"))
+    console = stdout_console()
+    console.print(prediction)
     console.print(Text(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}"))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
+from memfit.cli.consoles import working
 from memfit.errors import ConfigError
 from memfit.hardware import GPUS, find_gpu
 from memfit.ledger import Ledger
@@ -21,21 +18,25 @@ from memfit.views.html.runs import label_runs
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "report",
-        help="runs as one HTML file",
+        help="draw runs as one HTML file",
         description="Draws where the memory of runs went, as one HTML file that needs no network and no server. Several ledgers, "
-        "the ranks of a job or the cells of a comparison, share a page with a switch between them.",
+        "the ranks of a job or the cells of a comparison, share one page, on which you can switch between them.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
     parser.add_argument(
-        "--out", "-o", type=Path, default=Path("report.html"), metavar="FILE", help="the page; report.html by default"
+        "--out",
+        "-o",
+        type=Path,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="where to write the page; report.html by default",
     )
     parser.add_argument("--gpu", help=f"one of {', '.join(gpu.name for gpu in GPUS)}; by default the one that the ledger names")
 
 
 def run(args: argparse.Namespace) -> int:
     gpu = None if args.gpu is None else find_gpu(args.gpu)
-    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with stderr.status(Text(f"Drawing {printable(args.files[0].name)}")):
+    with working(f"Drawing {args.files[0].name}"):
         ledgers = [Ledger.load(path).check() for path in args.files]
         labels = label_runs(_names(args.files), ledgers)
         runs = [study(label, ledger, gpu) for label, ledger in zip(labels, ledgers, strict=True)]

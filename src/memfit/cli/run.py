@@ -12,13 +12,13 @@ from memfit.errors import ConfigError
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "run",
-        help="what a training script will need, without a GPU",
-        description="Runs a script on a GPU that is not there, stops it after some optimizer steps, and says whether it fits.",
+        help="predict what a training script needs, without a GPU",
+        description="Runs a script on a simulated GPU, stops it after some optimizer steps, and says whether it fits.",
     )
     parser.add_argument("--nproc", type=int, default=1, metavar="N", help="processes, as torchrun would start them; 1 by default")
     add_target(parser)
-    parser.add_argument("script", type=Path, metavar="SCRIPT", help="train.py")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's own")
+    parser.add_argument("script", type=Path, metavar="SCRIPT", help="the script to run: train.py")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="arguments of the script")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from memfit.analysis import Report, build_report
+from memfit.cli.consoles import stdout_console, working
 from memfit.ledger import Ledger
 from memfit.views import show
 from memfit.views.escaping import printable
 
-PIPE_WIDTH = 120
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     summary = "where the memory of a run went"
-    parser = subparsers.add_parser("show", help=summary, description=f"Shows {summary}, on the terminal.")
+    parser = subparsers.add_parser("show", help=f"show {summary}", description=f"Shows {summary}, on the terminal.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
-    parser.add_argument("--json", action="store_true", help="for programs: one JSON object a file, each on its own line")
+    parser.add_argument("--json", action="store_true", help="for programs: one JSON object per file, each on its own line")
 
 
 def run(args: argparse.Namespace) -> int:
-    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    console = stdout_console()
     for path in args.files:
         report = _read(path)
         if args.json:
@@ -38,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(path: Path) -> Report:
-    """Loads and works out one file, with a sign of life for whoever watches."""
-    stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with stderr.status(Text(f"Reading {printable(path.name)}")):
+    """Loads and works out one file, with a sign of life for people who watch."""
+    with working(f"Reading {path.name}"):
         return build_report(Ledger.load(path).check())

@@ -2,17 +2,18 @@
 
 ::
 
-    compare(model="llama3-8b", strategy=[...], checkpointing=[...], gpu="H100-80GB")       comparing.py
+    compare(model="llama3-8b", strategy=[...], checkpointing=[...], gpu="H100-80GB")       api.py
         │
         grid.py ──> the cells: what goes into each          defaults.py  what varies if nothing is said
-        │
+        │                                                   user_functions.py  train.py:build, and what a cell calls it with
         cache.py ── known already? ──────────────────────────────────────────┐
-        │ no                                                                 │
-        lanes.py ──> worker.py ──> a process a cell ──> predict, judge       │
-        │                          working.py                                │
+        │ no                                       source_files.py: unless   │
+        │                                          a file has changed        │
+        processes.py ──> worker.py ──> a process per cell ──> predict, judge │
+        │                              cell_prediction.py                    │
         v                                                                    v
     Comparison ── cells, best, recommended, to_json, to_csv <────────────── Cell
-     comparison.py        └─ advice.py, sheet.py ──> views                   cell.py
+     result.py            └─ recommendation.py: which to run, and why        cell.py
 
 Only the processes of the cells import torch: a comparison that is all in the cache takes no longer than reading it.
 """

@@ -64,7 +64,7 @@ def make_grid(subject: Subject, axes: Axes) -> Grid:
         return Grid(subject=subject, cells=tuple(subject.inputs | cell for cell in combinations(axes)))
     for name in axes:
         if name not in (*MODEL_AXES, "gpu", "world_size"):
-            raise ConfigError(f"a model by name has no axis {name!r}: say one of {', '.join(MODEL_AXES)}")
+            raise ConfigError(f"a model by name has no axis {name!r}: use one of {', '.join(MODEL_AXES)}")
     return model_grid(subject, axes)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import memfit
 from memfit.compare.cell import Figures
+from memfit.compare.source_files import hash_file
 
 
 def default_folder() -> Path:
@@ -41,7 +42,7 @@ class CellCache:
         """``None`` where nothing is known, or what is known is torn or out of date."""
         try:
             entry = json.loads(self._path(job).read_text(encoding="utf-8"))
-            if any(_hash(Path(path)) != known for path, known in entry["sources"].items()):
+            if any(hash_file(Path(path)) != known for path, known in entry["sources"].items()):
                 return None
             return Figures.from_json(entry["figures"])
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -91,7 +92,3 @@ def _fingerprint(folder: Path) -> str:
     for path in sorted(folder.rglob("*.py")):
         found.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     return found.hexdigest()
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from memfit.ledger import Category, Phase
+
 Inputs = dict[str, Any]
 """Each axis by name, in plain values that JSON has."""
 
@@ -26,20 +28,30 @@ class Figures:
     capacity: int
     """What the allocator can get on this GPU."""
     num_alloc_retries: int
-    """How often the allocator must give cached memory back on this GPU to get by."""
+    """How often the allocator must give cached memory back on this GPU to complete."""
     least_gpu: str
     """The least GPU on which it fits; empty if memfit knows none."""
     peak_phase: str
-    """``backward``, ``optimizer``, ..."""
+    """The label of a ``Phase``: ``backward``, ``optimizer``, ...; empty outside all phases."""
     breakdown: dict[str, int]
-    """The peak by category, largest first."""
+    """The peak by the label of a ``Category``, largest first."""
     assumptions: tuple[str, ...]
     seconds: float
     """What the prediction took."""
 
     @property
+    def phase(self) -> Phase | None:
+        """What ran at the peak."""
+        return Phase.from_label(self.peak_phase)
+
+    @property
     def largest_category(self) -> str:
         return next(iter(self.breakdown), "")
+
+    @property
+    def largest(self) -> Category | None:
+        """What most of the peak is."""
+        return Category.from_label(self.largest_category)
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:

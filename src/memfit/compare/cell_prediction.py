@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
-import sysconfig
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
-from memfit.compare.cell import Figures, Inputs
+from memfit.compare.cell import Figures
+from memfit.compare.source_files import sources_of
 from memfit.compare.user_functions import build_of
 from memfit.errors import MemfitError, StepFailedError
 from memfit.phantom.target import DEFAULT_TORCH
@@ -50,7 +48,7 @@ def figures_of(prediction: Prediction) -> dict[str, Any]:
     figures = {name: getattr(verdict, name) for name in Figures.__dataclass_fields__ if hasattr(verdict, name)}
     return figures | {
         "least_gpu": verdict.least_gpu.name if verdict.least_gpu is not None else "",
-        "peak_phase": verdict.where.rpartition(", ")[2],
+        "peak_phase": verdict.moment.phase.label if verdict.moment is not None and verdict.moment.phase is not None else "",
         "breakdown": dict(verdict.largest),
         "assumptions": list(prediction.assumptions),
     }
@@ -60,19 +58,3 @@ def _one_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     said = text[0] if text else ""
     return said if isinstance(error, MemfitError) and said else f"{type(error).__name__}: {said}".removesuffix(": ")
-
-
-def sources_of(inputs: Inputs, modules: set[str]) -> dict[str, str]:
-    """The user's own files that had a part in it, and their hashes: if one changes, the cell is predicted anew."""
-    paths = {Path(inputs["hf"])} if "hf" in inputs else set()
-    paths |= {Path(inputs["function"].rpartition(":")[0])} if "function" in inputs else set()
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    for name in modules:
-        path = getattr(sys.modules.get(name), "__file__", None) or ""
-        if path.endswith(".py") and not any(path.startswith(folder) for folder in installed) and not name.startswith("memfit."):
-            paths.add(Path(path))
-    return {str(path.resolve()): hash_file(path) for path in sorted(paths)}
-
-
-def hash_file(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

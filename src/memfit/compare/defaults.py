@@ -6,17 +6,12 @@ that nobody waits for it.
 
 from __future__ import annotations
 
+from memfit.choices import CHECKPOINTINGS, ENGINES, OPTIMIZERS, PRECISIONS, STRATEGIES, Split, compared
 from memfit.compare.cell import Inputs
 from memfit.compare.grid import Axes, Grid, Subject, combinations, has_bf16, recipe_inputs
-from memfit.hardware import find_gpu
+from memfit.hardware import GPUS_PER_NODE, find_gpu
 from memfit.models import find_model
-from memfit.models.recipe import CHECKPOINTINGS, OPTIMIZERS
 from memfit.units import format_bytes
-
-GPUS_A_NODE = 8
-
-_STATE_COPIES = dict.fromkeys(OPTIMIZERS, 0) | {"adamw": 2, "adamw-fused": 2, "sgd-momentum": 1}
-"""How often an optimizer keeps something as large as the weights."""
 
 
 def model_grid(subject: Subject, axes: Axes) -> Grid:
@@ -28,17 +23,18 @@ def model_grid(subject: Subject, axes: Axes) -> Grid:
         return _grid(subject, axes, left_out=())
     several = max(axes["world_size"]) > 1
     strategies = _strategies(axes) if several else ("",)
-    filled = {"strategy": strategies, "checkpointing": CHECKPOINTINGS} | axes
+    filled = {"strategy": strategies, "checkpointing": compared(CHECKPOINTINGS.values())} | axes
     if not several:
-        filled = {"precision": ("bf16-mixed", "bf16")} | filled
+        filled = {"precision": compared(PRECISIONS.values())} | filled
     return _without_the_hopeless(subject, filled, offload_is_open="offload" not in axes)
 
 
 def _strategies(axes: Axes) -> tuple[str, ...]:
-    if "engine" in axes and axes["engine"] == ("ddp",):
-        return ("no_shard",)
-    nodes = max(axes["world_size"]) > GPUS_A_NODE
-    return ("full_shard", "shard_grad_op", *(("hybrid_shard",) if nodes else ()), "no_shard")
+    """Those worth comparing: hybrid ones where there are several nodes, and what every chosen engine can do."""
+    several_nodes = max(axes["world_size"]) > GPUS_PER_NODE
+    only_whole = all(name in ENGINES and not ENGINES[name].shards for name in axes.get("engine", ENGINES))
+    found = [row for row in STRATEGIES.values() if several_nodes or row.split is not Split.NODE]
+    return compared(row for row in found if row.split is Split.NOTHING or not only_whole)
 
 
 def _grid(subject: Subject, axes: Axes, left_out: tuple[str, ...]) -> Grid:
@@ -62,25 +58,30 @@ def _reasons(hopeless: list[Inputs]) -> tuple[str, ...]:
     found: dict[str, int] = {}
     for cell in hopeless:
         where = f"{cell['strategy']} on {cell['world_size']} x {cell['gpu']}" if cell["strategy"] else f"one {cell['gpu']} alone"
-        found[where + (", in bf16" if cell["precision"] == "bf16" else "")] = least_bytes(cell)
+        found[where + ("" if PRECISIONS[cell["precision"]].weights == "float32" else f", in {cell['precision']}")] = least_bytes(
+            cell
+        )
     return tuple(f"{what}: weights, gradients and optimizer state alone take {format_bytes(size)}" for what, size in found.items())
 
 
 def least_bytes(cell: Inputs) -> int:
     """What a named model needs on each GPU whatever is done about activations."""
-    weights = find_model(cell["model"]).num_parameters * (2 if cell["precision"] == "bf16" else 4)
-    computed = weights // 2 if cell["precision"].endswith("-mixed") else weights
-    states = 0 if cell["offload"] == "params" else weights * (1 + _STATE_COPIES[cell["optimizer"]]) // _shards(cell)
-    gradients = 0 if cell["offload"] == "params" else weights // _shards(cell)
-    whole = computed if cell["strategy"] in ("shard_grad_op", "hybrid_shard_zero2") else 0
+    precision, strategy = PRECISIONS[cell["precision"]], STRATEGIES.get(cell["strategy"])
+    weights = find_model(cell["model"]).num_parameters * precision.weight_bytes
+    computed = weights // 2 if precision.computes else weights
+    offloaded, shards = cell["offload"] == "params", _shards(cell)
+    states = 0 if offloaded else weights * (1 + OPTIMIZERS[cell["optimizer"]].state_copies) // shards
+    gradients = 0 if offloaded else weights // shards
+    stays_whole = strategy is not None and strategy.split is not Split.NOTHING and not strategy.reshards
+    whole = computed if stays_whole else 0
     return states + max(gradients, whole)
 
 
 def _shards(cell: Inputs) -> int:
     """Over how many GPUs the weights are split."""
-    match cell["strategy"]:
-        case "full_shard" | "shard_grad_op":
-            return int(cell["world_size"])
-        case "hybrid_shard" | "hybrid_shard_zero2":
-            return int(cell["mesh"][-1]) if cell["mesh"] else min(int(cell["world_size"]), GPUS_A_NODE)
-    return 1
+    strategy = STRATEGIES.get(cell["strategy"])
+    if strategy is None or strategy.split is Split.NOTHING:
+        return 1
+    if strategy.split is Split.WORLD:
+        return int(cell["world_size"])
+    return int(cell["mesh"][-1]) if cell["mesh"] else min(int(cell["world_size"]), GPUS_PER_NODE)

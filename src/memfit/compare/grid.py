@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from memfit.choices import AXES
 from memfit.compare.cell import Inputs
 from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
@@ -19,7 +20,7 @@ from memfit.models.recipe import RECIPE_FIELDS
 Axes = dict[str, tuple[Any, ...]]
 """What was given for each axis, one value or several."""
 
-NUMBERS: Final = ("world_size", "batch", "seq")
+NUMBERS: Final = ("world_size", *(name for name, axis in AXES.items() if axis.is_number))
 MODEL_AXES: Final = tuple(name for name in RECIPE_FIELDS if name not in ("model", "hf"))
 
 
@@ -122,7 +123,7 @@ def combinations(axes: Axes) -> Iterator[Inputs]:
 
 
 def recipe_inputs(subject: Subject, chosen: Inputs) -> Inputs:
-    """A cell of a named model, with every default spelt out; a word that is not known is refused."""
+    """A cell of a named model, with every default written out; a word that is not known is refused."""
     options = {name: value for name, value in chosen.items() if name in MODEL_AXES}
     recipe = Recipe(model=subject.model, hf=subject.hf, **options).settled(chosen["world_size"], has_bf16=has_bf16(chosen["gpu"]))
     plain = {name: value for name, value in asdict(recipe).items() if name not in ("model", "hf")}

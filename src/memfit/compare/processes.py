@@ -1,4 +1,4 @@
-"""Jobs go out to workers side by side, one lane a core."""
+"""Jobs go out to workers side by side, one lane per core."""
 
 from __future__ import annotations
 

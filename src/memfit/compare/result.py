@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memfit.compare.cell import Cell
 from memfit.compare.grid import Subject
 from memfit.compare.recommendation import choose
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
+from memfit.drawing import Drawn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Cells side by side, the one that needs least memory first, those that failed last. Printed with rich, it is a table."""
+class Comparison(Drawn):
+    """Cells side by side, the one that needs least memory first, those that failed last."""
 
     subject: Subject
     cells: tuple[Cell, ...]
@@ -44,11 +41,11 @@ class Comparison:
         return choose(self.cells)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """One flat object a cell: what went in, and figures or an error."""
+        """One flat object per cell: what went in, and figures or an error."""
         return [cell.to_json() for cell in self.cells]
 
     def to_csv(self) -> str:
-        """The same, a line a cell."""
+        """The same, one line per cell."""
         rows = [_flat(plain) for plain in self.to_json()]
         names = dict.fromkeys(name for row in rows for name in row)
         text = io.StringIO()
@@ -56,12 +53,6 @@ class Comparison:
         writer.writeheader()
         writer.writerows(rows)
         return text.getvalue()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from memfit.compare.sheet import make_sheet
-        from memfit.views.comparison import draw
-
-        yield from draw(make_sheet(self), console, options)
 
 
 def _flat(plain: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""``python -m memfit.compare.worker``: takes jobs from stdin, one JSON object a line, and answers each in a line on stdout.
+"""``python -m memfit.compare.worker``: takes jobs from stdin, one JSON object per line, and answers each in a line on stdout.
 
 Torch is imported once. Each job then runs in a child of its own, forked off before torch has computed anything, so that it finds
 the world as a new process would. Where forking is not safe, the worker does one job itself and ends.

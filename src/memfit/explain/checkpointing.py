@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from memfit.allocator import RequestKind
-from memfit.explain.variants import Variant, choose
+from memfit.explain.variants import Variant
 from memfit.ledger import Category, Ledger, Phase
 from memfit.ledger.schema import Array
 
@@ -154,8 +154,7 @@ class _Editor:
         block = np.concatenate([self._block[kept], *(block for _, _, block, _ in self._added)])
         event = np.concatenate([self._event[kept], *(np.full(len(kind), event) for _, kind, _, event in self._added)])
         order = np.argsort(event, kind="stable")
-        edited = choose(
-            requests,
+        edited = requests.take(
             rows[order],
             kind=kind[order],
             block=block[order],

@@ -41,7 +41,7 @@ class Explanation:
     reserved: int
     holdings: Holdings
     unusable: tuple[Unusable, ...]
-    """Reserved, but of no use to the request, by reason."""
+    """Reserved, but not usable for the request, by reason."""
     remedies: tuple[Remedy, ...]
     notes: tuple[str, ...]
 
@@ -54,11 +54,18 @@ class Explanation:
     def unusable_bytes(self) -> int:
         return sum(group.size_bytes for group in self.unusable)
 
+    @property
+    def knows_modules(self) -> bool:
+        """Are blocks known by category, operator and module, or only by the place in the code that asked for them?"""
+        return bool(self.holdings.categories)
+
     def to_json(self) -> dict[str, Any]:
         """Every figure, for programs."""
         plain = asdict(self) | {"left": self.left, "unusable_bytes": self.unusable_bytes}
         categories = {category.name.lower(): size for category, size in self.holdings.categories.items()}
-        return plain | {"holdings": plain["holdings"] | {"categories": categories}}
+        moment = self.holdings.moment
+        words = {"where": self.holdings.where, "moment": moment and moment.to_json()}
+        return plain | {"holdings": plain["holdings"] | words | {"categories": categories}}
 
 
 def explain(source: Ledger | Path | str, gpu: str | None = None) -> Explanation:

@@ -12,25 +12,23 @@ been there from the beginning.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from memfit.allocator import RequestKind, Requests, recorded_settings, requests_from_ledger
+from memfit.allocator import Requests, recorded_settings, requests_from_ledger
 from memfit.allocator import replay as replay_requests
-from memfit.allocator.settings import MEDIUM_REQUEST, MIN_BLOCK, SMALL_REQUEST, SMALL_SEGMENT
-from memfit.analysis.peaks import running_at
+from memfit.allocator.sizing import largest_request
 from memfit.errors import ConfigError
 from memfit.explain.live_blocks import hold
 from memfit.explain.scene import Scene
 from memfit.hardware import Gpu, find_gpu
 from memfit.ledger import Device, EventKind, Failure, Ledger
 from memfit.ledger.cutting import cut_at_failure
+from memfit.ledger.moments import running_at
 from memfit.ledger.schema import Blocks, Events
-from memfit.units import MIB, UNIT_BYTES
+from memfit.units import UNIT_BYTES
 
-LARGE_SEGMENT: Final = 20 * MIB
-"""What requests of 1 to 10 MiB share, unless ``large_segment_size_mb`` says otherwise."""
 _ROUNDING: Final = 0.005
 """Messages have two digits after the point."""
 
@@ -57,7 +55,8 @@ def _recorded_failure(ledger: Ledger, gpu: Gpu | None) -> Scene:
     failed = len(requests) - 1 if failure.needed_bytes else None
     unknown = _unknown_bytes(requests, failed, failure)
     if unknown:
-        requests, failed = _with_unknown(requests, unknown), None if failed is None else failed + 1
+        # What the ledger never saw is taken to have been there from the beginning.
+        requests, failed = requests.insert(0, size=unknown, event=-1), None if failed is None else failed + 1
     notes: tuple[str, ...] = ("what would have come after the failure is not known",)
     if gpu is not None:
         return replace(_replayed(ledger, requests, gpu, unknown), future_known=False, notes=notes)
@@ -84,8 +83,9 @@ def _recorded_failure(ledger: Ledger, gpu: Gpu | None) -> Scene:
 
 def _device_of(ledger: Ledger, failure: Failure) -> tuple[Ledger, int]:
     """The number of the device that ran out, which the ledger may never have heard of."""
-    names = [device.name for device in ledger.devices]
-    name = failure.device or max(names, key=lambda name: name.startswith("cuda"), default="cuda:0")
+    if not failure.device and ledger.main_device is not None:
+        return ledger, ledger.main_device
+    names, name = [device.name for device in ledger.devices], failure.device or "cuda:0"
     if name in names:
         return ledger, names.index(name)
     return replace(ledger, devices=(*ledger.devices, Device.from_name(name))), len(names)
@@ -107,13 +107,6 @@ def _with_request(ledger: Ledger, size: int, device: int, op: str) -> Ledger:
     )
 
 
-def largest_request(segment: int) -> int:
-    """The largest request that would have needed a new segment of so many bytes: small ones share theirs."""
-    if segment <= SMALL_SEGMENT:
-        return SMALL_REQUEST
-    return MEDIUM_REQUEST - MIN_BLOCK if segment == LARGE_SEGMENT else segment
-
-
 def _unknown_bytes(requests: Requests, failed: int | None, failure: Failure) -> int:
     """What the allocator counted as allocated beyond what the ledger knows of, if it is more than the message's rounding."""
     if failure.allocated_bytes is None:
@@ -122,14 +115,6 @@ def _unknown_bytes(requests: Requests, failed: int | None, failure: Failure) -> 
     unknown = failure.allocated_bytes - (int(known[-1]) if len(known) else 0)
     unit = max((size for size in UNIT_BYTES.values() if size <= failure.allocated_bytes), default=1)
     return unknown if unknown > 2 * _ROUNDING * unit else 0
-
-
-def _with_unknown(requests: Requests, size: int) -> Requests:
-    """The same requests after one for ``size`` bytes that are there from the beginning."""
-    first = {"kind": int(RequestKind.ALLOC), "block": requests.num_blocks, "size": size, "event": -1}
-    names = ("kind", "block", "size", "stream", "pool", "event", "segment_address", "segment_size")
-    columns: dict[str, Any] = {name: np.insert(getattr(requests, name), 0, first.get(name, 0)) for name in names}
-    return replace(requests, **columns, num_blocks=requests.num_blocks + 1)
 
 
 # -- a run that would run out ------------------------------------------------------------------------------------------------

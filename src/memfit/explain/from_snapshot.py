@@ -21,13 +21,12 @@ import numpy as np
 from memfit.allocator import BlockState, RequestKind, Requests, SegmentState, recorded_settings
 from memfit.allocator import replay as replay_requests
 from memfit.allocator.settings import MIN_BLOCK, SMALL_SEGMENT
+from memfit.allocator.sizing import largest_request
 from memfit.allocator.sources.torch_snapshots import requests_from_snapshot
 from memfit.allocator.sources.unpickling import unpickle_plain
 from memfit.errors import ConfigError, TraceError
-from memfit.explain.from_ledger import largest_request
 from memfit.explain.live_blocks import NUM_BLOCKS, HeldBlock, Holding, Holdings
 from memfit.explain.scene import Scene
-from memfit.explain.variants import choose
 from memfit.hardware import find_gpu
 
 NO_STACK: Final = ""
@@ -77,13 +76,13 @@ def _scene(requests: Requests, recording: _Recording, gpu: str | None) -> Scene:
 
 
 def _until(requests: Requests, moment: int) -> Requests:
-    """The requests before an entry, less the cached memory that the one that failed made the allocator give back in vain."""
+    """The requests before an entry, without the cached memory that the allocator gave back at the failure."""
     rows = np.flatnonzero(requests.event < moment)
     while len(rows) and requests.kind[rows[-1]] == RequestKind.EMPTY_CACHE:
         rows = rows[:-1]
     emptied = (requests.kind[rows] == RequestKind.EMPTY_CACHE).any()
     warnings = tuple(warning for warning in requests.warnings if emptied or not warning.startswith("cached memory was given back"))
-    return choose(requests, rows, warnings=warnings)
+    return requests.take(rows, warnings=warnings)
 
 
 def _room(recording: _Recording, state: _State, oom: dict[str, Any]) -> tuple[int, list[str]]:
@@ -91,7 +90,7 @@ def _room(recording: _Recording, state: _State, oom: dict[str, Any]) -> tuple[in
     reserved, left = sum(segment.size for segment in state.segments), int(oom["device_free"])
     if left < int(oom["size"]):
         return reserved + left, []
-    note = "the device had enough left, so the process may take but a share of it: taken to be the most that it ever took"
+    note = "the device had enough left, so the process may take only a share of it; assumed: the most that it ever took"
     return recording.peak_reserved(reserved), [note]
 
 
@@ -99,11 +98,8 @@ def _with_request(requests: Requests, recording: _Recording, oom: dict[str, Any]
     """The same requests, and then the one that failed, on its stream."""
     raw = [recording.trace[event].get("stream", 0) for event in requests.event.tolist()]
     same = [row for row, stream in enumerate(raw) if stream == oom.get("stream", 0)]
-    last = {"kind": int(RequestKind.ALLOC), "block": requests.num_blocks, "size": largest_request(int(oom["size"]))}
-    last |= {"stream": int(requests.stream[same[-1]]) if same else 0, "event": recording.moment}
-    names = ("kind", "block", "size", "stream", "pool", "event", "segment_address", "segment_size")
-    columns: dict[str, Any] = {name: np.append(getattr(requests, name), last.get(name, 0)) for name in names}
-    return replace(requests, **columns, num_blocks=requests.num_blocks + 1)
+    stream = int(requests.stream[same[-1]]) if same else 0
+    return requests.append(size=largest_request(int(oom["size"])), stream=stream, event=recording.moment)
 
 
 # -- what lay where ----------------------------------------------------------------------------------------------------------
@@ -236,7 +232,8 @@ def _hold(recording: _Recording, state: _State, oom: dict[str, Any] | None) -> H
     largest = sorted(placed, key=lambda row: -row[0])[:NUM_BLOCKS]
     return Holdings(
         device=f"cuda:{recording.device}",
-        where=place(oom.get("frames", [])) if oom is not None else "",
+        moment=None,
+        place=place(oom.get("frames", [])) if oom is not None else "",
         op="",
         categories={},
         owners=tuple(sorted(owners, key=lambda owner: -owner.size_bytes)),

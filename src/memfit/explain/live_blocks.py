@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from memfit.analysis import INIT, Breakdown, breakdown_at, bytes_by_module, largest_blocks_at
+from memfit.analysis import Breakdown, breakdown_at, bytes_by_module, largest_blocks_at
 from memfit.analysis.groups import starred
-from memfit.analysis.peaks import running_at
-from memfit.ledger import Ledger, Phase
+from memfit.ledger import Ledger, Moment
 
 NUM_BLOCKS = 12
 
@@ -40,8 +37,10 @@ class Holdings:
     """All that was in use, and what was going on."""
 
     device: str
-    where: str
-    """In words: ``step 1, in backward of layers.3``; of a snapshot the place in the code that asked."""
+    moment: Moment | None
+    """When it was, and what ran; ``None`` of a snapshot, which knows neither."""
+    place: str
+    """The place in the code that asked, of a snapshot: ``train.py:33 in step``."""
     op: str
     """What asked for memory, if that is known."""
     categories: Breakdown
@@ -54,6 +53,11 @@ class Holdings:
     """In use by what the ledger never saw: libraries' workspaces, tensors from before that it was not told of."""
 
     @property
+    def where(self) -> str:
+        """In words: ``step 1, backward of layers.3``; of a snapshot the place in the code that asked."""
+        return self.place if self.moment is None else self.moment.label
+
+    @property
     def total_bytes(self) -> int:
         return sum(owner.size_bytes for owner in self.owners) + self.unknown_bytes
 
@@ -62,7 +66,8 @@ def hold(ledger: Ledger, device: int, event: int, op: str, unknown_bytes: int = 
     """What was in use on a device right after an event."""
     return Holdings(
         device=ledger.devices[device].name,
-        where=_describe(ledger, event),
+        moment=ledger.moment_at(event),
+        place="",
         op=op,
         categories=breakdown_at(ledger, event, device),
         owners=_by_module(ledger, event, device),
@@ -92,14 +97,3 @@ def _by_module(ledger: Ledger, event: int, device: int) -> tuple[Holding, ...]:
         for path, group in members.items()
     ]
     return tuple(sorted(groups, key=lambda group: -group.size_bytes))
-
-
-def _describe(ledger: Ledger, event: int) -> str:
-    step = int(np.searchsorted(ledger.step_starts, event, side="right")) - 1
-    words = "before the first step" if step == INIT else f"step {step}"
-    scope = int(running_at(ledger, np.array([event]))[0])
-    if scope < 0:
-        return words
-    module = ledger.module_path(int(ledger.scopes.module[scope]))
-    phase = Phase(int(ledger.scopes.phase[scope])).label
-    return f"{words}, in {phase} of {module}" if module else f"{words}, in {phase}"

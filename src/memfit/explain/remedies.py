@@ -20,7 +20,7 @@ from memfit.hardware import least_gpu
 from memfit.ledger import Category
 
 COLLECTING: Final = "garbage_collection_threshold:0.8"
-"""Acts only where the process may take but a share of the device."""
+"""Acts only where the process may take only a share of the device."""
 HALF: Final = 0.5
 
 _SETTING, _BATCH, _CHECKPOINTING, _OFFLOAD, _GPU = "setting", "micro-batch", "checkpointing", "offload", "gpu"
@@ -117,7 +117,11 @@ class _Trials:
         if gpu is not None and self._can_tell:
             peak = replay_requests(scene.requests, settings).peak_allocated
             yield Remedy(
-                kind=_GPU, what=f"the least GPU that would do: {gpu.name}", peak_allocated=peak, smallest_fit=least, served=True
+                kind=_GPU,
+                what=f"the smallest GPU on which it fits: {gpu.name}",
+                peak_allocated=peak,
+                smallest_fit=least,
+                served=True,
             )
 
     def _settings(self, conf: str) -> AllocatorSettings:

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
 
 from memfit.allocator import AllocatorSettings, SegmentState
 from memfit.allocator.settings import SMALL_REQUEST
 
-FREE: Final = "free"
-TOO_SMALL: Final = "in pieces smaller than the request"
-OTHER_CLASS: Final = {True: "kept for requests above 1 MiB", False: "kept for requests of 1 MiB and less"}
-OTHER_STREAM: Final = "belongs to other CUDA streams"
-OTHER_POOL: Final = "belongs to private pools: CUDA graphs, or MemPools"
-NOT_SPLIT: Final = "in blocks that max_split_size_mb keeps whole"
-PENDING: Final = "freed, but another stream may still be using it"
-SLACK: Final = "lost to rounding inside blocks in use"
+
+class Reason(StrEnum):
+    """Why memory could not serve a request. The values are what people read, and what JSON has."""
+
+    FREE = "free"
+    TOO_SMALL = "in pieces smaller than the request"
+    LARGE_ONLY = "kept for requests above 1 MiB"
+    SMALL_ONLY = "kept for requests of 1 MiB and less"
+    OTHER_STREAM = "belongs to other CUDA streams"
+    OTHER_POOL = "belongs to private pools: CUDA graphs, or MemPools"
+    NOT_SPLIT = "in blocks that max_split_size_mb keeps whole"
+    PENDING = "freed, but another stream may still be using it"
+    SLACK = "lost to rounding inside blocks in use"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unusable:
     """Memory that the process held and could not use, for one reason."""
 
-    reason: str
+    reason: Reason
     size_bytes: int
     num_pieces: int
     largest_piece: int
@@ -44,7 +49,7 @@ class Wanted:
 
 def find_unusable(segments: list[SegmentState], wanted: Wanted | None, settings: AllocatorSettings) -> tuple[Unusable, ...]:
     """All of it, by reason, the largest first; where nobody knows what was wanted, free pieces are just that."""
-    pieces: dict[str, list[int]] = {}
+    pieces: dict[Reason, list[int]] = {}
     for segment in segments:
         for reason, size in _pieces(segment, wanted, settings):
             pieces.setdefault(reason, []).append(size)
@@ -55,25 +60,25 @@ def find_unusable(segments: list[SegmentState], wanted: Wanted | None, settings:
     return tuple(sorted(found, key=lambda group: -group.size_bytes))
 
 
-def _pieces(segment: SegmentState, wanted: Wanted | None, settings: AllocatorSettings) -> Iterator[tuple[str, int]]:
+def _pieces(segment: SegmentState, wanted: Wanted | None, settings: AllocatorSettings) -> Iterator[tuple[Reason, int]]:
     for block in segment.blocks:
         if block.state == "inactive":
             yield _reason(segment, block.size, wanted, settings), block.size
         elif block.state == "active_pending_free":
-            yield PENDING, block.size
+            yield Reason.PENDING, block.size
         elif block.size > block.requested:
-            yield SLACK, block.size - block.requested
+            yield Reason.SLACK, block.size - block.requested
 
 
-def _reason(segment: SegmentState, size: int, wanted: Wanted | None, settings: AllocatorSettings) -> str:
+def _reason(segment: SegmentState, size: int, wanted: Wanted | None, settings: AllocatorSettings) -> Reason:
     if wanted is None:
-        return FREE
+        return Reason.FREE
     if segment.pool != wanted.pool:
-        return OTHER_POOL
+        return Reason.OTHER_POOL
     if segment.small != wanted.small:
-        return OTHER_CLASS[wanted.small]
+        return Reason.LARGE_ONLY if wanted.small else Reason.SMALL_ONLY
     if segment.stream != wanted.stream:
-        return OTHER_STREAM
+        return Reason.OTHER_STREAM
     if size >= wanted.size_bytes and settings.max_split_bytes is not None:
-        return NOT_SPLIT
-    return TOO_SMALL
+        return Reason.NOT_SPLIT
+    return Reason.TOO_SMALL

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -62,14 +62,7 @@ class Variant:
     def without(self, category: Category) -> Variant:
         """As if blocks of this category were on another device."""
         kept = self.categories[self.requests.block] != category
-        return replace(self, requests=choose(self.requests, np.flatnonzero(kept)))
-
-
-def choose(requests: Requests, rows: Array, **changed: Any) -> Requests:
-    """Some of the requests, in that order, with some columns changed."""
-    names = ("kind", "block", "size", "stream", "pool", "event", "segment_address", "segment_size")
-    columns: dict[str, Any] = {name: getattr(requests, name)[rows] for name in names}
-    return replace(requests, **columns | changed)
+        return replace(self, requests=self.requests.take(np.flatnonzero(kept)))
 
 
 def _scales(ledger: Ledger) -> Array:

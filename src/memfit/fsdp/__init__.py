@@ -4,23 +4,23 @@
 
     shard(model, ShardingStrategy.FULL_SHARD, mixed_precision=MixedPrecision(...), ...)
         │
-        ├─ config.py          the words together, refused where the engine cannot do it      words.py
+        ├─ config.py          all options together, refused where the engine cannot do it    sharding_options.py: each of them
         ├─ meshes.py          over which ranks
         ├─ units.py           what is gathered and given back together
         ├─ checkpointing.py   what is computed again instead of kept
         └─ fsdp2.py, fsdp1.py, ddp.py   the engines ──> a plain torch module
 
-    state_dict(model, optimizer, StateDictSettings(...))                                      state_words.py
+    state_dict(model, optimizer, StateDictSettings(...))                                     state_dict_options.py
         └─ state_dicts.py     torch's distributed checkpoint ──> {"model": ..., "optimizer": ...}
 
 The words are ``torch.distributed.fsdp``'s own, with the same fields, defaults and meanings. What torch does not promise is reached
-through ``torch_private.py`` alone.
+through ``memfit.torch_compat``.
 """
 
 from memfit.fsdp.config import ShardConfig
 from memfit.fsdp.sharding import shard
-from memfit.fsdp.state_dicts import load_state_dict, state_dict
-from memfit.fsdp.state_words import (
+from memfit.fsdp.sharding_options import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
+from memfit.fsdp.state_dict_options import (
     FullOptimStateDictConfig,
     FullStateDictConfig,
     LocalOptimStateDictConfig,
@@ -32,7 +32,7 @@ from memfit.fsdp.state_words import (
     StateDictSettings,
     StateDictType,
 )
-from memfit.fsdp.words import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
+from memfit.fsdp.state_dicts import load_state_dict, state_dict
 
 __all__ = [
     "BackwardPrefetch",

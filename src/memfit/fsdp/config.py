@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from memfit.errors import ConfigError
 from memfit.fsdp.checkpointing import Checkpointing, check_checkpointing
 from memfit.fsdp.meshes import Mesh
+from memfit.fsdp.sharding_options import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
 from memfit.fsdp.units import Units
-from memfit.fsdp.words import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
 
 Word = TypeVar("Word", bound=Enum)
 
@@ -39,8 +39,7 @@ class ShardConfig:
 
     def __post_init__(self) -> None:
         self._set("strategy", _word(ShardingStrategy, self.strategy))
-        default = Engine.DDP if self.strategy is ShardingStrategy.NO_SHARD else Engine.FSDP2
-        self._set("engine", _word(Engine, self.engine or default))
+        self._set("engine", _word(Engine, self.engine or self.strategy.row.engine))
         self._set("backward_prefetch", _word(BackwardPrefetch, self.backward_prefetch) if self.backward_prefetch else None)
         self._set("mixed_precision", self.mixed_precision or MixedPrecision())
         self._set("cpu_offload", self.cpu_offload or CPUOffload())
@@ -59,7 +58,7 @@ def _word(kind: type[Word], given: Word | str) -> Word:
         return kind(given)
     except ValueError:
         known = ", ".join(repr(each.value) for each in kind)
-        raise ConfigError(f"{given!r} is no {kind.__name__}; say one of {known}") from None
+        raise ConfigError(f"{given!r} is not a {kind.__name__}: use one of {known}") from None
 
 
 def _impossible(config: ShardConfig) -> Iterator[str]:

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from memfit.errors import ConfigError
 from memfit.fsdp.config import ShardConfig
-from memfit.fsdp.words import BackwardPrefetch, MixedPrecision, ShardingStrategy
+from memfit.fsdp.sharding_options import BackwardPrefetch, MixedPrecision, ShardingStrategy
 from memfit.torch_compat.fsdp import prefetch_after_backward
 
 

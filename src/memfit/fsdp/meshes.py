@@ -11,13 +11,11 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from memfit.errors import ConfigError
-from memfit.fsdp.words import ShardingStrategy
+from memfit.fsdp.sharding_options import ShardingStrategy
+from memfit.hardware import GPUS_PER_NODE
 
 Mesh = DeviceMesh | int | Sequence[int] | None
 """A mesh, its shape, or ``None`` for all ranks."""
-
-GPUS_A_NODE = 8
-"""Where ``LOCAL_WORLD_SIZE``, which torchrun sets, does not say."""
 
 
 def make_mesh(model: nn.Module, strategy: ShardingStrategy, given: Mesh) -> DeviceMesh:
@@ -42,13 +40,13 @@ def _default_shape(strategy: ShardingStrategy) -> tuple[int, ...]:
     world = dist.get_world_size()
     if not strategy.is_hybrid:
         return (world,)
-    a_node = min(world, int(os.environ.get("LOCAL_WORLD_SIZE", GPUS_A_NODE)))
-    if world % a_node:
+    per_node = min(world, int(os.environ.get("LOCAL_WORLD_SIZE", GPUS_PER_NODE)))
+    if world % per_node:
         raise ConfigError(
-            f"{strategy.name} needs nodes of one size, but {world} ranks are no multiple of {a_node} a node: pass mesh=(replicas, "
-            "ranks that shard)"
+            f"{strategy.name} needs nodes of one size, but {world} ranks are no multiple of {per_node} per node: pass "
+            "mesh=(replicas, ranks that shard)"
         )
-    return (world // a_node, a_node)
+    return (world // per_node, per_node)
 
 
 def _check_axes(strategy: ShardingStrategy, shape: tuple[int, ...]) -> None:

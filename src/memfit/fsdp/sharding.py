@@ -11,8 +11,8 @@ from memfit.fsdp import ddp, fsdp1, fsdp2
 from memfit.fsdp.checkpointing import Checkpointing, checkpoint_units
 from memfit.fsdp.config import ShardConfig
 from memfit.fsdp.meshes import Mesh, make_mesh
+from memfit.fsdp.sharding_options import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
 from memfit.fsdp.units import Units, find_units
-from memfit.fsdp.words import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
 
 _ENGINES = {Engine.FSDP2: fsdp2.apply, Engine.FSDP1: fsdp1.apply, Engine.DDP: ddp.apply}
 

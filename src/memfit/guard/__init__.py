@@ -10,7 +10,7 @@
 
     build ──> predict ──> ledger ─┐
                                   ├─> diff ──> grown by more than is tolerated? fails, and shows the diff
-    golden ledger, in the repo ───┘            pytest --memfit-update writes the golden ledger anew
+    golden ledger, in the repo ───┘            pytest --memfit-update writes the golden ledger again
 
     golden.py    assert_no_regression, with or without pytest
     session.py   where golden ledgers lie, and whether they are to be written

@@ -110,12 +110,10 @@ class StepRecorder:
 
 
 def step_scalars(ledger: Ledger) -> dict[str, float]:
-    """The last step's peak on the device that matters most, and what it is made of, in bytes."""
-    names = [device.name for device in ledger.devices]
-    if not names:
+    """The last step's peak on the main device, and what it is made of, in bytes."""
+    if ledger.main_device is None:
         return {}
-    device = max(range(len(names)), key=lambda i: (names[i].startswith("cuda"), int((ledger.blocks.device == i).sum())))
-    last = find_step_peaks(ledger, device)[-1]
+    last = find_step_peaks(ledger, ledger.main_device)[-1]
     figures = {"memfit/peak_bytes": float(last.peak.size_bytes), "memfit/end_bytes": float(last.end_bytes)}
     return figures | {f"memfit/peak/{category.name.lower()}_bytes": float(size) for category, size in last.peak.breakdown.items()}
 

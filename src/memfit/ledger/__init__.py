@@ -7,9 +7,12 @@
                       └─> journal    └─> categories, deltas, lifetimes: derived, never stored
 
     schema.py      the tables and their columns, phases, categories, event kinds
+    columns.py     the tables together, and what follows from them alone
     builder.py     appends; the only way to make a ledger
-    ledger.py      the finished thing, what follows from it, and its laws
+    ledger.py      the finished ledger
     categories.py  what each block turned out to be
+    moments.py     the step, the phase and the module that an event fell in
+    laws.py        what must hold for every ledger
     failure.py     the out-of-memory error that ended the run
     cutting.py     a ledger up to some moment
     storage.py     files: safetensors when a run is over, a journal of frames while it lasts
@@ -20,6 +23,19 @@ Nothing in here imports torch: a ledger can be read, checked and drawn on a mach
 from memfit.ledger.builder import LedgerBuilder
 from memfit.ledger.failure import Failure
 from memfit.ledger.ledger import Ledger
+from memfit.ledger.moments import INIT, Moment, moments_at
 from memfit.ledger.schema import Category, Device, EventKind, Phase, RunInfo
 
-__all__ = ["Category", "Device", "EventKind", "Failure", "Ledger", "LedgerBuilder", "Phase", "RunInfo"]
+__all__ = [
+    "INIT",
+    "Category",
+    "Device",
+    "EventKind",
+    "Failure",
+    "Ledger",
+    "LedgerBuilder",
+    "Moment",
+    "Phase",
+    "RunInfo",
+    "moments_at",
+]

@@ -15,14 +15,10 @@ born and when it died:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from memfit.ledger.columns import Columns
 from memfit.ledger.schema import Array, Category, Phase
-
-if TYPE_CHECKING:
-    from memfit.ledger.ledger import Ledger
 
 ROLE_ORDER = (
     Category.SHARDED_PARAMETER,
@@ -53,7 +49,7 @@ _BY_PHASE = {
 }
 
 
-def decide_categories(ledger: Ledger) -> Array:
+def decide_categories(ledger: Columns) -> Array:
     """One ``Category`` per block."""
     categories = _from_lives(ledger)
     rank = np.full(len(ledger.blocks), len(ROLE_ORDER))
@@ -65,7 +61,7 @@ def decide_categories(ledger: Ledger) -> Array:
     return categories
 
 
-def _from_lives(ledger: Ledger) -> Array:
+def _from_lives(ledger: Columns) -> Array:
     born_in = ledger.block_phase
     categories = np.full(len(ledger.blocks), Category.OTHER, dtype=np.uint8)
     for phase, category in _BY_PHASE.items():
@@ -87,13 +83,13 @@ def _from_lives(ledger: Ledger) -> Array:
     return categories
 
 
-def _backward_starts(ledger: Ledger) -> Array:
+def _backward_starts(ledger: Columns) -> Array:
     whole = (ledger.scopes.phase == Phase.BACKWARD) & (ledger.scopes.module == -1)
     starts: Array = ledger.scope_enter[whole]
     return starts
 
 
-def _next_index(ledger: Ledger, marks: Array) -> Array:
+def _next_index(ledger: Columns, marks: Array) -> Array:
     """For each event the first of ``marks`` at or after it, or the last event's index where there is none."""
     last = max(len(ledger.events) - 1, 0)
     marks = np.append(np.sort(marks), last)
@@ -101,7 +97,7 @@ def _next_index(ledger: Ledger, marks: Array) -> Array:
     return following
 
 
-def _after_a_forward(ledger: Ledger) -> Array:
+def _after_a_forward(ledger: Columns) -> Array:
     """Per block: was it born after a model's forward began, with no backward or optimizer step since?"""
     outer = ledger.scopes.parent == -1
     started = np.sort(ledger.scope_enter[outer & (ledger.scopes.phase == Phase.FORWARD)])
@@ -116,7 +112,7 @@ def _last_before(marks: Array, at: Array) -> Array:
     return marks[np.searchsorted(marks, at, side="right") - 1]
 
 
-def _outermost_recompute(ledger: Ledger) -> Array:
+def _outermost_recompute(ledger: Columns) -> Array:
     """For each scope inside a recomputation, the scope in which that recomputation began."""
     phase, parent = ledger.scopes.phase, ledger.scopes.parent
     outermost = np.arange(len(phase))

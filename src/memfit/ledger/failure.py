@@ -52,5 +52,5 @@ class Failure:
             if type(value) is not type(usual) and not (usual is None and type(value) is int):
                 raise TypeError(f"the run's failure has a {name} of the wrong type")
             if isinstance(value, int) and not 0 <= value < _LIMIT:
-                raise ValueError(f"the run's failure has the {name} {value}, which cannot be")
+                raise ValueError(f"the run's failure has the {name} {value}, which is not possible")
         return cls(**kept)

@@ -2,13 +2,13 @@
 
 ::
 
-    events    what happened, in order           blocks    one row a block of memory
+    events    what happened, in order           blocks    one row per block of memory
       kind      EventKind                         device    -> devices
       subject   block, scope, step or device      stream    the CUDA stream it was allocated on, 0 elsewhere
       size      see EventKind                     op        -> strings
       time_ns   since the recording began         scope     -> scopes, where it was born; -1 outside all
 
-    scopes    one row a time something ran      modules   one row a module path
+    scopes    one row per call of something     modules   one row per module path
       phase     Phase                             path      -> strings: "layers.3.attention.wq"
       module    -> modules, or -1                 kind      -> strings: its class, "Linear"
       parent    -> scopes, or -1                  parent    -> modules, or -1
@@ -78,6 +78,11 @@ class Phase(IntEnum):
         """The phase as people write it: ``FSDP pre forward``."""
         return self.name.lower().replace("_", " ").replace("fsdp", "FSDP")
 
+    @classmethod
+    def from_label(cls, label: str) -> Phase | None:
+        """The phase that people write so; ``None`` for none."""
+        return next((phase for phase in cls if phase.label == label), None)
+
 
 class Category(IntEnum):
     """What a block is. One block has one category for its whole life."""
@@ -106,6 +111,11 @@ class Category(IntEnum):
     def label(self) -> str:
         """The category as people write it: ``optimizer state``."""
         return self.name.lower().replace("_", " ")
+
+    @classmethod
+    def from_label(cls, label: str) -> Category | None:
+        """The category that people write so; ``None`` for none."""
+        return next((category for category in cls if category.label == label), None)
 
 
 def column(dtype: type[np.generic]) -> Any:
@@ -195,9 +205,13 @@ class Device:
     granularity: int = 1
     """What its allocator rounds every block up to; 512 for CUDA."""
 
+    @property
+    def is_cuda(self) -> bool:
+        return self.name.partition(":")[0] == "cuda"
+
     @classmethod
     def from_name(cls, name: str) -> Device:
-        return cls(name=name, granularity=512 if name.partition(":")[0] == "cuda" else 1)
+        return cls(name=name, granularity=512 if cls(name=name).is_cuda else 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -189,7 +189,7 @@ def _load_safetensors(path: Path, data: bytes, contents: Contents) -> None:
     try:
         words = json.loads(metadata["words"])
         if not all(isinstance(text, str) for text in words["strings"]):
-            raise TypeError("a string is not a string")
+            raise TypeError("a name is not text")
         contents.add(columns, words)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LedgerFormatError(path, f"has unreadable metadata ({type(error).__name__}: {error})", _DAMAGED) from error

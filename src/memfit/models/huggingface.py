@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from memfit.errors import ConfigError
-from memfit.models.recipe import Recipe, read_config
-from memfit.models.training import Workload
+from memfit.models.hf_config import read_config
+from memfit.models.settings import TrainingSettings
+from memfit.models.workload import Workload
 
 _AUTO_CLASSES = (
     "AutoModelForCausalLM",
@@ -28,7 +29,7 @@ _AUTO_CLASSES = (
 """Tried in this order where the config does not name the class."""
 
 
-def load_workload(recipe: Recipe, dtype: torch.dtype) -> Workload:
+def load_workload(recipe: TrainingSettings, dtype: torch.dtype) -> Workload:
     """The model that the config names, and inputs made for it."""
     config = _config(Path(recipe.hf))
     with torch.device("meta"):
@@ -79,7 +80,7 @@ def _candidates(config: Any) -> list[Callable[..., nn.Module]]:
 # -- inputs ----------------------------------------------------------------------------------------------------------------------
 
 
-def _inputs(model: Any, recipe: Recipe) -> dict[str, Any]:
+def _inputs(model: Any, recipe: TrainingSettings) -> dict[str, Any]:
     """What the model's forward takes, on the GPU, with labels where it takes them."""
     takes = inspect.signature(model.forward).parameters
     _refuse_several_senses(model, takes)
@@ -96,12 +97,12 @@ def _refuse_several_senses(model: Any, takes: Iterable[str]) -> None:
     other = [name for name in ("pixel_values", "input_features", "input_values") if name in takes]
     if model.main_input_name == "input_ids" and other:
         raise ConfigError(
-            f"a {type(model).__name__} takes {other[0]} beside text, and only you know how much of each: write a function that "
-            "builds the step, and give memfit FILE.py:FUNCTION"
+            f"a {type(model).__name__} takes {other[0]} in addition to text, and only you know how much of each: write a function "
+            "that builds the step, and give memfit FILE.py:FUNCTION"
         )
 
 
-def _main_input(model: Any, recipe: Recipe) -> dict[str, Any]:
+def _main_input(model: Any, recipe: TrainingSettings) -> dict[str, Any]:
     name, config, batch = model.main_input_name, model.config, recipe.batch
     match name:
         case "input_ids":
@@ -133,7 +134,7 @@ def _noise(model: Any, *shape: int) -> Tensor:
     return torch.randn(*shape, device="cuda", dtype=next(model.parameters()).dtype)
 
 
-def _labels(model: Any, recipe: Recipe, inputs: dict[str, Tensor]) -> Tensor:
+def _labels(model: Any, recipe: TrainingSettings, inputs: dict[str, Tensor]) -> Tensor:
     kind = type(model).__name__
     if "Classification" in kind and "Token" not in kind:
         return torch.zeros(recipe.batch, dtype=torch.long, device="cuda")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,27 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from memfit.choices import OPTIMIZERS, PRECISIONS
 from memfit.fsdp import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy, shard
 from memfit.fsdp.checkpointing import checkpoint_units
 from memfit.fsdp.units import find_units
 from memfit.models.catalog import find_model
-from memfit.models.recipe import Recipe
+from memfit.models.settings import TrainingSettings
 from memfit.models.transformer import Transformer
+from memfit.models.workload import Workload
 
+LEARNING_RATE = 1e-4
+"""No memory depends on it."""
 MAX_NORM = 1.0
 """Gradients are clipped to it, as most training code does."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """A model on the meta device, and what one forward pass on the GPU is."""
-
-    model: nn.Module
-    loss: Callable[[nn.Module], Tensor]
-    """Forward, of the model as it was sharded, on data that is on the GPU."""
-
-
-def build_step(recipe: Recipe) -> Callable[[], None]:
+def build_step(recipe: TrainingSettings) -> Callable[[], None]:
     """What ``memfit.predict`` calls: all in the order in which a training script does it."""
     recipe = recipe.settled(int(os.environ.get("WORLD_SIZE", "1")), has_bf16=torch.cuda.get_device_capability() >= (8, 0))
     if recipe.strategy:
@@ -41,7 +35,7 @@ def build_step(recipe: Recipe) -> Callable[[], None]:
     workload = _workload(recipe)
     model = _prepared(recipe, workload.model)
     optimizer = make_optimizer(recipe.optimizer, model)
-    scaler = torch.amp.GradScaler("cuda", enabled=recipe.precision == "fp16-mixed")
+    scaler = torch.amp.GradScaler("cuda", enabled=PRECISIONS[recipe.precision].scales_loss)
 
     def step() -> None:
         with _autocast(recipe):
@@ -57,7 +51,7 @@ def build_step(recipe: Recipe) -> Callable[[], None]:
     return step
 
 
-def _workload(recipe: Recipe) -> Workload:
+def _workload(recipe: TrainingSettings) -> Workload:
     if recipe.hf:
         from memfit.models.huggingface import load_workload
 
@@ -73,7 +67,7 @@ def _workload(recipe: Recipe) -> Workload:
 # -- the model, on the GPU -------------------------------------------------------------------------------------------------------
 
 
-def _prepared(recipe: Recipe, model: nn.Module) -> nn.Module:
+def _prepared(recipe: TrainingSettings, model: nn.Module) -> nn.Module:
     """Checkpointed, sharded and with memory under its parameters."""
     checkpointing = None if recipe.checkpointing == "none" else recipe.checkpointing
     engine, home = Engine(recipe.engine) if recipe.engine else None, "cpu" if recipe.offload == "params" else "cuda"
@@ -127,22 +121,28 @@ def _giving_memory_on(device: str) -> Callable[[nn.Module], None]:
 # -- what the words mean to torch ------------------------------------------------------------------------------------------------
 
 
-def _weights_dtype(recipe: Recipe) -> torch.dtype:
-    return torch.bfloat16 if recipe.precision == "bf16" else torch.float32
+def _weights_dtype(recipe: TrainingSettings) -> torch.dtype:
+    return _dtype(PRECISIONS[recipe.precision].weights)
 
 
-def _computing_dtype(recipe: Recipe) -> torch.dtype | None:
-    return {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}.get(recipe.precision)
+def _computing_dtype(recipe: TrainingSettings) -> torch.dtype | None:
+    name = PRECISIONS[recipe.precision].computes
+    return _dtype(name) if name else None
 
 
-def _mixed_precision(recipe: Recipe, engine: Engine) -> MixedPrecision | None:
+def _dtype(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def _mixed_precision(recipe: TrainingSettings, engine: Engine) -> MixedPrecision | None:
     dtype = _computing_dtype(recipe)
     if dtype is None or engine is Engine.DDP:
         return None
     return MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
 
 
-def _autocast(recipe: Recipe) -> AbstractContextManager[Any]:
+def _autocast(recipe: TrainingSettings) -> AbstractContextManager[Any]:
     """Where no engine has mixed precision of its own."""
     dtype = _computing_dtype(recipe)
     if dtype is None or recipe.engine not in ("", Engine.DDP):
@@ -153,9 +153,6 @@ def _autocast(recipe: Recipe) -> AbstractContextManager[Any]:
 def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     """One of torch's own."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    match name:
-        case "sgd" | "sgd-momentum":
-            return torch.optim.SGD(parameters, lr=1e-4, momentum=0.9 if name == "sgd-momentum" else 0.0)
-        case "adafactor":
-            return torch.optim.Adafactor(parameters, lr=1e-4)
-    return torch.optim.AdamW(parameters, lr=1e-4, fused=True if name == "adamw-fused" else None)
+    row = OPTIMIZERS[name]
+    made: torch.optim.Optimizer = getattr(torch.optim, row.torch_name)(parameters, lr=LEARNING_RATE, **row.options)
+    return made

@@ -9,10 +9,10 @@ import numpy as np
 
 from memfit.allocator import AllocatorSettings, Replay, Requests, Verdict, judge, parse_alloc_conf, replay, requests_from_ledger
 from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
+from memfit.drawing import Drawn
 from memfit.ledger import Ledger
 from memfit.phantom.target import Target
 from memfit.units import Bytes, format_bytes
-from memfit.views.notebook import notebook_html
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class StepPrediction:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Prediction:
+class Prediction(Drawn):
     """A run that never happened, as the named GPU would have seen it. Everything is worked out from the ledger."""
 
     ledger: Ledger
@@ -113,10 +113,6 @@ class Prediction:
     @property
     def _device_report(self) -> DeviceReport:
         return next(device for device in self.report.devices if device.name == self.device)
-
-    def _repr_html_(self) -> str:
-        """The prediction in a notebook."""
-        return notebook_html(self.ledger, self.report, self.verdict)
 
     # -- the allocator -------------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from memfit.views.escaping import printable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Of one configuration on one GPU."""
+class GpuAnswer:
+    """Whether one configuration fits on one GPU."""
 
     text: str
     fits: bool | None
@@ -34,7 +34,7 @@ class SheetRow:
     peak_phase: str
     largest: str
     """The category that holds most at the peak."""
-    verdicts: tuple[Verdict, ...]
+    answers: tuple[GpuAnswer, ...]
     """For each GPU."""
     against_best: str
     recommended: bool
@@ -100,9 +100,10 @@ def _table(sheet: Sheet, num_extras: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     rows = [list(_cells(row)) for row in sheet.rows]
     headings = ["", *map(printable, sheet.axes), "smallest fit", *(f"on {gpu}" for gpu in sheet.gpus)]
-    for heading, *column in zip(headings, *rows, strict=True):
+    figures = 1 + len(sheet.axes)
+    for number, (heading, *column) in enumerate(zip(headings, *rows, strict=True)):
         width = max(cell_len(heading), *(text.cell_len for text in column))  # which rich does not ask for when it measures
-        table.add_column(Text(heading), min_width=width, no_wrap=True, justify="right" if heading == "smallest fit" else "left")
+        table.add_column(Text(heading), min_width=width, no_wrap=True, justify="right" if number == figures else "left")
     for heading in EXTRAS[:num_extras]:
         table.add_column(heading, overflow="fold")
     for row, texts in zip(sheet.rows, rows, strict=True):
@@ -115,7 +116,7 @@ def _cells(row: SheetRow) -> Iterator[Text]:
     yield Text(">" if row.recommended else "")
     yield from (Text(printable(value)) for value in row.values)
     yield Text(row.smallest_fit)
-    yield from (Text(verdict.text, style=_COLOURS[verdict.fits]) for verdict in row.verdicts)
+    yield from (Text(answer.text, style=_COLOURS[answer.fits]) for answer in row.answers)
 
 
 _COLOURS = {True: "green", False: "red", None: ""}

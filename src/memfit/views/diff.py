@@ -39,12 +39,12 @@ def _sections(diff: Diff) -> Iterator[RenderableType]:
         return
     yield from _part("By category", "category", diff.categories, names, "")
     yield from _part("By module", "module", diff.modules, names, "outside all modules")
-    yield from _part("By the phase that it was made in", "phase", diff.phases, names, "outside all phases")
+    yield from _part("By the phase in which it was allocated", "phase", diff.phases, names, "outside all phases")
     yield from _part("By operator", "operator", diff.ops, names, "")
     if diff.blocks:
         yield from _section("The blocks behind it", _blocks(diff.blocks, names))
     if diff.levels:
-        yield from _section("The highest moment of each phase, where it differs", _levels(diff.levels, names))
+        yield from _section("The peaks of phases, where they differ", _levels(diff.levels, names))
 
 
 # -- the two runs ------------------------------------------------------------------------------------------------------------
@@ -94,12 +94,12 @@ def _notes(diff: Diff) -> Iterator[str]:
 
 def _verdict(diff: Diff) -> str:
     if diff.empty:
-        return "No difference: the peaks are made of the same, and every phase of every step is as high."
+        return "No difference: both peaks hold the same blocks, and every phase of every step has the same peak."
     if diff.compares_a_prediction:
         return _judge_prediction(diff.prediction_error)
     peak = diff.headline
     if not peak.change_bytes:
-        return f"The peak is as high as it was, {format_bytes(peak.after_bytes)} {peak.name}, but not made of the same."
+        return f"The peak has the same size, {format_bytes(peak.after_bytes)} {peak.name}, but other contents."
     verb = "grew" if peak.change_bytes > 0 else "shrank"
     share = "" if peak.growth is None else f" ({peak.growth:+.2%})"
     return f"The peak {verb} by {format_bytes(abs(peak.change_bytes))}{share}."

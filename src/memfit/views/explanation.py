@@ -49,13 +49,14 @@ def _is_enough(explanation: Explanation) -> bool:
 
 
 def _sentences(explanation: Explanation) -> Iterator[str]:
-    held = f"In use {format_bytes(explanation.allocated)}, reserved for that {format_bytes(explanation.reserved)}"
+    held = f"In use: {format_bytes(explanation.allocated)}. Reserved: {format_bytes(explanation.reserved)}"
     if _is_enough(explanation):
         return
     if explanation.capacity is None or explanation.left is None:
         yield f"{held}."
         return
-    yield f"{held}; left to get from the device {format_bytes(explanation.left)} of {format_bytes(explanation.capacity)}."
+    left, capacity = format_bytes(explanation.left), format_bytes(explanation.capacity)
+    yield f"{held} of the {capacity} that the allocator can get; {left} are left."
 
 
 def _sections(explanation: Explanation) -> Iterator[RenderableType]:
@@ -63,16 +64,16 @@ def _sections(explanation: Explanation) -> Iterator[RenderableType]:
         return
     if explanation.holdings.categories:
         yield _section("In use, by category", _categories(explanation))
-    by = "module" if explanation.holdings.categories else "place in the code"
+    by = "module" if explanation.knows_modules else "place in the code"
     yield _section(f"In use, by {by}", _owners(explanation, by))
     yield _section("The largest blocks", _blocks(explanation))
     if explanation.unusable:
-        title = "Held, but not in use" if explanation.asked is None else "Held, but of no use to this request"
+        title = "Reserved, but not in use" if explanation.asked is None else "Reserved, but not usable for this request"
         yield _section(title, _unusable(explanation))
     if explanation.remedies:
         would = "What would make it fit" if explanation.gpu else "What would have made it fit"
         until = "" if explanation.future_known else " up to the failure"
-        yield _section(f"{would}, tried by replay{until}", _remedies(explanation))
+        yield _section(f"{would}, each tried by replay{until}", _remedies(explanation))
 
 
 def _section(title: str, table: Table) -> RenderableType:
@@ -93,7 +94,7 @@ def _categories(explanation: Explanation) -> Table:
 
 def _owners(explanation: Explanation, by: str) -> Table:
     table = plain_table(by, "number>", "bytes>")
-    nobody = "outside all modules" if by == "module" else "no stack was recorded"
+    nobody = "outside all modules" if explanation.knows_modules else "no stack was recorded"
     for owner in explanation.holdings.owners[:NUM_OWNERS]:
         name = Text(printable(owner.owner)) if owner.owner else Text(nobody, style="dim")
         table.add_row(name, f"{owner.num_members:,}", format_bytes(owner.size_bytes))
@@ -102,7 +103,7 @@ def _owners(explanation: Explanation, by: str) -> Table:
 
 def _blocks(explanation: Explanation) -> Table:
     """A snapshot knows neither category nor operator."""
-    known = bool(explanation.holdings.categories)
+    known = explanation.knows_modules
     table = plain_table("bytes>", *(("category", "op", "belongs to") if known else ("made at",)))
     for block in explanation.holdings.blocks[:NUM_BLOCKS]:
         size, owner = format_bytes(block.size_bytes), Text(printable(block.owner))

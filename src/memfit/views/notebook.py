@@ -116,7 +116,7 @@ class _Scale:
 
 
 def _areas(device: DeviceReport) -> Iterator[str]:
-    """One shape a category, stacked."""
+    """One shape per category, stacked."""
     timeline, scale = device.timeline, _Scale(device)
     points = _chosen(timeline.total_bytes)
     xs = [scale.x(timeline.event[point]) for point in points]

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from rich.console import Console
 from rich.table import Table
+
+
+def block_of(console: Console) -> str:
+    """What bars are made of."""
+    return "#" if console.options.ascii_only else "█"
 
 
 def plain_table(*headings: str) -> Table:

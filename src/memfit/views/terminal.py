@@ -13,7 +13,7 @@ from memfit.analysis import DeviceReport, Report, StepPeak
 from memfit.ledger import Category
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
-from memfit.views.tables import plain_table
+from memfit.views.tables import block_of, plain_table
 from memfit.views.wording import count, name_moment, name_running, name_step
 
 NUM_GROUPS = 12
@@ -37,15 +37,17 @@ _COLOURS = {
 
 
 def show(report: Report, console: Console) -> None:
-    """Prints where the memory of a run went: in colour on a terminal, plain and aligned elsewhere.
+    """Prints where the memory of a run went: in colour on a terminal, plain and aligned elsewhere."""
+    for part in report_sections(report, console):
+        console.print(part)
 
-    The device that matters most is shown in full, the others by category.
-    """
-    block = "#" if console.options.ascii_only else "█"
-    console.print(_header(report))
+
+def report_sections(report: Report, console: Console) -> Iterator[RenderableType]:
+    """A report, ready to be printed: the main device in full, the others by category."""
+    yield _header(report)
     for index, device in enumerate(report.devices):
-        sections = [_headline(device), *_sections(device, block)]
-        console.print(*(sections if index == 0 else sections[:2]), sep="\n")
+        sections = [_headline(device), *_sections(device, block_of(console))]
+        yield from sections if index == 0 else sections[:2]
 
 
 def _header(report: Report) -> RenderableType:
@@ -116,7 +118,7 @@ def _steps(device: DeviceReport) -> Table:
             continue
         style = "bold green" if step.step == device.peak.step else ""
         size, end = format_bytes(step.peak.size_bytes), format_bytes(step.end_bytes)
-        table.add_row(name_step(step.step), size, end, Text(name_running(step.peak.phase, step.peak.module)), style=style)
+        table.add_row(name_step(step.step), size, end, Text(name_running(step.peak)), style=style)
     return table
 
 

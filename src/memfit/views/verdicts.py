@@ -1,12 +1,22 @@
-"""A verdict in words: the answer, the ladder behind it, and what else there is to say."""
+"""A verdict in words: the answer, the ladder behind it, and what else there is to say; and all of it on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from memfit.allocator import Verdict
 from memfit.units import format_bytes
+from memfit.views.escaping import printable
+from memfit.views.tables import block_of
+
+BAR_WIDTH: Final = 40
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,7 @@ def answer(verdict: Verdict) -> str:
     if verdict.fits:
         return f"It fits on {name}, with {amount} to spare."
     if verdict.margin < 0:
-        return f"It does not fit on {name}: {amount} are missing."
+        return f"It does not fit on {name}: short by {amount}."
     return f"It does not complete on {name}, although it would with less memory."
 
 
@@ -32,30 +42,68 @@ def ladder(verdict: Verdict) -> tuple[Rung, ...]:
     """From what the program holds to what the GPU has."""
     return (
         Rung("allocated", verdict.peak_allocated, verdict.where),
-        Rung("smallest fit", verdict.smallest_fit, "the least that the allocator can get by with"),
-        Rung("reserved", verdict.peak_reserved, "what it takes with memory to spare"),
+        Rung("smallest fit", verdict.smallest_fit, "the least memory in which the run completes"),
+        Rung("reserved", verdict.peak_reserved, "what the allocator takes when there is memory to spare"),
         Rung("device", verdict.needed, _device_remark(verdict)),
         Rung("usable", verdict.gpu.usable_bytes, f"on {verdict.gpu.name}"),
     )
 
 
 def _device_remark(verdict: Verdict) -> str:
-    parts = [f"smallest fit, {format_bytes(verdict.context)} for CUDA's context"]
+    parts = [f"smallest fit + {format_bytes(verdict.context)} for CUDA's context"]
     if verdict.communicators:
         parts.append(f"{format_bytes(verdict.communicators)} for NCCL")
-    return ", ".join(parts)
+    return " + ".join(parts)
 
 
 def remarks(verdict: Verdict) -> Iterator[str]:
-    """What else there is to say, a sentence each."""
+    """What else there is to say, one sentence each."""
     if verdict.fits and verdict.num_alloc_retries:
-        given_back = format_bytes(verdict.given_back)
-        yield f"On this GPU memory runs short {verdict.num_alloc_retries} times; giving {given_back} of cached memory back helps."
+        given_back, times = (
+            format_bytes(verdict.given_back),
+            "once" if verdict.num_alloc_retries == 1 else f"{verdict.num_alloc_retries} times",
+        )
+        yield f"On this GPU the allocator runs short of memory {times}, and gives {given_back} of cached memory back."
     if verdict.out_of_memory is not None:
         oom = verdict.out_of_memory
-        held = f"{format_bytes(oom.allocated)} allocated and {format_bytes(oom.cached)} free in pieces"
+        held = f"{format_bytes(oom.allocated)} allocated and {format_bytes(oom.cached)} free, but in pieces that are too small"
         yield f"It runs out at event {oom.event:,}, asking for {format_bytes(oom.asked)} with {held}."
     if not verdict.fits:
-        yield f"The least GPU that would do: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
+        yield f"The smallest GPU on which it fits: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
     if verdict.largest:
         yield "At the peak: " + ", ".join(f"{label} {format_bytes(size)}" for label, size in verdict.largest[:4]) + "."
+
+
+# -- on a terminal ---------------------------------------------------------------------------------------------------------------
+
+
+def verdict_sections(verdict: Verdict, console: Console) -> Iterator[RenderableType]:
+    """A verdict, ready to be printed."""
+    yield Text(answer(verdict), style="bold green" if verdict.fits else "bold red")
+    yield Padding(_ladder(verdict, block_of(console)), (0, 2))
+    yield from (Text(line) for line in remarks(verdict))
+    if verdict.alternatives:
+        yield Padding(_alternatives(verdict), (0, 2))
+    yield from (Text(f"note: {printable(warning)}", style="yellow") for warning in verdict.warnings)
+
+
+def _ladder(verdict: Verdict, block: str) -> Table:
+    rungs = ladder(verdict)
+    largest = max(rung.size_bytes for rung in rungs) or 1
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right")
+    for rung in rungs:
+        bar = Text(block * round(BAR_WIDTH * rung.size_bytes / largest), style="cyan")
+        table.add_row(rung.label, format_bytes(rung.size_bytes), bar, Text(rung.remark, style="dim"))
+    return table
+
+
+def _alternatives(verdict: Verdict) -> Table:
+    table = Table(box=None, padding=(0, 2), show_edge=False, header_style="dim")
+    table.add_column("with")
+    table.add_column("smallest fit", justify="right")
+    table.add_column("reserved", justify="right")
+    for need in verdict.alternatives:
+        table.add_row(need.alloc_conf, format_bytes(need.smallest_fit), format_bytes(need.peak_reserved))
+    return table

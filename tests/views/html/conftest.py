@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.hanging import HANGS_AFTER
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from memfit.ledger import Ledger
@@ -63,7 +64,7 @@ def browser() -> Iterator[Browser]:
     if path is None:
         pytest.fail("the report page is tested in Chromium, which is not here: run `make chromium`")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=1000 * HANGS_AFTER)
         yield browser
         browser.close()
 
@@ -78,6 +79,7 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         path = tmp_path / "report.html"
         path.write_text(render_page([study(label, ledger) for label, ledger in ledgers.items()], title), encoding="utf-8")
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | context))
+        contexts[-1].set_default_timeout(1000 * HANGS_AFTER)
         visit = Visit(contexts[-1].new_page())
         visit.watch()
         visit.page.goto(path.as_uri())

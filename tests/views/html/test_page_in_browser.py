@@ -245,8 +245,8 @@ def test_a_run_that_ran_out_of_memory_says_so(open_page):
 def test_a_run_too_large_says_how_much_is_missing(open_page):
     visit = open_page({"run": training(scale=500)})
     verdict = verdict_on(training(scale=500))
-    assert visit.text("h2 >> nth=0") == f"It does not fit on A100-40GB: {format_bytes(-verdict.margin)} are missing."
-    assert "The least GPU that would do: " in visit.text(".remarks")
+    assert visit.text("h2 >> nth=0") == f"It does not fit on A100-40GB: short by {format_bytes(-verdict.margin)}."
+    assert "The smallest GPU on which it fits: " in visit.text(".remarks")
 
 
 def test_a_run_without_a_gpu_asks_for_one(open_page):

@@ -179,7 +179,7 @@ def test_the_gpu_is_the_one_asked_for_or_the_ledgers_or_the_least_that_does():
     least = study("run", replace(run, info=RunInfo(versions={"torch": "2.11"})))
     assert [study.verdict and study.verdict.gpu.name for study in (asked, named, least)] == ["H200", "A100-40GB", "T4"]
     assert [study.gpu_was_named for study in (asked, named, least)] == [True, True, False]
-    assert "The least GPU it fits on is T4" in render_page([least], "run")
+    assert "The smallest GPU it fits on is T4" in render_page([least], "run")
 
 
 def test_a_gpu_can_be_asked_about_for_a_run_on_the_host():

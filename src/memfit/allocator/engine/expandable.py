@@ -11,15 +11,29 @@ pages it lacks, so that large blocks lie back to back. Giving back unmaps the pa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from memfit.allocator.engine.blocks import FREE, UNMAPPED, Block, FreeList
 from memfit.allocator.engine.outcome import SegmentChange
-
-if TYPE_CHECKING:
-    from memfit.allocator.engine.allocator import CachingAllocator
+from memfit.allocator.engine.rules import Rules
 
 _MAP, _UNMAP = int(SegmentChange.MAP), int(SegmentChange.UNMAP)
+
+
+class Grows(Protocol):
+    """What mapping pages needs of the allocator, which calls this file and so cannot be imported by it."""
+
+    rules: Rules
+    reserved: int
+    num_lookups: int
+
+    def next_block(self) -> int: ...
+
+    def open_segment(self, home: FreeList, size: int, *, expandable: bool = False) -> Block: ...
+
+    def log(self, change: int, block: Block) -> None: ...
+
+    def free(self, block: Block) -> None: ...
 
 
 def prefer_holes(home: FreeList, index: int) -> int:
@@ -34,7 +48,7 @@ def prefer_holes(home: FreeList, index: int) -> int:
     return index
 
 
-def grow(allocator: CachingAllocator, home: FreeList, size: int) -> Block | None:
+def grow(allocator: Grows, home: FreeList, size: int) -> Block | None:
     """A free block of at least ``size`` bytes, taken off its list, with memory mapped behind it; ``None`` if there is none left."""
     block = _find_room(allocator, home, size)
     if block.state == UNMAPPED and not _map(allocator, block, min(block.size, size)):
@@ -49,7 +63,7 @@ def grow(allocator: CachingAllocator, home: FreeList, size: int) -> Block | None
     return block
 
 
-def unmap(allocator: CachingAllocator, block: Block) -> None:
+def unmap(allocator: Grows, block: Block) -> None:
     """Gives back the pages that lie wholly inside a free block; what is left of it stays free."""
     home, page, base = block.home, _page(allocator, block.home), block.segment.address
     end = block.address + block.size
@@ -76,7 +90,7 @@ def unmap(allocator: CachingAllocator, block: Block) -> None:
     home.put_unmapped(block)
 
 
-def _find_room(allocator: CachingAllocator, home: FreeList, size: int) -> Block:
+def _find_room(allocator: Grows, home: FreeList, size: int) -> Block:
     """The start of the first stretch of free and unmapped blocks with room for ``size`` bytes, in a new range if need be."""
     for block in home.unmapped:
         before = block.previous
@@ -97,7 +111,7 @@ def _has_room(block: Block | None, size: int) -> bool:
     return room >= size
 
 
-def _map(allocator: CachingAllocator, block: Block, size: int) -> bool:
+def _map(allocator: Grows, block: Block, size: int) -> bool:
     """Maps the first pages of an unmapped block, enough for ``size`` bytes, and merges them with free neighbours."""
     home, page = block.home, _page(allocator, block.home)
     mapped = -(-size // page) * page
@@ -120,5 +134,5 @@ def _potential_size(block: Block) -> int:
     return block.size + (following.size if following is not None and following.state == UNMAPPED else 0)
 
 
-def _page(allocator: CachingAllocator, home: FreeList) -> int:
+def _page(allocator: Grows, home: FreeList) -> int:
     return allocator.rules.small_page if home.small else allocator.rules.large_page

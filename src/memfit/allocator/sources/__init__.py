@@ -3,8 +3,8 @@
 ::
 
     Ledger ──────────────────> ledgers.py ──────────────────────┐
-    trace.npz ───> traces.py ────┐                              ├──> Requests
-    snapshot ────> snapshots.py ─┴─> Entries ─> entries.py ─────┘
+    trace.npz ───> traces.py ──────────┐                        ├──> Requests
+    snapshot ────> torch_snapshots.py ─┴─> Entries, entries.py ─┘
 
     files.py    tells them apart by what they hold
 

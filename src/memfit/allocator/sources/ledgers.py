@@ -11,7 +11,7 @@ from memfit.ledger.schema import Array
 
 
 def requests_from_ledger(ledger: Ledger, device: str | None = None) -> Requests:
-    """What the run asked of ``device``, by default the GPU with the most events.
+    """What the run asked of ``device``, by default the ledger's main device.
 
     Resizing a block to another size allocates the new memory before the old is freed, as torch does to copy the contents.
     """
@@ -60,8 +60,7 @@ def _choose_device(ledger: Ledger, device: str | None) -> int:
         if device not in names:
             raise ConfigError(f"the ledger has no device {device!r}; it has {', '.join(names) or 'none'}")
         return names.index(device)
-    counts = np.bincount(ledger.blocks.device, minlength=max(len(names), 1))
-    return max(range(len(counts)), key=lambda i: (i < len(names) and names[i].startswith("cuda"), counts[i]))
+    return ledger.main_device or 0
 
 
 def _streams(ledger: Ledger) -> Array:
@@ -107,7 +106,7 @@ def _warnings(ledger: Ledger, number: int) -> tuple[str, ...]:
     found = []
     if not ledger.info.complete:
         found.append(f"the ledger is incomplete: {ledger.info.problem}")
-    others = [known.name for i, known in enumerate(ledger.devices) if i != number and known.name.startswith("cuda")]
+    others = [known.name for i, known in enumerate(ledger.devices) if i != number and known.is_cuda]
     if others:
         found.append(f"counted on {ledger.devices[number].name} only; the ledger also has {', '.join(others)}")
     return tuple(found)

@@ -2,11 +2,11 @@
 
 ::
 
-    Ledger ─┬─> snapshots.py   memory-viz          pytorch.org/memory_viz: a pickled snapshot, segments and all
-            ├─> traces.py      perfetto            ui.perfetto.dev: counters by category, slices by module and phase
-            ├─> stacks.py      speedscope          speedscope.app: the bytes at the peak, by module
-            ├─> tables.py      csv, csv-events     spreadsheets and data frames
-            └─> reports.py     json                programs
+    Ledger ─┬─> memory_viz.py    memory-viz          pytorch.org/memory_viz: a pickled snapshot, with its segments
+            ├─> perfetto.py      perfetto            ui.perfetto.dev: counters by category, slices by module and phase
+            ├─> speedscope.py    speedscope          speedscope.app: the bytes at the peak, by module
+            ├─> csv_tables.py    csv, csv-events     spreadsheets and data frames
+            └─> json_report.py   json                programs
 
 Names come from files that may come from strangers: in what is written they can only be read. Nothing in here imports torch.
 """
@@ -39,8 +39,8 @@ EXPORTS = {
     "memory-viz": Export(write_snapshot, ".pickle", "drop it on https://pytorch.org/memory_viz"),
     "perfetto": Export(write_trace, ".trace.json", "open it in https://ui.perfetto.dev"),
     "speedscope": Export(write_stacks, ".speedscope.json", "drop it on https://www.speedscope.app"),
-    "csv": Export(write_blocks, ".blocks.csv", "one row a block"),
-    "csv-events": Export(write_events, ".events.csv", "one row an event"),
+    "csv": Export(write_blocks, ".blocks.csv", "one row per block"),
+    "csv-events": Export(write_events, ".events.csv", "one row per event"),
     "json": Export(write_report, ".report.json", "the report, as one JSON object"),
 }
 

@@ -1,7 +1,7 @@
 """Blocks and events as comma-separated values.
 
-Spreadsheets run cells that begin with ``=`` and its kin as formulas, and a module may have any name: such a cell gets an apostrophe
-before it, which makes it text.
+Spreadsheets run cells that begin with ``=``, ``+``, ``-`` or ``@`` as formulas, and a module may have any name: such a cell gets an
+apostrophe before it, which makes it text.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from memfit.analysis import trace_lifetimes, trace_total
 from memfit.ledger import EventKind, Ledger, Phase
+from memfit.ledger.moments import steps_at
 from memfit.ledger.schema import Array
 from memfit.views.escaping import printable
 from memfit.views.exports.frames import BlockIndex
@@ -60,7 +61,7 @@ def write_events(ledger: Ledger) -> bytes:
 def _event_rows(ledger: Ledger) -> Iterator[Sequence[Any]]:
     facts, in_use = BlockIndex(ledger), _in_use(ledger).tolist()
     devices = [ledger.devices[device].name for device in ledger.blocks.device.tolist()]
-    steps = (np.searchsorted(ledger.step_starts, np.arange(len(ledger.events)), side="right") - 1).tolist()
+    steps = steps_at(ledger, np.arange(len(ledger.events))).tolist()
     columns = (ledger.events.time_ns, ledger.events.kind, ledger.events.subject, ledger.deltas)
     rows = zip(steps, *(column.tolist() for column in columns), strict=True)
     for event, (step, time_ns, kind, subject, delta) in enumerate(rows):

@@ -18,6 +18,7 @@ import numpy as np
 
 from memfit.analysis.owners import find_names, find_owners
 from memfit.ledger import Category, Ledger, Phase
+from memfit.ledger.moments import steps_at
 from memfit.views.escaping import printable
 
 
@@ -57,7 +58,7 @@ class BlockIndex:
     @cached_property
     def _rows(self) -> list[tuple[int, int, str, int, int, int]]:
         ledger = self._ledger
-        steps = np.searchsorted(ledger.step_starts, ledger.birth, side="right") - 1
+        steps = steps_at(ledger, ledger.birth)
         columns = (ledger.categories, ledger.blocks.op, find_owners(ledger), ledger.block_phase, steps)
         categories, ops, owners, phases, steps = (column.tolist() for column in columns)
         names = find_names(ledger, np.arange(len(ledger.blocks)))

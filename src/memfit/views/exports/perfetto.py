@@ -145,7 +145,7 @@ def _counters(ledger: Ledger) -> Iterator[Event]:
 
 def _timelines(ledger: Ledger, number: int) -> Iterator[tuple[str, Timeline]]:
     yield "in use", trace_total(ledger, number)
-    if ledger.devices[number].name.startswith("cuda"):
+    if ledger.devices[number].is_cuda:
         yield "reserved", _trace_reserved(ledger, number)
     for category, timeline in trace_categories(ledger, number).items():
         yield category.label, timeline

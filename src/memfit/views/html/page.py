@@ -1,4 +1,4 @@
-"""The file: its head, one article a run, what the script draws, and the script.
+"""The file: its head, one article per run, what the script draws, and the script.
 
 Nothing leaves it: the content policy allows the one script and the one style that are in it, known by their hashes, and no request
 to anywhere.
@@ -43,7 +43,7 @@ def render_page(runs: list[Run], title: str) -> str:
     articles = [_article(run, number, alone=len(runs) == 1) for number, run in enumerate(runs)]
     body = (
         element("header", element("h1", title), element("p", _subtitle(runs), class_="quiet")),
-        element("noscript", element("p", "The drawings need JavaScript; every table on this page does without.", class_="alarm")),
+        element("noscript", element("p", "The drawings need JavaScript; the tables do not.", class_="alarm")),
         element("main", overview(runs), *articles),
         element("footer", element("p", f"memfit {__version__}", class_="quiet")),
         Markup(f'<script id="packed" type="application/octet-stream">{_pack(runs)}</script>'),

@@ -7,12 +7,12 @@ from typing import Final
 import numpy as np
 
 from memfit.analysis import BlockLife, Breakdown, bytes_by_op, largest_blocks_at
-from memfit.ledger import Category
+from memfit.ledger import Category, moments_at
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, table
 from memfit.views.html.runs import Run
 from memfit.views.html.scales import percent
-from memfit.views.wording import count, format_duration, name_events, name_moment
+from memfit.views.wording import count, format_duration, name_moment
 
 NUM_GROUPS: Final = 14
 NUM_OPS: Final = 14
@@ -92,14 +92,14 @@ def _column(title: str, body: Markup, note: str = "") -> Markup:
 
 def _blocks(run: Run) -> Markup:
     lives = largest_blocks_at(run.ledger, run.device.peak.event, run.device_number, NUM_BLOCKS)
-    births = name_events(run.ledger, np.array([life.birth_event for life in lives], dtype=np.int64))
+    births = moments_at(run.ledger, np.array([life.birth_event for life in lives], dtype=np.int64))
     rows = [
         (
             format_bytes(life.size_bytes),
             swatch(life.category),
             *(element("code", words) for words in (life.name or life.module or "–", life.op)),
             f"event {life.birth_event:,}",
-            birth,
+            birth.label,
             _lifetime(run, life),
         )
         for life, birth in zip(lives, births, strict=True)

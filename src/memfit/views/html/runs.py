@@ -19,7 +19,7 @@ from memfit.ledger.schema import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
-    """One ledger on the page, by its device that matters most."""
+    """One ledger on the page, by its main device."""
 
     label: str
     ledger: Ledger
@@ -27,7 +27,7 @@ class Run:
     verdict: Verdict | None
     """``None`` where the device is no GPU and none was asked about."""
     gpu_was_named: bool
-    """By the user or by the ledger; otherwise the verdict is about the least GPU that would do."""
+    """By the user or by the ledger; otherwise the verdict is about the smallest GPU on which it fits."""
     reserved: Array | None
     """What the allocator has reserved after each event."""
     note: str = ""
@@ -39,7 +39,7 @@ class Run:
 
     @property
     def device_number(self) -> int:
-        return [device.name for device in self.ledger.devices].index(self.device.name)
+        return self.ledger.device_order[0]
 
     @property
     def ended_early(self) -> bool:
@@ -68,7 +68,7 @@ def study(label: str, ledger: Ledger, gpu: Gpu | None = None) -> Run:
         raise ConfigError(f"{label} has no memory in it: nothing was allocated while it was recorded")
     device, known = report.devices[0].name, gpu or _gpu_of(ledger)
     verdict, replayed, note = None, None, ""
-    if gpu is not None or device.startswith("cuda"):
+    if gpu is not None or ledger.devices[ledger.device_order[0]].is_cuda:
         try:
             verdict, replayed = _judge(ledger, device, known)
         except ConfigError as error:  # a version of torch whose allocator memfit does not know

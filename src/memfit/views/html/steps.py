@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from memfit.analysis import INIT
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, table
 from memfit.views.html.peak import stacked_bar
 from memfit.views.html.runs import Run
 from memfit.views.html.timeline import STACK
-from memfit.views.wording import name_running
+from memfit.views.wording import name_running, name_step
 
 EACH_END: Final = 12
 
@@ -43,12 +42,12 @@ def _choose(run: Run) -> Iterator[int]:
 def _row(run: Run, number: int) -> tuple[Markup | str, ...]:
     step = run.device.steps[number]
     breakdown = {category: step.peak.breakdown[category] for category in STACK if category in step.peak.breakdown}
-    name = "init" if step.step == INIT else f"{step.step}"
+    name = name_step(step.step)
     return (
         element("strong", f"{name} ▲") if step.step == run.device.peak.step else name,
         stacked_bar(breakdown, run.device.peak.size_bytes),
         format_bytes(step.peak.size_bytes),
         *(() if run.step_reserved is None else (format_bytes(run.step_reserved[number]),)),
         format_bytes(step.end_bytes),
-        name_running(step.peak.phase, step.peak.module),
+        name_running(step.peak),
     )

@@ -10,13 +10,13 @@ import numpy as np
 from memfit.analysis import INIT, Moments, choose_moments, largest_live, trace_phases
 from memfit.analysis.lifetimes import BlockLife, describe_blocks
 from memfit.analysis.timeline import events_on
-from memfit.ledger import Category
+from memfit.ledger import Category, moments_at
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, table
 from memfit.views.html.runs import Run
 from memfit.views.html.scales import HEIGHT, Scale, place
 from memfit.views.html.texts import Texts
-from memfit.views.wording import format_duration, name_events, name_phase, name_step
+from memfit.views.wording import format_duration, name_step
 
 COARSEST: Final = 1_600
 """Moments for the whole run: a few a pixel would be lost on any screen."""
@@ -69,7 +69,7 @@ def _as_table(run: Run) -> Markup:
     rows = [
         (
             f"{'step ' if span.step != INIT else ''}{name_step(span.step)}",
-            name_phase(span.phase),
+            span.phase.label,
             *(f"{event:,}" for event in (span.first_event, span.last_event)),
             *(format_bytes(size) for size in (span.peak_bytes, span.end_bytes)),
         )
@@ -101,11 +101,11 @@ def pack_timeline(run: Run, texts: Texts, num_runs: int) -> dict[str, Any]:
         "totalTexts": texts.sizes(moments.totals),
         "reservedTexts": None if reserved is None else texts.sizes(reserved),
         "categoryTexts": [texts.sizes(moments.category_bytes[category]) for category in categories],
-        "whereTexts": [texts.number(words) for words in name_events(run.ledger, moments.events)],
+        "whereTexts": [texts.number(moment.label) for moment in moments_at(run.ledger, moments.events)],
         "timeTexts": _times(run, moments, texts),
         "steps": [[event, f"step {step}"] for step, event in enumerate(run.ledger.step_starts.tolist())],
         "phases": [
-            [span.first_event, span.last_event, name_phase(span.phase), span.phase.name.lower()]
+            [span.first_event, span.last_event, span.phase.label, span.phase.name.lower()]
             for span in trace_phases(run.ledger, run.device_number)
         ],
         "peak": peak,

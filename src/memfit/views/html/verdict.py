@@ -31,7 +31,7 @@ def _headline(run: Run) -> str:
         return f"It needs at least {format_bytes(verdict.needed)}, and ended early."
     if run.gpu_was_named or not verdict.fits:
         return answer(verdict)
-    return f"The least GPU it fits on is {verdict.gpu.name}, with {format_bytes(verdict.margin)} to spare."
+    return f"The smallest GPU it fits on is {verdict.gpu.name}, with {format_bytes(verdict.margin)} to spare."
 
 
 def _alarms(run: Run) -> Iterator[str]:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed import fsdp as torch_fsdp
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from memfit import choices
 from memfit.errors import ConfigError
 
 
@@ -45,12 +46,17 @@ class ShardingStrategy(Enum):
 
     @property
     def is_hybrid(self) -> bool:
-        return self in (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
+        return self.row.split is choices.Split.NODE
 
     @property
     def reshards_after_forward(self) -> bool:
         """Are parameters given back between forward and backward?"""
-        return self in (ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD)
+        return self.row.reshards
+
+    @property
+    def row(self) -> choices.Strategy:
+        """What else is known of it."""
+        return choices.STRATEGIES[self.value]
 
     def to_torch(self) -> torch_fsdp.ShardingStrategy:
         return torch_fsdp.ShardingStrategy[self.name]

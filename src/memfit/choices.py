@@ -1,0 +1,220 @@
+"""What can be chosen when a model is trained: one row per choice.
+
+::
+
+    STRATEGIES, ENGINES, OPTIMIZERS, PRECISIONS, ...   the rows
+    AXES                                               what is chosen of them, by the name of a recipe's field
+
+Everything else follows from the rows: the words of the flags and their help, what a recipe accepts and fills in, what torch is
+asked for, what a comparison varies if nobody says, what it leaves out as hopeless, and which of two configurations is cheaper to
+run. A new optimizer or strategy is one more row here. (A strategy or an engine also needs a member in ``memfit.fsdp``, whose words
+are torch's own.)
+
+Tables are dictionaries in the order in which people read them. Nothing in here imports torch: types and classes of torch are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from memfit.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One of the words that a field of a recipe takes."""
+
+    name: str
+    cost: int = 0
+    """Among the choices of its kind: of two that fit, the lower is cheaper to run."""
+    compared: bool = False
+    """Is it compared where nobody said what should vary?"""
+
+
+class Split(Enum):
+    """Over which GPUs a strategy splits parameters, gradients and optimizer state."""
+
+    NOTHING = "nothing is split"
+    NODE = "over the GPUs of a node"
+    WORLD = "over all GPUs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy(Choice):
+    split: Split
+    reshards: bool = True
+    """Are parameters given back between forward and backward? If not, all of them are whole at once."""
+    engine: str = "fsdp2"
+    """Which one does it unless another is named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(Choice):
+    shards: bool = True
+    """Can it split anything?"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Choice):
+    torch_name: str
+    """The class in ``torch.optim``."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What that class is given, beside the parameters and the learning rate."""
+    state_copies: int = 0
+    """How often it keeps something as large as the weights."""
+    lighter: str = ""
+    """Another that computes the same, but needs less memory in its step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision(Choice):
+    weights: str
+    """The type of parameters, gradients and optimizer state, as torch calls it."""
+    weight_bytes: int
+    """The size of one of them."""
+    computes: str = ""
+    """The type of the computation; empty where it is that of the weights."""
+    scales_loss: bool = False
+    """Is the loss scaled, because the gradients of this type would vanish?"""
+
+
+Row = TypeVar("Row", bound=Choice)
+
+
+def _table(*rows: Row) -> dict[str, Row]:
+    return {row.name: row for row in rows}
+
+
+STRATEGIES: Final = _table(
+    Strategy(name="full_shard", cost=5, compared=True, split=Split.WORLD),
+    Strategy(name="shard_grad_op", cost=4, compared=True, split=Split.WORLD, reshards=False),
+    Strategy(name="hybrid_shard", cost=3, compared=True, split=Split.NODE),
+    Strategy(name="hybrid_shard_zero2", cost=2, split=Split.NODE, reshards=False),
+    Strategy(name="no_shard", cost=1, compared=True, split=Split.NOTHING, reshards=False, engine="ddp"),
+)
+"""What costs least has least traffic between GPUs, and between nodes; no strategy at all costs nothing."""
+
+ENGINES: Final = _table(Engine(name="fsdp2"), Engine(name="fsdp1"), Engine(name="ddp", shards=False))
+
+PREFETCHES: Final = _table(Choice(name="backward_pre"), Choice(name="backward_post"), Choice(name="none"))
+
+CHECKPOINTINGS: Final = _table(
+    Choice(name="none", compared=True),
+    Choice(name="selective", cost=1, compared=True),
+    Choice(name="full", cost=2, compared=True),
+)
+
+OFFLOADS: Final = _table(Choice(name="none"), Choice(name="params", cost=1))
+
+PRECISIONS: Final = _table(
+    Precision(name="bf16-mixed", cost=0, compared=True, weights="float32", weight_bytes=4, computes="bfloat16"),
+    Precision(name="fp16-mixed", cost=1, weights="float32", weight_bytes=4, computes="float16", scales_loss=True),
+    Precision(name="bf16", cost=3, compared=True, weights="bfloat16", weight_bytes=2),
+    Precision(name="fp32", cost=2, weights="float32", weight_bytes=4),
+)
+"""What costs least computes fast with weights in float32; training in bfloat16 alone costs accuracy, and comes last."""
+
+OPTIMIZERS: Final = _table(
+    Optimizer(name="adamw", torch_name="AdamW", state_copies=2, lighter="adamw-fused"),
+    Optimizer(name="adamw-fused", torch_name="AdamW", options={"fused": True}, state_copies=2),
+    Optimizer(name="sgd", torch_name="SGD"),
+    Optimizer(name="sgd-momentum", torch_name="SGD", options={"momentum": 0.9}, state_copies=1),
+    Optimizer(name="adafactor", torch_name="Adafactor"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """Something that can be chosen: a field of a recipe, a flag, and a column of a comparison."""
+
+    flags: tuple[str, ...]
+    default: str
+    """What is taken where nothing was said, in the words of the help."""
+    summary: str = ""
+    """What the flag takes, where that is not the name of a row."""
+    choices: Mapping[str, Choice] | None = None
+    """The rows; ``None`` where any number or mesh will do."""
+    open: bool = False
+    """May a recipe leave it to the GPUs? Then it is empty until it is settled."""
+    is_number: bool = False
+    usual: Any = None
+    """The value that a comparison does not mention; ``None`` to mention every value."""
+    saves: str = ""
+    """What the cheaper choice has least of, for a recommendation."""
+
+    @property
+    def help(self) -> str:
+        """For the flag: what it takes, and its default."""
+        words = ", ".join(filter(None, (self.summary, ", ".join(self.choices or ()))))
+        return f"{words}; {self.default}"
+
+
+AXES: Final[dict[str, Axis]] = {
+    "strategy": Axis(
+        flags=("--strategy",),
+        choices=STRATEGIES,
+        default="full_shard by default, nothing on one GPU",
+        open=True,
+        usual="",
+        saves="least communication",
+    ),
+    "engine": Axis(flags=("--engine",), choices=ENGINES, default="fsdp2 by default, ddp for no_shard", open=True, usual=""),
+    "mesh": Axis(
+        flags=("--mesh",),
+        summary="replicas x GPUs that shard, for hybrid strategies: 8x8",
+        default="the GPUs of a node shard by default",
+        usual=(),
+    ),
+    "batch": Axis(flags=("--batch",), summary="sequences per GPU and step", default="1 by default", is_number=True),
+    "seq": Axis(
+        flags=("--seq",),
+        summary="tokens per sequence",
+        default="the model's context by default, but no more than 8192",
+        is_number=True,
+    ),
+    "precision": Axis(
+        flags=("--precision", "--dtype"),
+        choices=PRECISIONS,
+        default="bf16-mixed by default",
+        open=True,
+        saves="weights in float32",
+    ),
+    "checkpointing": Axis(
+        flags=("--checkpointing",), choices=CHECKPOINTINGS, default="none by default", saves="least recomputation"
+    ),
+    "offload": Axis(
+        flags=("--offload",),
+        choices=OFFLOADS,
+        default="none by default; params moves parameters, gradients and optimizer state to host memory",
+        usual="none",
+        saves="least traffic to host memory",
+    ),
+    "prefetch": Axis(flags=("--prefetch",), choices=PREFETCHES, default="backward_pre by default", usual="backward_pre"),
+    "optimizer": Axis(flags=("--optimizer",), choices=OPTIMIZERS, default="adamw by default"),
+}
+"""In the order of the flags."""
+
+CHEAPER_FIRST: Final = ("offload", "precision", "checkpointing", "strategy")
+"""The axes by which the cheaper of two configurations is found, the one that costs most first."""
+
+
+def check_choice(axis: str, word: str) -> None:
+    """Refuses a word that is not in the table of an axis."""
+    known = AXES[axis].choices
+    if known is None or word in known or (AXES[axis].open and not word):
+        return
+    raise ConfigError(f"{axis} {word!r} is not known: use one of {', '.join(known)}")
+
+
+def cost_of(axis: str, word: Any) -> int:
+    """What a choice costs, compared with others of its kind; nothing for what is not in the table, or was not chosen."""
+    row = (AXES[axis].choices or {}).get(word)
+    return row.cost if row is not None else 0
+
+
+def compared(rows: Iterable[Choice]) -> tuple[str, ...]:
+    """The names of those that are compared where nobody said what should vary."""
+    return tuple(row.name for row in rows if row.compared)

@@ -1,0 +1,124 @@
+"""The columns of a run, and what follows from them alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from memfit.ledger.schema import Array, Blocks, Device, EventKind, Events, Modules, Roles, RunInfo, Scopes
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The tables of ``memfit.ledger.schema``, and indices between them.
+
+    Indices into ``events`` serve as time throughout: ``birth`` and ``death`` of a block, ``scope_enter`` and ``scope_exit`` of a
+    scope. What never happened has the index ``len(events)``. ``Ledger`` adds what is decided from these: categories, moments, laws.
+    """
+
+    events: Events
+    blocks: Blocks
+    scopes: Scopes
+    modules: Modules
+    roles: Roles
+    strings: tuple[str, ...]
+    devices: tuple[Device, ...]
+    info: RunInfo
+
+    @cached_property
+    def birth(self) -> Array:
+        """Per block: the event that allocated it."""
+        return self._index_of(EventKind.ALLOC, len(self.blocks))
+
+    @cached_property
+    def death(self) -> Array:
+        """Per block: the event that freed it, ``len(events)`` while it lives."""
+        return self._index_of(EventKind.FREE, len(self.blocks))
+
+    @cached_property
+    def scope_enter(self) -> Array:
+        return self._index_of(EventKind.ENTER, len(self.scopes))
+
+    @cached_property
+    def scope_exit(self) -> Array:
+        return self._index_of(EventKind.EXIT, len(self.scopes))
+
+    @cached_property
+    def step_starts(self) -> Array:
+        """The events at which steps 0, 1, ... began."""
+        return np.flatnonzero(self.events.kind == EventKind.STEP)
+
+    @cached_property
+    def block_phase(self) -> Array:
+        """Per block: the ``Phase`` it was born in, -1 outside all."""
+        phase = np.append(self.scopes.phase.astype(np.int64), -1)
+        return phase[self.blocks.scope]
+
+    @cached_property
+    def block_module(self) -> Array:
+        """Per block: the module it was born in, -1 outside all."""
+        return np.append(self.scopes.module.astype(np.int64), -1)[self.blocks.scope]
+
+    @cached_property
+    def memory_events(self) -> Array:
+        """The indices of the events that change how much memory is in use."""
+        return np.flatnonzero(self.events.kind <= EventKind.RESIZE)
+
+    @cached_property
+    def deltas(self) -> Array:
+        """Per event: by how many bytes, rounded as the block's device rounds, the memory in use changed."""
+        where = self.memory_events
+        block = self.events.subject[where]
+        granularity = np.array([device.granularity for device in self.devices] or [1], dtype=np.int64)
+        quantum = granularity[self.blocks.device[block]]
+        after = -(-self.events.size[where] // quantum) * quantum
+        order = np.argsort(block, kind="stable")
+        before = np.zeros_like(after)
+        before[order[1:]] = np.where(block[order[1:]] == block[order[:-1]], after[order[:-1]], 0)
+        deltas = np.zeros(len(self.events), dtype=np.int64)
+        deltas[where] = after - before
+        return deltas
+
+    @cached_property
+    def block_peak_bytes(self) -> Array:
+        """Per block: the most it ever held, rounded as its device rounds."""
+        where = self.memory_events
+        granularity = np.array([device.granularity for device in self.devices] or [1], dtype=np.int64)
+        peak = np.zeros(len(self.blocks), dtype=np.int64)
+        np.maximum.at(peak, self.events.subject[where], self.events.size[where])
+        quantum = granularity[self.blocks.device]
+        return -(-peak // quantum) * quantum
+
+    @cached_property
+    def device_peak_bytes(self) -> tuple[int, ...]:
+        """Per device: the most that was ever in use on it."""
+        where = self.memory_events
+        device, deltas = self.blocks.device[self.events.subject[where]], self.deltas[where]
+        return tuple(int(np.cumsum(deltas[device == number]).max(initial=0)) for number in range(len(self.devices)))
+
+    @cached_property
+    def device_order(self) -> tuple[int, ...]:
+        """The devices, the one that matters most first: GPUs before others, then the higher peak."""
+        peaks = self.device_peak_bytes
+        return tuple(sorted(range(len(peaks)), key=lambda number: (not self.devices[number].is_cuda, -peaks[number])))
+
+    @property
+    def main_device(self) -> int | None:
+        """The device that matters most, which every figure is about unless another is named; ``None`` where there is none."""
+        return self.device_order[0] if self.device_order else None
+
+    def module_path(self, module: int) -> str:
+        """The fully qualified name of a module; the root's own is its class in brackets."""
+        if module < 0:
+            return ""
+        return self.strings[self.modules.path[module]] or f"({self.strings[self.modules.kind[module]]})"
+
+    def _index_of(self, kind: EventKind, count: int) -> Array:
+        index = np.full(count, len(self.events), dtype=np.int64)
+        where = np.flatnonzero(self.events.kind == kind)
+        subject = self.events.subject[where]
+        inside = (subject >= 0) & (subject < count)
+        index[subject[inside]] = where[inside]
+        return index

@@ -1,0 +1,57 @@
+"""How each result is drawn, in a notebook and on a terminal: the list that ``memfit.drawing`` loads."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from memfit.analysis import build_report
+from memfit.compare import Comparison
+from memfit.drawing import Drawing, register
+from memfit.ledger import Ledger
+from memfit.views.comparison import draw
+from memfit.views.comparison_words import make_sheet
+from memfit.views.escaping import printable
+from memfit.views.notebook import notebook_html
+from memfit.views.terminal import report_sections
+from memfit.views.verdicts import verdict_sections
+
+if TYPE_CHECKING:
+    from memfit.predict import Prediction
+
+COMPARISON_WIDTH = 120
+"""In a notebook, in characters."""
+
+
+def _ledger_sections(ledger: Ledger, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+    return report_sections(build_report(ledger), console)
+
+
+def _prediction_html(prediction: Prediction) -> str:
+    return notebook_html(prediction.ledger, prediction.report, prediction.verdict)
+
+
+def _prediction_sections(prediction: Prediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    yield from verdict_sections(prediction.verdict, console)
+    yield from (Text(f"assumed: {printable(sentence)}", style="dim") for sentence in prediction.assumptions)
+
+
+def _comparison_html(comparison: Comparison) -> str:
+    console = Console(file=io.StringIO(), width=COMPARISON_WIDTH, color_system=None)
+    console.print(comparison)
+    assert isinstance(console.file, io.StringIO)
+    return f'<pre style="line-height:1.3;overflow-x:auto;white-space:pre">{escape(console.file.getvalue())}</pre>'
+
+
+def _comparison_sections(comparison: Comparison, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    return draw(make_sheet(comparison), console, options)
+
+
+register("Ledger", Drawing(html=notebook_html, terminal=_ledger_sections))
+register("Prediction", Drawing(html=_prediction_html, terminal=_prediction_sections))
+register("Comparison", Drawing(html=_comparison_html, terminal=_comparison_sections))

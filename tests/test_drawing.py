@@ -1,0 +1,70 @@
+"""Results draw themselves, and know no view."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+from helpers.compare_cells import cell
+from rich.console import Console
+
+from memfit.compare import Comparison
+from memfit.compare.grid import Subject
+from memfit.drawing import Drawn, drawing_of
+from memfit.testing import ledger
+
+RUN = ledger("alloc 4MiB parameter w on cuda:0; step; enter forward; alloc 2MiB x on cuda:0; exit")
+COMPARISON = Comparison(
+    subject=Subject(model="llama3-8b"),
+    cells=(cell(50), cell(30, checkpointing="full"), cell(None, checkpointing="selective")),
+    varying=("checkpointing",),
+    gpus=("H100-80GB",),
+)
+
+
+def printed(result: object) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(result)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_ledger_on_a_terminal_is_its_report():
+    assert "cuda:0  peak 6.00 MiB  in step 0, forward" in printed(RUN)
+
+
+def test_a_comparison_in_a_notebook_says_what_it_says_on_a_terminal():
+    shown = "".join(ElementTree.fromstring(COMPARISON._repr_html_()).itertext())
+    assert shown == printed(COMPARISON)
+    assert "Run it with no checkpointing on H100-80GB" in shown
+
+
+def test_names_in_a_notebook_are_only_text():
+    hostile = Comparison(
+        subject=Subject(model="gpt2"), cells=(cell(50, layers="<script>"),), varying=("layers",), gpus=("H100-80GB",)
+    )
+    assert "<script>" not in hostile._repr_html_()
+
+
+def test_a_subclass_is_drawn_as_what_it_is():
+    class MyComparison(Comparison):
+        pass
+
+    mine = MyComparison(subject=COMPARISON.subject, cells=COMPARISON.cells, varying=COMPARISON.varying, gpus=COMPARISON.gpus)
+    assert mine._repr_html_() == COMPARISON._repr_html_()
+
+
+def test_what_nobody_registered_is_said():
+    class Unknown(Drawn):
+        pass
+
+    with pytest.raises(LookupError, match="nobody has registered how a Unknown is drawn"):
+        drawing_of(Unknown())
+
+
+def test_importing_results_loads_no_view():
+    code = "import sys, memfit.ledger, memfit.compare; sys.exit(any(name.startswith('memfit.views') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
