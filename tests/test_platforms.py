@@ -16,7 +16,7 @@ from memfit.predict import child_process
 
 WHAT_OTHERS_NEED = """
 import sysconfig
-import torch, torch._dynamo, torch.distributed.fsdp, transformers, lightning.pytorch
+import torch, torch._dynamo, torch.distributed.fsdp, torch.distributed.run, transformers, lightning.pytorch
 
 sysconfig.get_config_vars()
 """

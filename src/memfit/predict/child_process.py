@@ -4,7 +4,7 @@ Torch knows one kind of accelerator, and takes the phantom GPU's kind for it fro
 autograd then refuses the tensors of a real GPU. So on a machine with one, a prediction is made in a forked child, as the workers of
 a data loader are, and what it found is handed back. What ``build`` changes outside itself stays in the child.
 
-Windows has no fork, and on macOS Apple's libraries do not survive one: there the prediction is made in this process, with a warning.
+Windows has no fork, and on macOS Apple's libraries do not survive one: there this process itself predicts, with a warning.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def has_a_gpu_to_spare() -> bool:
             raise _too_late()
         system = platform.system()
         warnings.warn(
-            f"{_SYSTEM_NAMES.get(system, system)} {GPU_IS_LOST}: after this, autograd in this process refuses this machine's own GPU. "
+            f"{_SYSTEM_NAMES.get(system, system)} {GPU_IS_LOST}: after this, autograd in it refuses this machine's own GPU. "
             "To train on it, predict in another process: memfit predict FILE.py:FUNCTION",
             stacklevel=3,
         )
