@@ -1,7 +1,7 @@
 """What the documentation's site does that MkDocs does not do by itself.
 
-Some pages lie outside ``docs/``, where people look for them: CONTRIBUTING.md, the tables of the benchmarks, the examples. They become
-pages of the site, and links to them are changed from what GitHub needs to what the site needs.
+Some pages lie outside ``docs/``, where people look for them: CONTRIBUTING.md, the tables of the benchmarks, the examples. They are
+pages of the site too, and links to them are changed from what GitHub needs to what the site needs.
 """
 
 from __future__ import annotations
