@@ -36,7 +36,7 @@ chromium:
 
 # For those who change web/: builds the script and style of the report page into the package. Needs Node.
 page:
-	cd web && npm ci && npm run build
+	cd web && npm install --no-package-lock --no-audit --no-fund && npm run build
 
 format: .venv/ready
 	$(BIN)/ruff format .
