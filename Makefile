@@ -1,8 +1,8 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. Both set up .venv first; tests also need Chromium.
+# `make demo`, `make test` and `make docs` do everything on a fresh machine. All set up .venv first; tests also need Chromium.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test chromium page format clean
+.PHONY: demo test check pytest docs chromium page format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -12,11 +12,19 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/memfit demo
 
-test: .venv/ready chromium
+test: check pytest
+
+check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+pytest: .venv/ready chromium
 	$(BIN)/pytest --numprocesses 2
+
+# The documentation as a site, in site/. A broken link fails.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The report page is tested in Debian's Chromium; it is installed where it is missing.
 chromium:
@@ -28,11 +36,11 @@ chromium:
 
 # For those who change web/: builds the script and style of the report page into the package. Needs Node.
 page:
-	cd web && npm ci && npm run build
+	cd web && npm install --no-package-lock --no-audit --no-fund && npm run build
 
 format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv
+	rm -rf .venv site

@@ -1,6 +1,9 @@
-"""What the README and the docs show, executed; and the names they lead to."""
+"""What the README and the docs show, executed; their figures and links; and the names they lead to."""
 
+import json
+import math
 import re
+import statistics
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ from helpers import ROOT
 from torch import nn
 
 import memfit
+import memfit.cli
 
 
 class Model(nn.Module):
@@ -16,11 +20,11 @@ class Model(nn.Module):
         self.embed, self.head = nn.Embedding(32000, 16), nn.Linear(16, 16)
 
     def forward(self, tokens):
-        return self.head(self.embed(tokens))
+        return self.head(self.embed(tokens)).mean(-1)
 
 
 def snippets(path):
-    return re.findall(r"```python\n(.*?)```", (ROOT / path).read_text(), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", (ROOT / path).read_text(encoding="utf-8"), re.DOTALL)
 
 
 def surroundings():
@@ -48,7 +52,18 @@ def surroundings():
     }
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/phantom.md", "docs/oom.md", "docs/training_loops.md"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "README.md",
+        "docs/guard.md",
+        "docs/oom.md",
+        "docs/phantom.md",
+        "docs/predict.md",
+        "docs/tracking.md",
+        "docs/training_loops.md",
+    ],
+)
 def test_snippets_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = snippets(path)
@@ -57,10 +72,47 @@ def test_snippets_run(path, tmp_path, monkeypatch):
         exec(compile(snippet, path, "exec"), surroundings())
 
 
-def test_links_lead_somewhere():
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+def test_the_first_output_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^memfit (predict --model .*)$", readme, re.MULTILINE)
+    shown = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)[0]
+    assert shown in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert memfit.cli.main(command.split()) == 0
+    printed = capsys.readouterr().out
+    assert "\n".join(line.rstrip() for line in printed.splitlines()).startswith(shown)
+
+
+def off_by(name, predicted, true):
+    """The absolute errors of a benchmark's result, in percent and in order; a figure that was not measured is 0."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    return sorted(abs(row[predicted] / row[true] - 1) * 100 for row in rows if row[true])
+
+
+def row_of_figures(errors):
+    worst_of_most = errors[math.ceil(0.9 * len(errors)) - 1]
+    return f"| {statistics.median(errors):.2f} % | {worst_of_most:.2f} % | {errors[-1]:.2f} % |"
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/accuracy.md"])
+def test_accuracy_is_that_of_the_benchmarks(path):
+    table = (ROOT / path).read_text(encoding="utf-8").partition("<!-- figures: benchmarks/results -->\n")[2].partition("\n\n")[0]
+    zoo, more = "`python benchmarks/accuracy.py`", "`python benchmarks/accuracy.py --zoo more`"
+    peak, reserved, fit = ("peak", "true_peak"), ("reserved", "true_reserved"), ("fit", "true_fit")
+    assert table.splitlines()[2:] == [
+        f"| {zoo} | {len(off_by('accuracy', *peak))} | allocated peak {row_of_figures(off_by('accuracy', *peak))}",
+        f"| | | reserved peak {row_of_figures(off_by('accuracy', *reserved))}",
+        f"| | {len(off_by('accuracy', *fit))} of these | smallest fit {row_of_figures(off_by('accuracy', *fit))}",
+        f"| {more} | {len(off_by('accuracy_more', *peak))} | allocated peak {row_of_figures(off_by('accuracy_more', *peak))}",
+        f"| | | reserved peak {row_of_figures(off_by('accuracy_more', *reserved))}",
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("*.md")))
+def test_links_lead_somewhere(path):
+    """On GitHub, where the README is read; the pages in docs/ are checked when the site is built."""
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / path).read_text(encoding="utf-8")):
+        assert (ROOT / path).parent.joinpath(target).exists(), f"{path} links to {target}"
 
 
 def test_public_names_exist():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,8 +63,10 @@ def run(args: argparse.Namespace) -> int:
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.phantom.values.expected import Expected
     from memfit.predict import predict
+    from memfit.predict.child_process import GPU_IS_LOST
 
-    with _mistakes_in_a_line():
+    with _mistakes_in_a_line(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", f".*{GPU_IS_LOST}")
         prediction = predict(
             _build(args),
             gpu=args.gpu,

@@ -15,6 +15,9 @@ from typing import Any
 
 from memfit.errors import ConfigError
 
+CAN_FORK = sys.platform == "linux"
+"""Windows has no fork; on macOS Apple's libraries do not survive one. There a worker answers one job and ends."""
+
 IN_A_WORKER = "MEMFIT_COMPARING"
 """Set for the processes of cells: a file that compares when it is imported would start processes without end."""
 
@@ -24,6 +27,8 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 class Lane:
     """One worker, started when it is needed and again when it has died."""
+
+    command = (sys.executable, "-m", "memfit.compare.worker")
 
     def __init__(self) -> None:
         self._worker: subprocess.Popen[str] | None = None
@@ -42,18 +47,22 @@ class Lane:
             status = worker.wait()
             self.stop()
             return {"error": died(status), "details": ""}
+        if not CAN_FORK:
+            self.stop()  # it is about to end by itself, and would not read another job
         found: dict[str, Any] = json.loads(said)
         return found
 
     def _start(self) -> subprocess.Popen[str]:
         self._worker = subprocess.Popen(
-            [sys.executable, "-m", "memfit.compare.worker"],
+            self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
             env=os.environ | _ONE_THREAD | {IN_A_WORKER: "1"},
-            start_new_session=True,  # Ctrl-C is ours to handle
+            # Ctrl-C is ours to handle. Windows has groups of processes in place of sessions.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         return self._worker
 
@@ -100,7 +109,8 @@ def run_jobs(jobs: Sequence[dict[str, Any]], num_lanes: int) -> Iterator[tuple[i
 
 def died(status: int) -> str:
     """Why a process gave no answer."""
-    if status == -signal.SIGKILL:
+    killed = getattr(signal, "SIGKILL", None)  # Windows has none
+    if killed is not None and status == -killed:
         return "its process was killed, most likely because the machine ran out of memory: try --jobs 1"
     if status < 0:
         return f"its process died of {signal.Signals(-status).name}"

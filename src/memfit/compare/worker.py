@@ -12,9 +12,7 @@ import sys
 from typing import Any
 
 from memfit.compare.cell_prediction import work
-from memfit.compare.processes import died
-
-CAN_FORK = sys.platform == "linux"
+from memfit.compare.processes import CAN_FORK, died
 
 
 def main() -> None:

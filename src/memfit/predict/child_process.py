@@ -3,12 +3,16 @@
 Torch knows one kind of accelerator, and takes the phantom GPU's kind for it from the first prediction until the process ends;
 autograd then refuses the tensors of a real GPU. So on a machine with one, a prediction is made in a forked child, as the workers of
 a data loader are, and what it found is handed back. What ``build`` changes outside itself stays in the child.
+
+Windows has no fork, and on macOS Apple's libraries do not survive one: there this process itself predicts, with a warning.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import pickle
+import platform
+import sys
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -26,6 +30,14 @@ _AUTOGRAD_REFUSES: Final = "fork-based multiprocessing"
 """In what torch says where the parent's autograd has threads that a copy of it lacks."""
 
 
+_CAN_FORK = sys.platform == "linux"
+
+_SYSTEM_NAMES: Final = {"Darwin": "macOS"}
+
+GPU_IS_LOST: Final = "can make predictions only in the process itself"
+"""In the warning of a system without fork. The command line leaves it out: its process has nothing else to do."""
+
+
 def _too_late() -> ConfigError:
     return ConfigError(
         "this process has used its GPU, and torch cannot run autograd in a copy of such a process: predict before the first "
@@ -34,8 +46,19 @@ def _too_late() -> ConfigError:
 
 
 def has_a_gpu_to_spare() -> bool:
-    """Is there a GPU that this process may want to use?"""
-    return torch.accelerator.is_available()
+    """Is there a GPU that this process may want to use, and a child process that could spare it?"""
+    if not torch.accelerator.is_available():
+        return False
+    if not _CAN_FORK:
+        if torch.cuda.is_initialized():
+            raise _too_late()
+        system = platform.system()
+        warnings.warn(
+            f"{_SYSTEM_NAMES.get(system, system)} {GPU_IS_LOST}: after this, autograd in it refuses this machine's own GPU. "
+            "To train on it, predict in another process: memfit predict FILE.py:FUNCTION",
+            stacklevel=3,
+        )
+    return _CAN_FORK
 
 
 def in_a_child(make: Callable[[], Prediction]) -> Prediction:

@@ -8,6 +8,7 @@ making says how much (``routing.py``) or the user does (``expected.py``).
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -202,4 +203,4 @@ def _caller() -> str:
         if module.partition(".")[0] not in ("torch", "memfit"):
             break
         frame = frame.f_back
-    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

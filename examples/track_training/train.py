@@ -1,6 +1,6 @@
 """Track three training steps of a small transformer, on whatever device there is, and look at where the memory went.
 
-python examples/track_training.py        # writes run.memfit
+python train.py            # writes run.memfit
 memfit show run.memfit
 """
 

@@ -1,7 +1,7 @@
 """Will Llama-3 8B train on eight H100s with FSDP? Answered without a GPU.
 
-    python examples/predict_llama3_8b.py                                            # the verdict, and run.memfit
-    memfit predict examples/predict_llama3_8b.py:build --gpu A100-80GB --world-size 16
+    python predict.py                                                  # the verdict, and run.memfit
+    memfit predict predict.py:build --gpu A100-80GB --world-size 16
 
 ``build`` is ordinary training code: it would run as it is on the real machines, under torchrun.
 """

@@ -1,0 +1,131 @@
+"""macOS and Windows, as far as Linux can stand in for them: what only Linux has is taken away, and memfit works without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import memfit
+from memfit.compare import processes
+from memfit.errors import ConfigError
+from memfit.predict import child_process
+
+WHAT_OTHERS_NEED = """
+import sysconfig
+import torch, torch._dynamo, torch.distributed.fsdp, torch.distributed.run, transformers, lightning.pytorch
+
+sysconfig.get_config_vars()
+"""
+
+TAKEN_AWAY = """
+import os, signal, sys
+
+GONE = ("fcntl", "resource", "pwd", "grp", "termios")
+
+class NotHere:
+    def find_spec(self, name, path=None, target=None):
+        if name in GONE:
+            raise ImportError(f"there is no {name} on this system")
+
+sys.meta_path.insert(0, NotHere())
+for name in GONE:
+    sys.modules.pop(name, None)
+for owner, names in {
+    os: ("fork", "forkpty", "killpg", "sched_getaffinity", "register_at_fork", "uname", "geteuid", "getuid", "waitid", "wait"),
+    signal: ("SIGKILL", "SIGALRM", "SIGHUP", "SIGUSR1", "alarm", "setitimer", "pthread_kill"),
+}.items():
+    for name in names:
+        delattr(owner, name)
+sys.platform = sys.argv[1]
+"""
+
+EVERY_MODULE_AND_A_PREDICTION = """
+import importlib, pkgutil
+import memfit
+
+for module in pkgutil.walk_packages(memfit.__path__, "memfit."):
+    if not module.name.endswith("._engine"):  # the library in C is no module of Python's
+        importlib.import_module(module.name)
+
+def build():
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    def step():
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return step
+
+print(int(memfit.predict(build, gpu="T4").peak_allocated))
+"""
+
+
+def run(code: str, platform: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, platform], capture_output=True, text=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes from Linux what only Linux has")
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
+def test_everything_is_imported_and_a_prediction_made(platform):
+    here = run(WHAT_OTHERS_NEED + EVERY_MODULE_AND_A_PREDICTION, sys.platform)
+    elsewhere = run(WHAT_OTHERS_NEED + TAKEN_AWAY + EVERY_MODULE_AND_A_PREDICTION, platform)
+    assert int(here.stdout) > 0
+    assert elsewhere.stdout == here.stdout, elsewhere.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes from Linux what only Linux has")
+@pytest.mark.parametrize("code", ["import fcntl", "os.fork()", "signal.SIGKILL", "os.sched_getaffinity(0)"])
+def test_the_proof_can_fail(code):
+    assert run(code if code.startswith("import") else f"import os, signal; {code}", "linux").returncode == 0
+    assert run(TAKEN_AWAY + code, "win32").returncode == 1
+
+
+class LaneWithoutFork(processes.Lane):
+    command = (
+        sys.executable,
+        "-c",
+        "from memfit.compare import processes; processes.CAN_FORK = False; from memfit.compare import worker; worker.main()",
+    )
+
+
+def test_cells_are_predicted_without_fork(monkeypatch):
+    """A worker that has answered is not asked again: it may still be ending when the next job comes."""
+    monkeypatch.setattr(processes, "CAN_FORK", False)
+    monkeypatch.setattr(processes, "Lane", LaneWithoutFork)
+    job = {"model": "no-such-model"}
+    found = dict(processes.run_jobs([job, job, job], num_lanes=1))
+    assert [sorted(answer) for answer in found.values()] == [["details", "error"]] * 3
+    assert not [answer for answer in found.values() if "no answer" in answer["error"]]
+
+
+def test_a_dead_worker_is_described_on_windows(monkeypatch):
+    monkeypatch.delattr(processes.signal, "SIGKILL")
+    assert processes.died(3) == "its process ended with status 3 and no answer"
+
+
+def build():
+    model = nn.Linear(64, 64).cuda()
+    return lambda: model(torch.ones(8, 64, device="cuda")).sum().backward()
+
+
+def test_without_fork_the_process_itself_predicts_and_says_so(monkeypatch):
+    expected = memfit.predict(build, gpu="T4", steps=1).peak_allocated
+    monkeypatch.setattr(child_process, "_CAN_FORK", False)
+    monkeypatch.setattr(child_process.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    with pytest.warns(
+        UserWarning, match=r"^macOS can make predictions only in the process itself: .*memfit predict FILE.py:FUNCTION$"
+    ):
+        assert memfit.predict(build, gpu="T4", steps=1).peak_allocated == expected
+
+
+def test_without_fork_a_process_that_used_its_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(child_process, "_CAN_FORK", False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(ConfigError, match="predict before the first work on the GPU"):
+        memfit.predict(build, gpu="T4", steps=1)
