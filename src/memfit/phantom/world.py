@@ -11,6 +11,7 @@ from typing import Self
 import torch
 
 from memfit.errors import PredictionError
+from memfit.hardware import GPUS_PER_NODE
 from memfit.phantom import kernels
 from memfit.phantom.compile import passed_over
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
@@ -87,9 +88,7 @@ class PhantomWorld:
     def _install(self) -> None:
         """Everything that is replaced while the world lasts, and why. Later rooms find what earlier ones have put in place."""
         because, assumptions = self._patches.because, self.assumptions
-        cuda = CudaModule(
-            self.target, self._meter, min(self._world_size, process_groups.GPUS_A_NODE), process_groups.local_rank(self._rank)
-        )
+        cuda = CudaModule(self.target, self._meter, min(self._world_size, GPUS_PER_NODE), process_groups.local_rank(self._rank))
         streams.restart()
         cached_answers.install(because("what was remembered of the machine holds inside the world or outside it, not both"))
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)

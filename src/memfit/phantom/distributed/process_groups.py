@@ -22,12 +22,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from memfit.hardware import GPUS_PER_NODE
 from memfit.phantom.values import host_data
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.distributed import fake_store, modules_that_ask_for_tracing
 from memfit.torch_compat.patches import Patches
-
-GPUS_A_NODE = 8
 
 _REDUCING = ("all_reduce", "reduce")
 _GATHERING = ("all_gather", "all_gather_into_tensor", "all_gather_single")
@@ -36,7 +35,7 @@ _OTHERS = ("broadcast", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatt
 
 
 def local_rank(rank: int) -> int:
-    return rank % GPUS_A_NODE
+    return rank % GPUS_PER_NODE
 
 
 def install(patches: Patches, assumptions: Assumptions, world_size: int, rank: int) -> None:
@@ -62,9 +61,9 @@ def _set_environment(patches: Patches, world_size: int, rank: int) -> None:
         "RANK": rank,
         "WORLD_SIZE": world_size,
         "LOCAL_RANK": local_rank(rank),
-        "LOCAL_WORLD_SIZE": min(world_size, GPUS_A_NODE),
-        "GROUP_RANK": rank // GPUS_A_NODE,
-        "GROUP_WORLD_SIZE": -(-world_size // GPUS_A_NODE),
+        "LOCAL_WORLD_SIZE": min(world_size, GPUS_PER_NODE),
+        "GROUP_RANK": rank // GPUS_PER_NODE,
+        "GROUP_WORLD_SIZE": -(-world_size // GPUS_PER_NODE),
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": world_size,
         "MASTER_ADDR": "localhost",
