@@ -83,7 +83,7 @@ def test_the_proof_without_torch_can_fail(code: str):
 
 # -- arrows ------------------------------------------------------------------------------------------------------------------
 
-BASE = {"errors", "units", "hardware"}
+BASE = {"errors", "units", "hardware", "reading"}
 LEDGER = BASE | {"ledger"}
 EVERYTHING = LEDGER | {
     "allocator",
@@ -105,6 +105,7 @@ MAY_IMPORT = {
     "errors": set(),
     "units": {"errors"},
     "hardware": {"errors", "units"},
+    "reading": {"errors", "units"},
     "ledger": BASE,
     "allocator": LEDGER,
     "analysis": LEDGER | {"allocator"},
@@ -120,7 +121,7 @@ MAY_IMPORT = {
     "predict": LEDGER | {"allocator", "analysis", "phantom", "record", "torch_compat", "views"},
     "prediction": {"predict"},
     "guard": LEDGER | {"analysis", "predict", "views"},
-    "models": {"errors", "fsdp"},
+    "models": {"errors", "fsdp", "reading"},
     "compare": BASE | {"models", "phantom", "predict", "views"},
     "comparison": {"compare"},
     "cli": EVERYTHING,

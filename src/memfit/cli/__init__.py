@@ -51,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines = str(error).splitlines() if isinstance(error, StepFailedError) else [str(error)]
         print("memfit: error: " + "\n".join(map(printable, lines)), file=sys.stderr)
         return _MISUSED
+    except MemoryError:
+        print("memfit: error: this took more memory than there is: end other programs, or use a machine with more", file=sys.stderr)
+        return _MISUSED
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:

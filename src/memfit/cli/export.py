@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from memfit.cli.outputs import cannot_write, check_output
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
@@ -32,18 +33,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     export = EXPORTS[args.to]
     out = args.out or args.file.with_suffix(export.suffix)
+    if out.exists() and args.file.exists() and out.samefile(args.file):
+        raise ConfigError(f"{out} is the ledger itself: name another file with -o")
+    check_output(out, "-o", may_be_stream=True)
     stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
     with stderr.status(Text(f"Writing {printable(out.name)}")):
-        data = export.write(Ledger.load(args.file))
-    _write(out, data, ledger=args.file)
-    print(f"{printable(str(out))} ({format_bytes(len(data))}): {export.use}")
-    return 0
-
-
-def _write(out: Path, data: bytes, ledger: Path) -> None:
-    if out.exists() and out.samefile(ledger):
-        raise ConfigError(f"{out} is the ledger itself: name another file with -o")
+        data = export.write(Ledger.load(args.file).check())
     try:
         out.write_bytes(data)
     except OSError as error:
-        raise ConfigError(f"cannot write {out} ({error.strerror}): name another file with -o") from error
+        raise cannot_write(out, error, "-o") from error
+    print(f"{printable(str(out))} ({format_bytes(len(data))}): {export.use}")
+    return 0

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from memfit.cli.fit import PIPE_WIDTH, verdict_sections
+from memfit.cli.outputs import cannot_write, check_output
 from memfit.cli.recipe_flags import add_recipe, add_subject, given
 from memfit.compare.grid import Subject, read_axes
 from memfit.compare.user_functions import build_of, check_arguments, locate
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.phantom.values.expected import Expected
     from memfit.predict import predict
 
+    check_output(args.out, "--out")
     with _mistakes_in_a_line():
         prediction = predict(
             _build(args),
@@ -103,8 +105,18 @@ def _single(name: str, values: Sequence[Any]) -> Any:
 
 
 def tell(prediction: Prediction, args: argparse.Namespace) -> None:
-    """Writes the ledger and says what came out."""
-    prediction.ledger.save(args.out)
+    """Writes the ledger and says what came out, also where the disk has filled up in the meantime."""
+    try:
+        prediction.ledger.save(args.out)
+    except OSError as error:
+        _say(prediction, args)
+        raise cannot_write(args.out, error, "--out") from error
+    _say(prediction, args)
+    if not args.json:
+        print(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}")
+
+
+def _say(prediction: Prediction, args: argparse.Namespace) -> None:
     if args.json:
         figures = prediction.verdict.to_json() | {"assumptions": prediction.assumptions, "ledger": str(args.out)}
         print(json.dumps(figures))
@@ -113,4 +125,3 @@ def tell(prediction: Prediction, args: argparse.Namespace) -> None:
     console.print(*verdict_sections(prediction.verdict, console), sep="\n")
     for sentence in prediction.assumptions:
         console.print(Text(f"assumed: {printable(sentence)}", style="dim"))
-    console.print(Text(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}"))

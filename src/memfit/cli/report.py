@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from memfit.errors import ConfigError
+from memfit.cli.outputs import cannot_write, check_output
 from memfit.hardware import GPUS, find_gpu
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
@@ -34,6 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     gpu = None if args.gpu is None else find_gpu(args.gpu)
+    check_output(args.out, "--out", may_be_stream=True)
     stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
     with stderr.status(Text(f"Drawing {printable(args.files[0].name)}")):
         ledgers = [Ledger.load(path).check() for path in args.files]
@@ -55,4 +56,4 @@ def _write(path: Path, page: str) -> None:
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write {path} ({error.strerror}): name another file with --out") from error
+        raise cannot_write(path, error, "--out") from error

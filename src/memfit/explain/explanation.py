@@ -16,6 +16,7 @@ from memfit.explain.remedies import Remedy, find_remedies
 from memfit.explain.scene import Scene
 from memfit.explain.unusable import Unusable, Wanted, find_unusable
 from memfit.ledger import Ledger
+from memfit.reading import RefusedFileError, read_regular, read_start
 from memfit.units import format_bytes
 
 _PICKLE = b"\x80"
@@ -71,13 +72,12 @@ def _open(source: Ledger | Path | str, gpu: str | None) -> Scene:
         return scene_from_ledger(source.check(), gpu)
     path = Path(source)
     try:
-        with path.open("rb") as file:
-            start = file.read(16)
+        start = read_start(path, 16)
         if is_ledger(start) or not start.startswith(_PICKLE):
             return scene_from_ledger(Ledger.load(path).check(), gpu)
-        return scene_from_snapshot(path, path.read_bytes(), gpu)
-    except OSError as error:
-        raise TraceError(path, f"cannot be read ({error.strerror})", "Check the path and its permissions") from error
+        return scene_from_snapshot(path, read_regular(path), gpu)
+    except RefusedFileError as error:
+        raise TraceError(path, error.problem, error.advice) from error
 
 
 def _explain(scene: Scene) -> Explanation:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from memfit.errors import ConfigError
 from memfit.models.catalog import find_model
+from memfit.reading import read_regular
 
 STRATEGIES: Final = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "no_shard")
 ENGINES: Final = ("fsdp2", "fsdp1", "ddp")
@@ -119,8 +120,8 @@ _WITHOUT_CONTEXT = 512
 def read_config(path: Path) -> dict[str, Any]:
     """A Hugging Face ``config.json``."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads(read_regular(path))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON ({error}): give the config.json of a Hugging Face model") from error
     if not isinstance(config, dict) or "model_type" not in config:
         raise ConfigError(f"{path} has no model_type: give the config.json of a Hugging Face model")

@@ -1,4 +1,4 @@
-"""The engine in C touches no memory but its own, and computes nothing that C leaves undefined: seen by the compiler's sanitizers."""
+"""The engine in C touches no memory but its own, and computes nothing that C leaves undefined: sanitizers watch it."""
 
 from __future__ import annotations
 
