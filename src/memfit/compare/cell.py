@@ -55,7 +55,7 @@ class Figures:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """From what ``dataclasses.asdict`` made of it; ``TypeError`` where something is of another type, ``ValueError`` if absurd."""
+        """From what ``dataclasses.asdict`` made of it; ``TypeError`` or ``ValueError`` where it has something else in it."""
         found = cls(**plain | {"assumptions": tuple(plain["assumptions"])})
         for field in fields(cls):
             _check(field.name, getattr(found, field.name))

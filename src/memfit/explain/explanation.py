@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.allocator import Replay, SegmentState
-from memfit.allocator.sources.files import is_ledger
+from memfit.allocator.sources.files import NUM_START_BYTES, is_ledger
 from memfit.errors import TraceError
 from memfit.explain.from_ledger import scene_from_ledger
 from memfit.explain.from_snapshot import scene_from_snapshot
@@ -72,7 +72,7 @@ def _open(source: Ledger | Path | str, gpu: str | None) -> Scene:
         return scene_from_ledger(source.check(), gpu)
     path = Path(source)
     try:
-        start = read_start(path, 16)
+        start = read_start(path, NUM_START_BYTES)
         if is_ledger(start) or not start.startswith(_PICKLE):
             return scene_from_ledger(Ledger.load(path).check(), gpu)
         return scene_from_snapshot(path, read_regular(path), gpu)

@@ -13,6 +13,8 @@ from memfit.ledger import Ledger
 from memfit.ledger.storage import MAGIC
 from memfit.reading import RefusedFileError, read_regular, read_start
 
+NUM_START_BYTES = 64
+"""Enough to tell what a file holds."""
 _ZIP, _PICKLE = b"PK", b"\x80"
 _KINDS = "Pass a ledger that memfit wrote, an allocator's log (.npz), or a file from torch.cuda.memory._dump_snapshot()"
 
@@ -21,7 +23,7 @@ def load_requests(path: Path | str) -> Requests:
     """Reads a ledger, an allocator trace (``.npz``) or a PyTorch snapshot (a pickle, of which nothing is executed)."""
     path = Path(path)
     try:
-        start = read_start(path, 16)
+        start = read_start(path, NUM_START_BYTES)
         if is_ledger(start):
             return requests_from_ledger(Ledger.load(path))
         if start.startswith(_ZIP):

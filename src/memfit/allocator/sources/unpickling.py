@@ -5,10 +5,10 @@
     bytes ──> are they all instructions that a snapshot has? ──> Python's unpickler, without classes and functions ──> lists, dicts
                  (one pass, at the speed of a regular expression)
 
-Python's unpickler alone, even with nothing to call, does whatever it is told: it hashes what stands as a key, however deep, and makes
-room for whatever number a value is given. So it is shown only what it can do no harm with. Tuples are pairs of small numbers, as the
-names of memory pools are, so that no key takes long to hash; the numbers of values are bounded; nothing is ever taken off the stack
-but by what uses it up. Neither the check nor the unpickler recurses.
+Python's unpickler alone, even with nothing to call, does whatever it is told: it hashes what stands as a key, however deep, and
+makes room for whatever number a value is given. So it is shown only what it can do no harm with. Tuples are pairs of small numbers,
+as the names of memory pools are, so that no key takes long to hash; the numbers that values are remembered under are bounded.
+Neither the check nor the unpickler recurses.
 """
 
 from __future__ import annotations
