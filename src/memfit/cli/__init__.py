@@ -60,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has gone: Python must not try to write the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"memfit: error: {printable(what)}{error.strerror or error}", file=sys.stderr)
+        return _MISUSED
     return status
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from memfit.cli.outputs import cannot_write, check_output
+from memfit.cli.outputs import check_output, write_output
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
@@ -33,15 +33,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     export = EXPORTS[args.to]
     out = args.out or args.file.with_suffix(export.suffix)
+    check_output(out, "-o", may_be_stream=True)
     if out.exists() and args.file.exists() and out.samefile(args.file):
         raise ConfigError(f"{out} is the ledger itself: name another file with -o")
-    check_output(out, "-o", may_be_stream=True)
     stderr = Console(stderr=True, quiet=not sys.stderr.isatty())
     with stderr.status(Text(f"Writing {printable(out.name)}")):
         data = export.write(Ledger.load(args.file).check())
-    try:
-        out.write_bytes(data)
-    except OSError as error:
-        raise cannot_write(out, error, "-o") from error
+    write_output(out, data, "-o")
     print(f"{printable(str(out))} ({format_bytes(len(data))}): {export.use}")
     return 0

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from memfit.errors import ConfigError
+from memfit.ledger.storage import write_whole
 
 
 def check_output(path: Path, flag: str, *, may_be_stream: bool = False) -> None:
@@ -33,6 +34,17 @@ def check_output(path: Path, flag: str, *, may_be_stream: bool = False) -> None:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"cannot write {str(path)!r} ({error}): name another file with {flag}") from error
+
+
+def write_output(path: Path, data: bytes, flag: str) -> None:
+    """Whole or not at all: a disk that is full leaves what was there."""
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            write_whole(path, data)
+    except OSError as error:
+        raise cannot_write(path, error, flag) from error
 
 
 def cannot_write(path: Path, error: OSError, flag: str) -> ConfigError:

@@ -107,10 +107,11 @@ def _encode(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
 def save(path: Path, tables: dict[str, Table], strings: tuple[str, ...], devices: tuple[Device, ...], info: RunInfo) -> None:
     """Writes a finished ledger, all or nothing: a crash leaves the old file or the new one."""
     words = {"strings": list(strings), "devices": [asdict(device) for device in devices], "info": info.to_json()}
-    _write_whole(path, _encode(tables, words))
+    write_whole(path, _encode(tables, words))
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
+    """All or nothing: a crash, or a disk that is full, leaves the old file."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -134,7 +135,7 @@ class Journal:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         nothing = {"strings": [], "devices": [], "info": RunInfo().to_json()}
-        _write_whole(self.path, MAGIC + _frame({}, nothing))
+        write_whole(self.path, MAGIC + _frame({}, nothing))
         self._file: BinaryIO = self.path.open("ab")
 
     def append(self, tables: dict[str, Table], words: dict[str, Any]) -> None:
