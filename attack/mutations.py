@@ -100,7 +100,7 @@ def damage_columns(chance: Random, columns: dict[str, np.ndarray]) -> dict[str, 
                 return made
         elif kind < 0.04:
             made[name] = column[: chance.randrange(len(column) + 1)] if column.ndim else column
-        elif kind < 0.06:
+        elif kind < 0.06 and column.dtype.kind in "iu":
             made[name] = column.astype(chance.choice((np.float64, np.uint8, np.int16, np.uint64, bool)))
         elif kind < 0.08:
             made[name] = column.reshape(1, *column.shape)

@@ -26,7 +26,6 @@ FIGURES: dict[str, Any] = {
     "assumptions": ["kernels are those of torch 2.11"],
     "seconds": 1.5,
 }
-JOB = {"inputs": {"model": "llama3-8b", "gpu": "H100-80GB", "world_size": 8, "strategy": "full_shard"}, "steps": 3}
 
 
 class DamagedCells(Attack):
@@ -35,10 +34,16 @@ class DamagedCells(Attack):
     share = 1.0
 
     def prepare(self, folder: Path) -> None:
+        from memfit.compare.api import make_grid, read_axes
         from memfit.compare.cache import CellCache
+        from memfit.compare.grid import Subject
 
+        self.subject = Subject(model="llama3-8b")
+        axes = {"gpu": ["H100-80GB"], "world_size": [8], "strategy": ["full_shard", "shard_grad_op"]}
+        self.grid = make_grid(self.subject, read_axes(axes))
+        self.job = {"inputs": self.grid.cells[0], "steps": 3}
         self.cache = CellCache(folder)
-        self.cache.keep(JOB, {"sources": {str(Path(__file__)): "0"}, "figures": FIGURES})
+        self.cache.keep(self.job, {"sources": {str(Path(__file__)): "0"}, "figures": FIGURES})
         (self.path,) = (folder / "cells").rglob("*.json")
         self.show()
 
@@ -51,14 +56,14 @@ class DamagedCells(Attack):
     def show(self) -> bool:
         """Draws a comparison of the cell, if there is one."""
         from memfit.compare import Cell
-        from memfit.compare.grid import Subject
         from memfit.compare.result import Comparison
 
-        figures = self.cache.find(JOB)
+        figures = self.cache.find(self.job)
         if figures is None:
             return False
-        cells = (Cell(inputs=JOB["inputs"], figures=figures, cached=True), Cell(inputs=JOB["inputs"], error="it did not build"))
-        comparison = Comparison(subject=Subject(model="llama3-8b"), cells=cells, varying=("strategy",), gpus=("H100-80GB",))
+        one, other = self.grid.cells[:2]
+        cells = (Cell(inputs=one, figures=figures, cached=True), Cell(inputs=other, error="it did not build"))
+        comparison = Comparison(subject=self.subject, cells=cells, varying=self.grid.varying, gpus=("H100-80GB",))
         with open("/dev/null", "w") as nowhere:
             Console(file=nowhere, width=120).print(comparison)
         json.dumps(comparison.to_json())

@@ -232,6 +232,8 @@ def _metadata(data: bytes) -> dict[str, str]:
     (length,) = _LENGTH.unpack_from(data)
     demand_memory(_MEMORY_PER_WORD_BYTE * min(length, len(data)), "reading its words")
     header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+    if not isinstance(header, dict):
+        raise TypeError("its header is not an object")
     metadata = header.get("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise TypeError("metadata is not an object")
