@@ -9,7 +9,7 @@ from random import Random
 from typing import ClassVar
 
 
-class Fell(Exception):  # noqa: N818
+class Fell(Exception):
     """A promise was not kept."""
 
 
@@ -48,7 +48,7 @@ class Attack(ABC):
     """Of the time."""
     limits: ClassVar[Limits] = Limits()
 
-    def prepare(self, folder: Path) -> None:
+    def prepare(self, folder: Path) -> None:  # noqa: B027
         """Called once in each process, before the first case; memory and time are not yet limited."""
 
     @abstractmethod

@@ -191,7 +191,7 @@ def _attempt(attack: Attack, chance: Random, folder: Path) -> dict[str, object]:
     return {"held": vars(tried)}
 
 
-class TooLong(BaseException):  # noqa: N818
+class TooLong(BaseException):
     """Not an ``Exception``: nothing in memfit may mistake it for one of its own."""
 
 
@@ -236,5 +236,5 @@ def _forbid(folder: Path) -> None:
     sys.addaudithook(hook)
 
 
-class Executed(BaseException):  # noqa: N818
+class Executed(BaseException):
     """A file made memfit do something."""

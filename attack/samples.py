@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from memfit.ledger import Failure, Ledger
-from memfit.ledger.storage import Journal
 from memfit.ledger.schema import TABLES
+from memfit.ledger.storage import Journal
 from memfit.testing import ledger
 from memfit.units import GIB, MIB
 

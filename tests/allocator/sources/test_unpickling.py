@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import pickletools
 import subprocess
@@ -100,10 +101,8 @@ def test_pairs_are_the_only_tuples():
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes):
-    try:
+    with contextlib.suppress(ValueError):
         unpickle_plain(b"\x80\x04" + data)
-    except ValueError as error:
-        assert str(error)
 
 
 def test_what_would_take_too_much_memory_is_refused_before_it_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
