@@ -15,6 +15,6 @@
     samples.py       sound files to start from
 
 ``make attack`` runs all of it for ten minutes, ``make attack LONG=1`` for an hour. Everything follows from the seed: a case that
-fell is repeated with ``python -m attack --only NAME --case NUMBER --seed SEED``. To add an attack, put a file into ``attacks/`` that
-has an instance of a subclass of ``Attack`` under the name ``ATTACK``.
+fell is repeated with ``python -m attack --only NAME --case NUMBER --seed SEED``. To add an attack, put a file into ``attacks/``
+that has an instance of a subclass of ``Attack`` under the name ``ATTACK``.
 """

@@ -28,8 +28,8 @@ _DEFAULTS: Final = {FILE_LIMIT: GIB, MEMORY_LIMIT: 2 * GIB}
 
 MAX_DEVICES: Final = 256
 """Devices of one run: what is counted, is counted for each of them."""
-MAX_DEPTH: Final = 100
-"""Lists in lists, dictionaries in dictionaries."""
+MAX_DEPTH: Final = 500
+"""Modules in modules: each is shown with all that are above it."""
 
 _CHECK_PATH: Final = "Check the path and its permissions"
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from memfit.analysis import build_report
 from memfit.errors import LedgerError, LedgerFormatError
-from memfit.ledger import Ledger
+from memfit.ledger import Ledger, LedgerBuilder
 from memfit.ledger.storage import MAGIC, Journal
 from memfit.testing import ledger
 
@@ -342,6 +342,19 @@ def test_more_devices_than_a_run_can_have(path: Path):
     assert_refused(path, "2000 devices, more than the 256", "record the run again")
     write_with_words(path, devices=devices[:256])
     assert Ledger.load(path).check()
+
+
+@pytest.mark.parametrize(("depth", "fine"), [(400, True), (20_000, False)])
+def test_modules_deeper_than_any_model_has(path: Path, depth: int, fine: bool):
+    builder = LedgerBuilder()
+    parent = -1
+    for number in range(depth):
+        parent = builder.module(f"m{number}", "Module", parent)
+    builder.build().save(path)
+    if fine:
+        assert Ledger.load(path).check()
+    else:
+        assert_refused(path, "more than 500 deep", "record the run again")
 
 
 def test_more_columns_than_a_ledger_has(path: Path):

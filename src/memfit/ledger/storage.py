@@ -27,8 +27,8 @@ import safetensors
 import safetensors.numpy
 
 from memfit.errors import LedgerFormatError
-from memfit.ledger.schema import FORMAT, TABLES, VERSION, Array, Category, Device, EventKind, Events, Phase, RunInfo, Table
-from memfit.reading import MAX_DEVICES, RefusedFileError, demand_memory, read_regular
+from memfit.ledger.schema import FORMAT, TABLES, VERSION, Array, Category, Device, EventKind, Events, Modules, Phase, RunInfo, Table
+from memfit.reading import MAX_DEPTH, MAX_DEVICES, RefusedFileError, demand_memory, read_regular
 
 MAGIC = b"memfit-journal-1\n"
 _FRAME = struct.Struct("<QII")
@@ -256,7 +256,19 @@ def validated_tables(path: Path, contents: Contents) -> dict[type[Table], Table]
         limit = counts[target] if isinstance(target, str) else target
         if len(values) and (int(values.min()) < (-1 if optional else 0) or int(values.max()) >= limit):
             raise LedgerFormatError(path, f"is damaged: {table}.{name} points outside {target}", _DAMAGED)
+    if _is_too_deep(tables[Modules].columns()["parent"]):
+        raise LedgerFormatError(path, f"has modules in a circle, or more than {MAX_DEPTH} deep inside each other", _DAMAGED)
     return tables
+
+
+def _is_too_deep(parent: Array) -> bool:
+    above = parent
+    for _ in range(MAX_DEPTH):
+        above = above[above >= 0]
+        if not len(above):
+            return False
+        above = parent[above]
+    return True
 
 
 _REFERENCES: dict[tuple[str, str], tuple[str | int, bool]] = {
