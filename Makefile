@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check pytest docs chromium page format clean
+.PHONY: demo test check pytest docs attack chromium page format clean
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,10 @@ pytest: .venv/ready chromium
 # The documentation as a site, in site/. A broken link fails.
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Damaged files, full disks and whatever else must not make memfit fall over: ten minutes of it, an hour with LONG=1, or SECONDS=30.
+attack: .venv/ready
+	PYTHONPATH=tests $(BIN)/python -m attack --seconds $(or $(SECONDS),$(if $(LONG),3600,600)) --seed $(or $(SEED),0)
 
 # The report page is tested in Debian's Chromium; it is installed where it is missing.
 chromium:

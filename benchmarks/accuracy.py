@@ -161,7 +161,8 @@ def summary(rows: list[dict]) -> list[str]:
         if offs:
             ninetieth = sorted(offs)[min(len(offs) - 1, int(len(offs) * 0.9))]
             lines.append(
-                f"{what}: off by {100 * statistics.median(offs):.2f} % in the median, {100 * ninetieth:.2f} % at the 90th percentile, "
+                f"{what}: off by {100 * statistics.median(offs):.2f} % in the median, "
+                f"{100 * ninetieth:.2f} % at the 90th percentile, "
                 f"{100 * max(offs):.2f} % at worst."
             )
     return lines

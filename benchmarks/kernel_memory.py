@@ -324,7 +324,7 @@ def table(said: dict[str, Any], truth: dict[str, Any]) -> list[str]:
     return [
         "Peaks of forward and backward, and what is left after them, predicted without a GPU and measured on an H200 with torch",
         f"2.11.0+cu130: `{RECORD}`. Exact means to the byte, as CUDA's allocator counts: blocks are rounded",
-        "up to 512 bytes. What is predicted of each case is in [kernel_state.json](kernel_state.json).",
+        "up to 512 bytes. What is predicted of each case is in `kernel_state.json` beside this page.",
         "",
         "| cases | measured | exact | within 1 % | others, off by % |",
         "|---|---|---|---|---|",

@@ -18,9 +18,9 @@ PACKAGES = sorted(SOURCE.rglob("__init__.py"))
 
 
 def missing_files(folder: Path, docstring: str) -> set[str]:
-    """The Python files that a docstring names and that are neither in its package nor named from the top of memfit or of the project."""
+    """The Python files that a docstring names and that are neither in its package nor below the top of memfit or of the project."""
     named = set(re.findall(r"[\w/]+\.py\b", docstring)) - USERS_FILES
-    return {name for name in named if not (folder / name).exists() and not (SOURCE / name).exists() and not (SOURCE.parents[1] / name).exists()}
+    return {name for name in named if not any((home / name).exists() for home in (folder, SOURCE, SOURCE.parents[1]))}
 
 
 @pytest.mark.parametrize("path", PACKAGES, ids=lambda path: str(path.parent.relative_to(SOURCE.parent)))

@@ -14,6 +14,7 @@
     │   └── StepFailedError                 the user's own code raised
     ├── GoldenMissingError (also an AssertionError)   there is no golden ledger to hold a prediction against
     ├── MemoryGrewError (also an AssertionError)      a prediction needs more than its golden ledger, and more than is tolerated
+    ├── HostMemoryError (also a MemoryError)          this machine itself has too little memory
     ├── TraceError                          a recording of an allocator that cannot be used
     └── UnsupportedTorchError               a private part of torch is not where this version of memfit knows it
 
@@ -119,6 +120,14 @@ class MemoryGrewError(MemfitError, AssertionError):
         self.grown = grown
         self.shown_diff = shown_diff
         self.advice = advice
+
+
+class HostMemoryError(MemfitError, MemoryError):
+    """This machine itself, not the GPU in question, has too little memory."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} took more memory than this machine has: end other programs, or use a machine with more")
+        self.what = what
 
 
 class TraceError(MemfitError):

@@ -1,6 +1,7 @@
 """Cells on disk: found again, and only if nothing has changed."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,39 @@ def test_a_torn_file_does_not_count(damage: bytes, tmp_path: Path):
     assert known.find(JOB) is None
     known.keep(JOB, answer())
     assert known.find(JOB) == figures()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"smallest_fit": "42"},
+        {"smallest_fit": None},
+        {"smallest_fit": 1.5},
+        {"smallest_fit": 2**70},
+        {"peak_reserved": True},
+        {"fits": 1},
+        {"fits": "no"},
+        {"least_gpu": 3},
+        {"breakdown": []},
+        {"breakdown": {"activation": "much"}},
+        {"assumptions": [1]},
+        {"assumptions": None},
+        {"seconds": float("nan")},
+        {"seconds": "1"},
+    ],
+    ids=str,
+)
+def test_figures_of_another_type_do_not_count(wrong: dict, tmp_path: Path):
+    known, sound = CellCache(tmp_path), answer()
+    known.keep(JOB, sound | {"figures": sound["figures"] | wrong})
+    assert known.find(JOB) is None
+
+
+def test_a_source_that_is_a_pipe_does_not_count(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    known = CellCache(tmp_path / "cache")
+    known.keep(JOB, answer({str(tmp_path / "pipe"): "0"}))
+    assert known.find(JOB) is None
 
 
 def test_a_changed_source_does_not_count(tmp_path: Path):

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from memfit.analysis import build_report
 from memfit.errors import LedgerError, LedgerFormatError
-from memfit.ledger import Ledger
+from memfit.ledger import Ledger, LedgerBuilder
+from memfit.ledger.journal import Journal
 from memfit.ledger.storage import MAGIC
 from memfit.testing import ledger
 
@@ -331,3 +332,53 @@ def test_sizes_that_overflow_break_a_law(path: Path):
     write_with_columns(path, events__size=np.full(len(SAMPLE.events), 2**63 - 1))
     with pytest.raises(LedgerError, match="breaks its own laws"):
         Ledger.load(path).check()
+
+
+# -- made to take long, or much memory ---------------------------------------------------------------------------------------
+
+
+def test_more_devices_than_a_run_can_have(path: Path):
+    devices = [{"name": f"cuda:{number}", "granularity": 512} for number in range(2000)]
+    write_with_words(path, devices=devices)
+    assert_refused(path, "2000 devices, more than the 256", "record the run again")
+    write_with_words(path, devices=devices[:256])
+    assert Ledger.load(path).check()
+
+
+@pytest.mark.parametrize(("depth", "fine"), [(400, True), (20_000, False)])
+def test_modules_deeper_than_any_model_has(path: Path, depth: int, fine: bool):
+    builder = LedgerBuilder()
+    parent = -1
+    for number in range(depth):
+        parent = builder.module(f"m{number}", "Module", parent)
+    builder.build().save(path)
+    if fine:
+        assert Ledger.load(path).check()
+    else:
+        assert_refused(path, "more than 500 deep", "record the run again")
+
+
+def test_more_columns_than_a_ledger_has(path: Path):
+    write_with_columns(path, **{f"more__{number}": np.zeros(0) for number in range(101)})
+    assert_refused(path, "columns", "copy it again")
+
+
+def test_words_that_would_take_gigabytes(path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_with_words(path, strings=["x" * 40_000])
+    monkeypatch.setenv("MEMFIT_MAX_MEMORY", "1MiB")
+    assert_refused(path, "reading its words would take", "MEMFIT_MAX_MEMORY=1GiB")
+
+
+def test_words_in_many_frames_are_counted_together(path: Path, monkeypatch: pytest.MonkeyPatch):
+    journal = Journal(path)
+    for _ in range(10):
+        journal.append({}, {"strings": ["x" * 40_000], "devices": [], "info": {}})
+    journal.close()
+    monkeypatch.setenv("MEMFIT_MAX_MEMORY", "4MiB")
+    assert_refused(path, "reading its words would take", "MEMFIT_MAX_MEMORY=1GiB")
+
+
+def test_a_header_that_is_deeper_than_python_goes(path: Path):
+    header = b'{"__metadata__":' + b"[" * 100_000
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    assert_refused(path, "not a ledger", "copy it again")

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from memfit.allocator.engine import Prepared, Rules, prepare, run
+from memfit.allocator.engine import NO_LIMIT, Prepared, Rules, prepare, run
 from memfit.allocator.replaying import Replay, recorded_settings
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.allocator.settings import LARGE_ROUNDING, AllocatorSettings
+from memfit.errors import ConfigError
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,8 @@ def smallest_fit(requests: Requests, settings: AllocatorSettings | None = None) 
     fails = trials.steps(_floor(trials.prepared)) - 1
     enough = trials.steps(trials.at(None).peak_reserved)
     while not trials.completes(enough):
+        if enough * trials.step > NO_LIMIT:
+            raise ConfigError("no memory is enough for these requests: check where they come from")
         enough += enough // 8 + 1
     found = _search(trials.completes, fails, enough)
     probes = tuple(sorted((steps * trials.step, completed) for steps, completed in trials.tried.items()))
@@ -77,7 +80,8 @@ class _Trials:
 
     def at(self, steps: int | None) -> Replay:
         capacity = None if steps is None else steps * self.step
-        rules = Rules.of(replace(self.settings, per_process_memory_fraction=None), capacity)
+        settings = replace(self.settings, per_process_memory_fraction=None)
+        rules = Rules.of(settings, capacity, largest_request=self.prepared.largest_request)
         if capacity is not None and self.settings.per_process_memory_fraction is not None:
             rules = rules.limited(capacity, self.settings)
         return Replay(self.requests, self.settings, self.prepared, rules, run(self.prepared, rules))

@@ -172,7 +172,7 @@ def replay(
     """
     settings = settings or recorded_settings(requests)
     prepared = prepare(requests, settings, use_recorded_addresses=capacity is None)
-    rules = Rules.of(settings, capacity, total_memory)
+    rules = Rules.of(settings, capacity, total_memory, largest_request=prepared.largest_request)
     return Replay(requests, settings, prepared, rules, run(prepared, rules))
 
 

@@ -15,14 +15,13 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from memfit.allocator.settings import SIZE_LIMIT
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.ledger.schema import Array
 
-SIZE_LIMIT: Final = 2**48
-"""No request of a real run is as large as this."""
 TOTAL_LIMIT: Final = 2**60
-"""Nor are all requests of a run together."""
+"""All requests of a run together are less than this."""
 
 
 class RequestKind(IntEnum):
@@ -110,7 +109,7 @@ class Requests:
             raise ConfigError(f"request {wrong[0]} frees a block that is not allocated, or allocates one a second time")
 
     def _limits(self) -> tuple[tuple[Array, int], ...]:
-        return (self.kind, len(RequestKind)), (self.stream, 2**31), (self.pool, 2**31)
+        return (self.kind, len(RequestKind)), (self.stream, 2**30), (self.pool, 2**30)
 
     def _out_of_turn(self) -> Array:
         """The requests that cannot come after the one before them about the same block."""

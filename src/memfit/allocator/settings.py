@@ -23,6 +23,9 @@ LARGE_SEGMENT: Final = 20 * MIB
 LARGE_ROUNDING: Final = 2 * MIB
 """Anything larger has a segment of its own size, rounded up to this."""
 
+SIZE_LIMIT: Final = 2**48
+"""No request of a real run is as large as this, and no segment."""
+
 NUM_DIVISIONS: Final = 16
 """The intervals of ``roundup_power2_divisions``: from 1 MiB, doubling, to 32 GiB and above."""
 
@@ -55,6 +58,7 @@ class AllocatorSettings:
         _refuse(self.max_split_bytes is not None and self.max_split_bytes < 20 * MIB, "max_split_size_mb must be 20 or more")
         _refuse(self.max_non_split_rounding_bytes < 20 * MIB, "max_non_split_rounding_mb must be 20 or more")
         _refuse(self.large_segment_bytes <= MEDIUM_REQUEST, "large_segment_size_mb must be more than 10")
+        _refuse(self.large_segment_bytes >= SIZE_LIMIT, "large_segment_size_mb must be less than 256 TiB")
         _refuse(self.large_segment_bytes % MIB != 0, "large_segment_size_mb must be a whole number")
         threshold, fraction = self.garbage_collection_threshold, self.per_process_memory_fraction
         _refuse(not 0.0 <= threshold < 1.0, "garbage_collection_threshold must be above 0 and below 1")

@@ -52,12 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines = str(error).splitlines() if isinstance(error, StepFailedError) else [str(error)]
         print("memfit: error: " + "\n".join(map(printable, lines)), file=sys.stderr)
         return _MISUSED
+    except MemoryError:
+        print("memfit: error: this took more memory than there is: end other programs, or use a machine with more", file=sys.stderr)
+        return _MISUSED
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
         # The reader has gone: Python must not try to write the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"memfit: error: {printable(what)}{error.strerror or error}", file=sys.stderr)
+        return _MISUSED
     return status
 
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from memfit.cli.consoles import working
+from memfit.cli.outputs import check_output, write_output
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
@@ -29,17 +30,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     export = EXPORTS[args.to]
     out = args.out or args.file.with_suffix(export.suffix)
+    check_output(out, "-o", may_be_stream=True)
+    if out.exists() and args.file.exists() and out.samefile(args.file):
+        raise ConfigError(f"{out} is the ledger itself: name another file with -o")
     with working(f"Writing {out.name}"):
-        data = export.write(Ledger.load(args.file))
-    _write(out, data, ledger=args.file)
+        data = export.write(Ledger.load(args.file).check())
+    write_output(out, data, "-o")
     print(f"{printable(str(out))} ({format_bytes(len(data))}): {export.use}")
     return 0
-
-
-def _write(out: Path, data: bytes, ledger: Path) -> None:
-    if out.exists() and out.samefile(ledger):
-        raise ConfigError(f"{out} is the ledger itself: name another file with -o")
-    try:
-        out.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(f"cannot write {out} ({error.strerror}): name another file with -o") from error

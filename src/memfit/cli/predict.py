@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from memfit.cli.consoles import stdout_console
+from memfit.cli.outputs import cannot_write, check_output
 from memfit.cli.recipe_flags import add_recipe, add_subject, given
 from memfit.compare.grid import Subject, read_axes
 from memfit.compare.user_functions import build_of, check_arguments, locate
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.predict import predict
     from memfit.predict.child_process import GPU_IS_LOST
 
+    check_output(args.out, "--out")
     with _mistakes_in_a_line(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", f".*{GPU_IS_LOST}")
         prediction = predict(
@@ -108,12 +110,20 @@ def _single(name: str, values: Sequence[Any]) -> Any:
 
 
 def tell(prediction: Prediction, args: argparse.Namespace) -> None:
-    """Writes the ledger and says what came out."""
-    prediction.ledger.save(args.out)
+    """Writes the ledger and says what came out, also where the disk has filled up in the meantime."""
+    try:
+        prediction.ledger.save(args.out)
+    except OSError as error:
+        _say(prediction, args)
+        raise cannot_write(args.out, error, "--out") from error
+    _say(prediction, args)
+    if not args.json:
+        stdout_console().print(Text(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}"))
+
+
+def _say(prediction: Prediction, args: argparse.Namespace) -> None:
     if args.json:
         figures = prediction.verdict.to_json() | {"assumptions": prediction.assumptions, "ledger": str(args.out)}
         print(json.dumps(figures))
         return
-    console = stdout_console()
-    console.print(prediction)
-    console.print(Text(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}"))
+    stdout_console().print(prediction)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from memfit.cli.consoles import working
-from memfit.errors import ConfigError
+from memfit.cli.outputs import check_output, write_output
 from memfit.hardware import GPUS, find_gpu
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
@@ -36,12 +36,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     gpu = None if args.gpu is None else find_gpu(args.gpu)
+    check_output(args.out, "--out", may_be_stream=True)
     with working(f"Drawing {args.files[0].name}"):
         ledgers = [Ledger.load(path).check() for path in args.files]
         labels = label_runs(_names(args.files), ledgers)
         runs = [study(label, ledger, gpu) for label, ledger in zip(labels, ledgers, strict=True)]
         page = render_page(runs, args.files[0].name if len(runs) == 1 else f"{len(runs)} runs")
-    _write(args.out, page)
+    write_output(args.out, page.encode(), "--out")
     print(f"{printable(str(args.out))}: {format_bytes(args.out.stat().st_size)}, open it in a browser")
     return 0
 
@@ -50,10 +51,3 @@ def _names(paths: list[Path]) -> list[str]:
     """The files' names, or their whole paths where names alone would be the same."""
     names = [path.stem for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path} ({error.strerror}): name another file with --out") from error

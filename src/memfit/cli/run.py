@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from memfit.cli.outputs import check_output
 from memfit.cli.predict import add_target, tell
 from memfit.errors import ConfigError
 
@@ -28,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.script.is_file():
         raise ConfigError(f"there is no script {args.script}")
+    check_output(args.out, "--out")
     prediction = predict_script(
         args.script,
         args.arguments,

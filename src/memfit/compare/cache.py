@@ -25,6 +25,7 @@ from typing import Any
 import memfit
 from memfit.compare.cell import Figures
 from memfit.compare.source_files import hash_file
+from memfit.reading import read_regular
 
 
 def default_folder() -> Path:
@@ -41,11 +42,11 @@ class CellCache:
     def find(self, job: dict[str, Any]) -> Figures | None:
         """``None`` where nothing is known, or what is known is torn or out of date."""
         try:
-            entry = json.loads(self._path(job).read_text(encoding="utf-8"))
+            entry = json.loads(read_regular(self._path(job)))
             if any(hash_file(Path(path)) != known for path, known in entry["sources"].items()):
                 return None
             return Figures.from_json(entry["figures"])
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
     def keep(self, job: dict[str, Any], answer: dict[str, Any]) -> None:

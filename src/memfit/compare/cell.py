@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
 
 from memfit.ledger import Category, Phase
+
+_MOST_BYTES: Final = 2**62
+_MOST_SECONDS: Final = 10**9
+_KINDS: Final[dict[str, Any]] = {
+    "fits": bool,
+    "least_gpu": str,
+    "peak_phase": str,
+    "breakdown": dict,
+    "assumptions": tuple,
+    "seconds": (int, float),
+}
+"""The figures that are no numbers of bytes."""
 
 Inputs = dict[str, Any]
 """Each axis by name, in plain values that JSON has."""
@@ -55,7 +67,11 @@ class Figures:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        return cls(**plain | {"assumptions": tuple(plain["assumptions"])})
+        """From what ``dataclasses.asdict`` made of it; ``TypeError`` or ``ValueError`` where it has something else in it."""
+        found = cls(**plain | {"assumptions": tuple(plain["assumptions"])})
+        for field in fields(cls):
+            _check(field.name, getattr(found, field.name))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +102,19 @@ class Cell:
         figures = {name: _in_json(value) for name, value in asdict(self.figures).items() if name != "assumptions"}
         more = {"assumptions": [*self.figures.assumptions], "largest_category": self.figures.largest_category}
         return inputs | figures | more | {"cached": self.cached}
+
+
+def _check(name: str, value: Any) -> None:
+    """Is that what a figure of this name holds?"""
+    if not isinstance(value, _KINDS.get(name, int)):
+        raise TypeError(f"{name} is of the wrong type")
+    sizes = value.values() if name == "breakdown" else () if name in _KINDS else (value,)
+    if not all(type(size) is int and -_MOST_BYTES < size < _MOST_BYTES for size in sizes):
+        raise TypeError(f"{name} is no number of bytes")
+    if name == "assumptions" and not all(isinstance(text, str) for text in value):
+        raise TypeError("an assumption is no text")
+    if name == "seconds" and not 0 <= value < _MOST_SECONDS:
+        raise ValueError("it cannot have taken so long")
 
 
 def _in_json(value: Any) -> Any:

@@ -8,10 +8,11 @@ import sysconfig
 from pathlib import Path
 
 from memfit.compare.cell import Inputs
+from memfit.reading import read_regular
 
 
 def hash_file(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_regular(path)).hexdigest()
 
 
 def sources_of(inputs: Inputs, modules: set[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.allocator import Replay, SegmentState
-from memfit.allocator.sources.files import is_ledger
+from memfit.allocator.sources.files import NUM_START_BYTES, is_ledger
 from memfit.errors import TraceError
 from memfit.explain.from_ledger import scene_from_ledger
 from memfit.explain.from_snapshot import scene_from_snapshot
@@ -16,6 +16,7 @@ from memfit.explain.remedies import Remedy, find_remedies
 from memfit.explain.scene import Scene
 from memfit.explain.unusable import Unusable, Wanted, find_unusable
 from memfit.ledger import Ledger
+from memfit.reading import RefusedFileError, read_regular, read_start
 from memfit.units import format_bytes
 
 _PICKLE = b"\x80"
@@ -78,13 +79,12 @@ def _open(source: Ledger | Path | str, gpu: str | None) -> Scene:
         return scene_from_ledger(source.check(), gpu)
     path = Path(source)
     try:
-        with path.open("rb") as file:
-            start = file.read(16)
+        start = read_start(path, NUM_START_BYTES)
         if is_ledger(start) or not start.startswith(_PICKLE):
             return scene_from_ledger(Ledger.load(path).check(), gpu)
-        return scene_from_snapshot(path, path.read_bytes(), gpu)
-    except OSError as error:
-        raise TraceError(path, f"cannot be read ({error.strerror})", "Check the path and its permissions") from error
+        return scene_from_snapshot(path, read_regular(path), gpu)
+    except RefusedFileError as error:
+        raise TraceError(path, error.problem, error.advice) from error
 
 
 def _explain(scene: Scene) -> Explanation:

@@ -122,6 +122,8 @@ def _unknown_bytes(requests: Requests, failed: int | None, failure: Failure) -> 
 
 def _replayed(ledger: Ledger, requests: Requests, gpu: Gpu, unknown_bytes: int = 0) -> Scene:
     """Where the replay runs out on a GPU, if it does."""
+    if not len(requests):
+        raise ConfigError("nothing was allocated while this run was recorded, so there is nothing that could run out of memory")
     settings, capacity = recorded_settings(requests), gpu.capacity(int(ledger.info.world_size > 1))
     ran_out = replay_requests(requests, settings, capacity=capacity, total_memory=gpu.usable_bytes).out_of_memory
     event = len(ledger.events) - 1 if ran_out is None else max(ran_out.event, 0)

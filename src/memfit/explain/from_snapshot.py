@@ -11,6 +11,7 @@ stands for the module. Nothing in the file is executed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -22,8 +23,7 @@ from memfit.allocator import BlockState, RequestKind, Requests, SegmentState, re
 from memfit.allocator import replay as replay_requests
 from memfit.allocator.settings import MIN_BLOCK, SMALL_SEGMENT
 from memfit.allocator.sizing import largest_request
-from memfit.allocator.sources.torch_snapshots import requests_from_snapshot
-from memfit.allocator.sources.unpickling import unpickle_plain
+from memfit.allocator.sources.torch_snapshots import Snapshot, read_snapshot, requests_of_snapshot
 from memfit.errors import ConfigError, TraceError
 from memfit.explain.live_blocks import NUM_BLOCKS, HeldBlock, Holding, Holdings
 from memfit.explain.scene import Scene
@@ -35,9 +35,10 @@ _ADVICE: Final = "Call torch.cuda.memory._record_memory_history() before the run
 
 def scene_from_snapshot(path: Path, data: bytes, gpu: str | None = None) -> Scene:
     """Where the recorded process ran out of memory, or where it stood when the snapshot was taken."""
-    requests = requests_from_snapshot(path, data)
+    snapshot = read_snapshot(path, data)
+    requests = requests_of_snapshot(path, snapshot)
     try:
-        return _scene(requests, _Recording(unpickle_plain(data)), gpu)
+        return _scene(requests, _Recording(snapshot), gpu)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -124,14 +125,12 @@ class _State:
 class _Recording:
     """The device with the longest history."""
 
-    def __init__(self, snapshot: dict[str, Any]) -> None:
-        traces = [list(trace) for trace in snapshot["device_traces"]]
-        self.device = max(range(len(traces)), key=lambda i: len(traces[i]))
-        self.trace = traces[self.device]
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.device, self.trace = snapshot.device, snapshot.trace
         ooms = [i for i, entry in enumerate(self.trace) if entry["action"] == "oom"]
         self.moment = ooms[-1] if ooms else len(self.trace)
         self.oom: dict[str, Any] | None = self.trace[self.moment] if ooms else None
-        self._segments = [segment for segment in snapshot["segments"] if segment.get("device", 0) == self.device]
+        self._segments = snapshot.segments
 
     def peak_reserved(self, at_end: int) -> int:
         """The most that was reserved up to the moment, at which it was ``at_end``."""
@@ -144,7 +143,7 @@ class _Recording:
     def state(self) -> _State:
         """Segments and blocks at the moment: those of the snapshot, with what came since undone."""
         live = {address: piece for segment in self._segments for address, piece in _pieces(segment)}
-        ranges = [_Range.of(segment) for segment in self._segments]
+        ranges = _Ranges(_Range.of(segment) for segment in self._segments)
         for entry in reversed(self.trace[self.moment :]):
             action, address, size = entry["action"], int(entry.get("addr", 0)), int(entry.get("size", 0))
             if action == "alloc":
@@ -152,14 +151,15 @@ class _Recording:
             elif action == "free_completed":
                 live[address] = _Piece(-(-size // MIN_BLOCK) * MIN_BLOCK, size, "active_allocated", entry.get("frames", []))
             elif action in ("segment_alloc", "segment_map"):
-                ranges = [rest for known in ranges for rest in known.without(address, size)]
+                ranges.take_out(address, size)
             elif action in ("segment_free", "segment_unmap"):
-                ranges.append(_Range(address, size, int(entry.get("stream", 0)), size <= SMALL_SEGMENT, (0, 0), False))
+                ranges.put_in(_Range(address, size, int(entry.get("stream", 0)), size <= SMALL_SEGMENT, (0, 0), False))
         for entry in self.trace[: self.moment]:
             piece = live.get(int(entry.get("addr", 0))) if entry["action"] == "alloc" else None
             if piece is not None and entry.get("frames"):
                 live[int(entry["addr"])] = replace(piece, frames=entry["frames"])
-        return _State([known.filled(live) for known in sorted(ranges, key=lambda known: known.address)], live)
+        addresses = sorted(live)
+        return _State([known.filled(live, addresses) for known in ranges.known], live)
 
 
 def _pieces(segment: dict[str, Any]) -> Iterable[tuple[int, _Piece]]:
@@ -168,7 +168,7 @@ def _pieces(segment: dict[str, Any]) -> Iterable[tuple[int, _Piece]]:
         size = int(block["size"])
         if block["state"] != "inactive":
             asked = int(block.get("requested_size") or size)
-            yield address, _Piece(size, asked, str(block["state"]), list(block.get("frames", [])))
+            yield address, _Piece(size, asked, str(block["state"]), block.get("frames", []))
         address += size
 
 
@@ -182,6 +182,10 @@ class _Range:
     small: bool
     pool: tuple[int, ...]
     expandable: bool
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size
 
     @classmethod
     def of(cls, segment: dict[str, Any]) -> _Range:
@@ -205,10 +209,10 @@ class _Range:
         if other_end < end:
             yield replace(self, address=other_end, size=end - other_end)
 
-    def filled(self, live: dict[int, _Piece]) -> SegmentState:
-        """With the blocks in it, and what is free between them."""
+    def filled(self, live: dict[int, _Piece], addresses: list[int]) -> SegmentState:
+        """With the blocks in it, and what is free between them; ``addresses`` are those of all blocks, in order."""
         blocks, at, end = [], self.address, self.address + self.size
-        for address in sorted(known for known in live if self.address <= known < end):
+        for address in addresses[bisect_left(addresses, self.address) : bisect_left(addresses, end)]:
             piece = live[address]
             if address > at:
                 blocks.append(BlockState(at, address - at, 0, "inactive", -1))
@@ -220,12 +224,40 @@ class _Range:
         return SegmentState(self.address, self.size, self.stream, self.small, pool, self.expandable, tuple(blocks))
 
 
+class _Ranges:
+    """Ranges that do not overlap, by address."""
+
+    def __init__(self, known: Iterable[_Range]) -> None:
+        self.known: list[_Range] = []
+        for one in sorted(known, key=_address):
+            self.put_in(one)
+
+    def put_in(self, one: _Range) -> None:
+        place = bisect_left(self.known, one.address, key=_address)
+        before, after = self.known[max(place - 1, 0) : place], self.known[place : place + 1]
+        if any(other.end > one.address for other in before) or any(other.address < one.end for other in after):
+            raise ValueError("two of its segments overlap")
+        self.known.insert(place, one)
+
+    def take_out(self, address: int, size: int) -> None:
+        first = max(bisect_left(self.known, address, key=_address) - 1, 0)
+        last = bisect_left(self.known, address + size, key=_address)
+        self.known[first:last] = [rest for one in self.known[first:last] for rest in one.without(address, size)]
+
+
+def _address(one: _Range) -> int:
+    return one.address
+
+
 # -- whose it was ------------------------------------------------------------------------------------------------------------
 
 
 def _hold(recording: _Recording, state: _State, oom: dict[str, Any] | None) -> Holdings:
     by_place: dict[str, list[int]] = {}
-    placed = [(piece.size, place(piece.frames)) for piece in state.live.values()]
+    # Blocks share their stacks: each is looked at once.
+    stacks = {id(piece.frames): piece.frames for piece in state.live.values()}
+    places = {number: place(frames) for number, frames in stacks.items()}
+    placed = [(piece.size, places[id(piece.frames)]) for piece in state.live.values()]
     for size, where in placed:
         by_place.setdefault(where, []).append(size)
     owners = [Holding(owner=where, num_members=len(sizes), size_bytes=sum(sizes)) for where, sizes in by_place.items()]

@@ -27,11 +27,16 @@ import safetensors
 import safetensors.numpy
 
 from memfit.errors import LedgerFormatError
-from memfit.ledger.schema import FORMAT, TABLES, VERSION, Array, Category, Device, EventKind, Events, Phase, RunInfo, Table
+from memfit.ledger.schema import FORMAT, TABLES, VERSION, Array, Category, Device, EventKind, Events, Modules, Phase, RunInfo, Table
+from memfit.reading import MAX_DEPTH, MAX_DEVICES, RefusedFileError, demand_memory, read_regular
 
 MAGIC = b"memfit-journal-1\n"
 _FRAME = struct.Struct("<QII")
+_LENGTH = struct.Struct("<Q")
 _MAX_GRANULARITY = 2**30
+_MEMORY_PER_WORD_BYTE = 32
+"""What a byte of JSON becomes in memory, at most: an empty list is two bytes there, and sixty here."""
+_MOST_COLUMNS = 100
 _NOT_A_LEDGER = "Pass a file that memfit wrote: run.memfit from `memfit.track(..., save_to=...)` or `ledger.save(...)`"
 _DAMAGED = "Copy it again from where it was recorded, or record the run again"
 
@@ -44,10 +49,14 @@ class Contents:
         self.strings: list[str] = []
         self.devices: list[Device] = []
         self.info = RunInfo()
+        self.num_word_bytes = 0
+        """What all parts together have in words."""
 
     def add(self, columns: dict[str, Array], words: dict[str, Any]) -> None:
         self.strings += words["strings"]
         self.devices += [_device(device) for device in words["devices"]]
+        if len(self.devices) > MAX_DEVICES:
+            raise ValueError(f"{len(self.devices)} devices, more than the {MAX_DEVICES} that a run can have")
         self.info = _info(words["info"])
         tables: dict[str, dict[str, Array]] = {}
         for key, values in columns.items():
@@ -102,7 +111,7 @@ def save(path: Path, tables: dict[str, Table], strings: tuple[str, ...], devices
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """All or nothing: a crash leaves the old file or the new one."""
+    """All or nothing: a crash, or a disk that is full, leaves the old file."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -135,10 +144,9 @@ def _header_checksum(length: int, checksum: int) -> int:
 def load(path: Path) -> Contents:
     """Reads either kind of file; anything wrong with it is a ``LedgerFormatError`` that says what to do."""
     try:
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise LedgerFormatError(path, f"cannot be read ({reason})", "Check the path and its permissions") from error
+        data = read_regular(path)
+    except RefusedFileError as error:
+        raise LedgerFormatError(path, error.problem, error.advice) from error
     contents = Contents()
     if data.startswith(MAGIC):
         _load_journal(path, data, contents)
@@ -174,9 +182,11 @@ def _load_journal(path: Path, data: bytes, contents: Contents) -> None:
 
 def _load_safetensors(path: Path, data: bytes, contents: Contents) -> None:
     try:
-        columns = safetensors.numpy.load(data)
         metadata = _metadata(data)
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        columns = safetensors.numpy.load(data)
+    except RefusedFileError as error:
+        raise LedgerFormatError(path, error.problem, error.advice) from error
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OverflowError, MemoryError, RecursionError) as error:
         problem = "is truncated or is not a ledger" if len(data) > 8 else "is not a ledger"
         raise LedgerFormatError(path, f"{problem} ({error})", f"{_NOT_A_LEDGER}; if it is one, copy it again") from error
     if metadata.get("format") != FORMAT:
@@ -187,20 +197,32 @@ def _load_safetensors(path: Path, data: bytes, contents: Contents) -> None:
         advice = "Upgrade memfit: pip install --upgrade memfit" if newer else _DAMAGED
         raise LedgerFormatError(path, f"has ledger format version {version!r}, this memfit reads {VERSION}", advice)
     try:
+        contents.num_word_bytes += len(metadata["words"])
+        demand_memory(_MEMORY_PER_WORD_BYTE * contents.num_word_bytes, "reading its words")
         words = json.loads(metadata["words"])
         if not all(isinstance(text, str) for text in words["strings"]):
             raise TypeError("a name is not text")
         contents.add(columns, words)
+    except RefusedFileError as error:
+        raise LedgerFormatError(path, error.problem, error.advice) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LedgerFormatError(path, f"has unreadable metadata ({type(error).__name__}: {error})", _DAMAGED) from error
 
 
 def _metadata(data: bytes) -> dict[str, str]:
-    (length,) = struct.unpack_from("<Q", data)
-    header = json.loads(data[8 : 8 + length])
+    """What stands before the columns; it says how many there are, before room is made for them."""
+    if len(data) < _LENGTH.size:
+        raise ValueError("it is cut short")
+    (length,) = _LENGTH.unpack_from(data)
+    demand_memory(_MEMORY_PER_WORD_BYTE * min(length, len(data)), "reading its words")
+    header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+    if not isinstance(header, dict):
+        raise TypeError("its header is not an object")
     metadata = header.get("__metadata__", {})
-    if not isinstance(metadata, dict):
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
         raise TypeError("metadata is not an object")
+    if len(header) > _MOST_COLUMNS:
+        raise ValueError(f"it has {len(header)} columns")
     return metadata
 
 
@@ -218,7 +240,19 @@ def validated_tables(path: Path, contents: Contents) -> dict[type[Table], Table]
         limit = counts[target] if isinstance(target, str) else target
         if len(values) and (int(values.min()) < (-1 if optional else 0) or int(values.max()) >= limit):
             raise LedgerFormatError(path, f"is damaged: {table}.{name} points outside {target}", _DAMAGED)
+    if _is_too_deep(tables[Modules].columns()["parent"]):
+        raise LedgerFormatError(path, f"has modules in a circle, or more than {MAX_DEPTH} deep inside each other", _DAMAGED)
     return tables
+
+
+def _is_too_deep(parent: Array) -> bool:
+    above = parent
+    for _ in range(MAX_DEPTH):
+        above = above[above >= 0]
+        if not len(above):
+            return False
+        above = parent[above]
+    return True
 
 
 _REFERENCES: dict[tuple[str, str], tuple[str | int, bool]] = {

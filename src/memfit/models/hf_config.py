@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.errors import ConfigError
+from memfit.reading import read_regular
 
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_target_positions")
 _WITHOUT_CONTEXT = 512
@@ -16,8 +17,8 @@ _WITHOUT_CONTEXT = 512
 def read_config(path: Path) -> dict[str, Any]:
     """A Hugging Face ``config.json``."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads(read_regular(path))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON ({error}): give the config.json of a Hugging Face model") from error
     if not isinstance(config, dict) or "model_type" not in config:
         raise ConfigError(f"{path} has no model_type: give the config.json of a Hugging Face model")

@@ -4,8 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.allocator_requests import TRUTH
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memfit.allocator import RequestKind, load_requests, replay
+from memfit.allocator.sources.entries import _InUse
 from memfit.errors import TraceError
 from memfit.units import MIB
 
@@ -136,8 +139,8 @@ def test_an_npz_of_something_else_is_refused(path: Path):
 
 def test_an_archive_that_would_fill_the_memory_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch):
     write(path, [("alloc", 0, 3)])
-    monkeypatch.setattr("memfit.allocator.sources.traces._LARGEST_FILE", 100)
-    with pytest.raises(TraceError, match="4 GiB"):
+    monkeypatch.setenv("MEMFIT_MAX_MEMORY", "1KiB")
+    with pytest.raises(TraceError, match=r"unpacking it would take about .* set MEMFIT_MAX_MEMORY=1GiB"):
         load_requests(path)
 
 
@@ -166,3 +169,59 @@ def test_a_file_of_no_known_kind_is_refused(path: Path, content: bytes):
 def test_a_file_that_is_not_there(path: Path):
     with pytest.raises(TraceError, match="cannot be read"):
         load_requests(path)
+
+
+# -- archives that were made to do harm --------------------------------------------------------------------------------------
+
+
+def npy(shape: tuple[int, ...], dtype: str, data: bytes = b"") -> bytes:
+    """An array that says of itself what it likes."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape!r}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((10**13,), "<i8"), ((10**13,), "<U0"), ((2**40, 2**40), "|u1"), ((3,), f"<U{10**8}")], ids=str
+)
+def test_an_array_that_says_it_is_huge_is_refused_before_room_is_made(path: Path, shape: tuple[int, ...], dtype: str):
+    write(path, [("alloc", 0, 3)])
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (members | {"actions.npy": npy(shape, dtype)}).items():
+            archive.writestr(name, data)
+    with pytest.raises(TraceError, match="said to be larger than it is"):
+        load_requests(path)
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_refused(path: Path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("size.npy", "w", force_zip64=True) as member:
+        for _ in range(200):
+            member.write(bytes(2**20))
+    with pytest.raises(TraceError, match=r"unpacking it would take about 2\.54 GiB"):
+        load_requests(path)
+
+
+def test_an_archive_of_many_files_is_refused(path: Path):
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(101):
+            archive.writestr(f"{number}", b"")
+    with pytest.raises(TraceError, match="more than 100 files"):
+        load_requests(path)
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(1, 12)), max_size=200))
+def test_blocks_over_blocks_are_found_among_any_number(blocks: list[tuple[int, int]]):
+    in_use, simple = _InUse(), dict[int, int]()
+    in_use._LARGEST_GROUP = 3  # so that groups divide and vanish here as well
+    for number, (start, size) in enumerate(blocks):
+        end = start + size
+        overlaps = any(start < other_end and other < end for other, other_end in simple.items())
+        assert in_use.touches(start, end) == overlaps
+        if not overlaps:
+            simple[start] = end
+            in_use.add(start, end)
+        elif number % 3 == 0:
+            gone = sorted(simple)[number % len(simple)]
+            del simple[gone]
+            in_use.remove(gone)

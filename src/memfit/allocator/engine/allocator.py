@@ -23,6 +23,9 @@ from memfit.allocator.engine.rules import NO_LIMIT, Rules
 TOP_ADDRESS: Final = 1 << 52
 """Segments are placed downwards from here, as the CUDA driver does."""
 
+LOWEST_ADDRESS: Final = -NO_LIMIT
+"""Nor are any placed below this: 64 bits have to hold every address."""
+
 _ALLOC, _FREE = int(SegmentChange.ALLOC), int(SegmentChange.FREE)
 _IDLE, _BUSY = int(SegmentChange.IDLE), int(SegmentChange.BUSY)
 
@@ -126,7 +129,7 @@ class CachingAllocator:
             return None
         if self.rules.expandable:
             return expandable.grow(self, home, size)
-        if self.reserved + segment_bytes > self.rules.capacity:
+        if self.reserved + segment_bytes > self.rules.capacity or not self.has_addresses(segment_bytes):
             return None
         block = self.open_segment(home, segment_bytes, address=address)
         self.reserved += segment_bytes
@@ -135,6 +138,10 @@ class CachingAllocator:
 
     def _rejects(self, segment_bytes: int) -> bool:
         return self.rules.reject_at_limit and self.reserved + segment_bytes > self.rules.limit
+
+    def has_addresses(self, size: int) -> bool:
+        """Is there address space left for a segment? Only absurd sizes, asked for again and again, use all of it up."""
+        return self._lowest_address - size >= LOWEST_ADDRESS
 
     def open_segment(self, home: FreeList, size: int, *, expandable: bool = False, address: int = 0) -> Block:
         """A new segment, as one block."""
@@ -201,20 +208,23 @@ class CachingAllocator:
                     self._release(block)
 
     def _release_oversize(self, home: FreeList, size: int) -> bool:
-        """Gives back cached blocks that may not be split: one that is large enough, or as many of the largest as it takes."""
+        """Gives back cached blocks that may not be split: one that is large enough, or as many of the largest as it takes.
+
+        A block that shares its segment stays: with segments larger than the split size there are such.
+        """
         most = self.rules.max_split
         if most == NO_LIMIT:
             return False
         wanted = max(size, most)
         index = home.first_of(wanted)
-        if index < len(home.blocks) and not home.blocks[index].segment.expandable:
+        if index < len(home.blocks) and home.blocks[index].whole and not home.blocks[index].segment.expandable:
             self._release(home.blocks[index])
             return True
         released = 0
         for block in home.blocks[:index][::-1]:
             if released >= wanted or block.size < most:
                 break
-            if not block.segment.expandable:
+            if block.whole and not block.segment.expandable:
                 released += block.size
                 self._release(block)
         return released >= wanted

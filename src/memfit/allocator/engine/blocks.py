@@ -107,7 +107,11 @@ class FreeList:
         return self.blocks.pop(index)
 
     def remove(self, block: Block) -> None:
-        self.take(bisect_left(self.keys, block.key))
+        index = bisect_left(self.keys, block.key)
+        # A log can place two segments at one address: then their blocks may rank the same.
+        while self.blocks[index] is not block:
+            index += 1
+        self.take(index)
 
     def put_unmapped(self, block: Block) -> None:
         block.state = UNMAPPED

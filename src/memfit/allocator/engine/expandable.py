@@ -29,6 +29,8 @@ class Grows(Protocol):
 
     def next_block(self) -> int: ...
 
+    def has_addresses(self, size: int) -> bool: ...
+
     def open_segment(self, home: FreeList, size: int, *, expandable: bool = False) -> Block: ...
 
     def log(self, change: int, block: Block) -> None: ...
@@ -50,7 +52,11 @@ def prefer_holes(home: FreeList, index: int) -> int:
 
 def grow(allocator: Grows, home: FreeList, size: int) -> Block | None:
     """A free block of at least ``size`` bytes, taken off its list, with memory mapped behind it; ``None`` if there is none left."""
+    if size > _range_bytes(allocator, home):
+        return None  # no range has room for it, however much memory there is
     block = _find_room(allocator, home, size)
+    if block is None:
+        return None
     if block.state == UNMAPPED and not _map(allocator, block, min(block.size, size)):
         return None
     while block.size < size:
@@ -90,15 +96,17 @@ def unmap(allocator: Grows, block: Block) -> None:
     home.put_unmapped(block)
 
 
-def _find_room(allocator: Grows, home: FreeList, size: int) -> Block:
+def _find_room(allocator: Grows, home: FreeList, size: int) -> Block | None:
     """The start of the first stretch of free and unmapped blocks with room for ``size`` bytes, in a new range if need be."""
     for block in home.unmapped:
         before = block.previous
         start = before if before is not None and before.state == FREE else block
         if _has_room(start, size):
             return start
-    page = _page(allocator, home)
-    block = allocator.open_segment(home, -(-allocator.rules.range_bytes // page) * page, expandable=True)
+    range_bytes = _range_bytes(allocator, home)
+    if not allocator.has_addresses(range_bytes):
+        return None
+    block = allocator.open_segment(home, range_bytes, expandable=True)
     home.put_unmapped(block)
     return block
 
@@ -132,6 +140,11 @@ def _map(allocator: Grows, block: Block, size: int) -> bool:
 def _potential_size(block: Block) -> int:
     following = block.following
     return block.size + (following.size if following is not None and following.state == UNMAPPED else 0)
+
+
+def _range_bytes(allocator: Grows, home: FreeList) -> int:
+    page = _page(allocator, home)
+    return -(-allocator.rules.range_bytes // page) * page
 
 
 def _page(allocator: Grows, home: FreeList) -> int:

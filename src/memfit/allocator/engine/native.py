@@ -13,6 +13,7 @@ from memfit.allocator.engine.compiling import LIBRARY, compile_engine, in_checko
 from memfit.allocator.engine.outcome import Outcome
 from memfit.allocator.engine.prepared import Prepared
 from memfit.allocator.engine.rules import Rules
+from memfit.errors import HostMemoryError
 from memfit.ledger.schema import Array
 
 _NUMBER = ctypes.c_int64
@@ -85,7 +86,7 @@ def run(engine: ctypes.CDLL, prepared: Prepared, rules: Rules) -> Outcome:
     segment_log = _copy_rows(outcome)
     engine.memfit_release(ctypes.byref(outcome))
     if failed:
-        raise MemoryError("replaying the run took more memory than this machine has")
+        raise HostMemoryError("replaying the run")
     return Outcome(
         num_done=outcome.num_done,
         block_bytes=block_bytes,

@@ -33,6 +33,10 @@ class Prepared:
     top_address: int
     """Segments at no recorded address lie below this."""
 
+    @property
+    def largest_request(self) -> int:
+        return int(self.size.max(initial=0))
+
 
 def prepare(requests: Requests, settings: AllocatorSettings, *, use_recorded_addresses: bool) -> Prepared:
     size, segment = round_sizes(requests.size, settings)

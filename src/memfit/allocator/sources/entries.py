@@ -12,13 +12,14 @@ A recording that began late frees blocks it never saw allocated: they are taken 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from memfit.allocator.requests import SIZE_LIMIT, RequestKind, Requests
+from memfit.allocator.requests import RequestKind, Requests
+from memfit.allocator.settings import SIZE_LIMIT
 from memfit.ledger.schema import Array
 from memfit.units import format_bytes
 
@@ -147,19 +148,60 @@ def _refuse(entries: Entries, entry: int, num_earlier: int, *, sized_right: bool
 
 def _refuse_overlaps(entries: Entries, num_earlier: int) -> None:
     changes = np.flatnonzero((entries.action == ALLOC) | (entries.action == FREE_COMPLETED))
-    starts: list[int] = []
-    ends: list[int] = []
+    in_use = _InUse()
     columns = (changes, entries.action[changes], entries.address[changes], entries.size[changes])
     for entry, action, address, size in zip(*(column.tolist() for column in columns), strict=True):
-        place = bisect_left(starts, address)
         if action == FREE_COMPLETED:
-            del starts[place], ends[place]
-            continue
-        end = address + size
-        if (place and ends[place - 1] > address) or (place < len(starts) and starts[place] < end):
+            in_use.remove(address)
+        elif in_use.touches(address, address + size):
             raise ContradictionError(f"entry {entry - num_earlier} allocates {size} bytes at {address:#x}, over a block in use")
-        starts.insert(place, address)
-        ends.insert(place, end)
+        else:
+            in_use.add(address, address + size)
+
+
+class _InUse:
+    """Stretches of addresses that do not overlap, in order, in groups that stay small: one long list would take ever longer."""
+
+    _LARGEST_GROUP: Final = 1000
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        """The first address of each group."""
+        self._groups: list[list[int]] = []
+        self._ends: dict[int, int] = {}
+
+    def touches(self, start: int, end: int) -> bool:
+        """Is any of it in use?"""
+        number = bisect_right(self._firsts, start) - 1
+        group = self._groups[max(number, 0)] if self._groups else []
+        place = bisect_right(group, start)
+        if place and self._ends[group[place - 1]] > start:
+            return True
+        following = group[place : place + 1] or self._firsts[number + 1 : number + 2]
+        return bool(following) and following[0] < end
+
+    def add(self, start: int, end: int) -> None:
+        self._ends[start] = end
+        if not self._groups:
+            self._firsts, self._groups = [start], [[start]]
+            return
+        number = max(bisect_right(self._firsts, start) - 1, 0)
+        group = self._groups[number]
+        insort(group, start)
+        if len(group) > self._LARGEST_GROUP:
+            middle = len(group) // 2
+            self._groups[number : number + 1] = [group[:middle], group[middle:]]
+            self._firsts.insert(number + 1, group[middle])
+        self._firsts[number] = self._groups[number][0]
+
+    def remove(self, start: int) -> None:
+        number = bisect_right(self._firsts, start) - 1
+        group = self._groups[number]
+        del group[bisect_left(group, start)], self._ends[start]
+        if group:
+            self._firsts[number] = group[0]
+        else:
+            del self._groups[number], self._firsts[number]
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------------

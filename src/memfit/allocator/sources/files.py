@@ -11,7 +11,10 @@ from memfit.allocator.sources.traces import requests_from_trace
 from memfit.errors import TraceError
 from memfit.ledger import Ledger
 from memfit.ledger.storage import MAGIC
+from memfit.reading import RefusedFileError, read_regular, read_start
 
+NUM_START_BYTES = 64
+"""Enough to tell what a file holds."""
 _ZIP, _PICKLE = b"PK", b"\x80"
 _KINDS = "Pass a ledger that memfit wrote, an allocator's log (.npz), or a file from torch.cuda.memory._dump_snapshot()"
 
@@ -20,15 +23,15 @@ def load_requests(path: Path | str) -> Requests:
     """Reads a ledger, an allocator trace (``.npz``) or a PyTorch snapshot (a pickle, of which nothing is executed)."""
     path = Path(path)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TraceError(path, f"cannot be read ({error.strerror})", "Check the path and its permissions") from error
-    if is_ledger(data):
-        return requests_from_ledger(Ledger.load(path))
-    if data.startswith(_ZIP):
-        return requests_from_trace(path)
-    if data.startswith(_PICKLE):
-        return requests_from_snapshot(path, data)
+        start = read_start(path, NUM_START_BYTES)
+        if is_ledger(start):
+            return requests_from_ledger(Ledger.load(path))
+        if start.startswith(_ZIP):
+            return requests_from_trace(path, read_regular(path))
+        if start.startswith(_PICKLE):
+            return requests_from_snapshot(path, read_regular(path))
+    except RefusedFileError as error:
+        raise TraceError(path, error.problem, error.advice) from error
     raise TraceError(path, "is neither a ledger, nor an allocator's log, nor a PyTorch snapshot", _KINDS)
 
 

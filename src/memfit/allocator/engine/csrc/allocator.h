@@ -33,7 +33,7 @@ static void request_free(Engine *engine, int32_t number, int64_t owner) {
     if (engine->num_pending++ == 0) {
         engine->pending.count = 0;
     }
-    block->pending_at = (int32_t)engine->pending.count;
+    block->pending_at = counted(engine, engine->pending.count);
     append(engine, &engine->pending, number);
 }
 
@@ -94,18 +94,20 @@ static void release_pool(Engine *engine, int64_t pool) {
     }
 }
 
+static int may_release(const Block *block) { return whole(block) && !block->expandable; }
+
 static int release_oversize(Engine *engine, const BlockList *free, int64_t size) {
     int64_t most = engine->rules->max_split, wanted = size > most ? size : most, released = 0;
     if (most == NO_LIMIT) {
         return 0;
     }
     int64_t index = first_of(engine, free, wanted);
-    if (index < free->count && !engine->blocks[free->items[index]].expandable) {
+    if (index < free->count && may_release(engine->blocks + free->items[index])) {
         release(engine, free->items[index]);
         return 1;
     }
     while (index-- > 0 && released < wanted && engine->blocks[free->items[index]].size >= most) {
-        if (!engine->blocks[free->items[index]].expandable) {
+        if (may_release(engine->blocks + free->items[index])) {
             released += engine->blocks[free->items[index]].size;
             release(engine, free->items[index]);
         }
@@ -132,7 +134,7 @@ static int64_t release_older(Engine *engine, const BlockList *free, double least
     int64_t released = 0, i = 0;
     while (i < free->count) {
         const Block *block = engine->blocks + free->items[i];
-        if (whole(block) && !block->expandable && (double)(engine->num_lookups - block->idle_since) >= least_age) {
+        if (may_release(block) && (double)(engine->num_lookups - block->idle_since) >= least_age) {
             released += block->size;
             release(engine, free->items[i]);
         } else {
@@ -193,6 +195,8 @@ static void split(Engine *engine, int32_t number, int64_t size) {
     engine->num_inactive[home_of(engine, number)->small] += !block.expandable;
 }
 
+static int has_addresses(const Engine *engine, int64_t size) { return engine->lowest_address - size >= LOWEST_ADDRESS; }
+
 static int32_t open_segment(Engine *engine, int32_t home, int64_t size, int expandable, int64_t address) {
     if (address == 0) {
         address = engine->lowest_address -= size;
@@ -209,7 +213,7 @@ static int32_t obtain(Engine *engine, int32_t home, int64_t size, int64_t segmen
     if (engine->rules->expandable) {
         return grow_range(engine, home, size);
     }
-    if (engine->reserved + segment > engine->rules->capacity) {
+    if (engine->reserved + segment > engine->rules->capacity || !has_addresses(engine, segment)) {
         return NONE;
     }
     int32_t number = open_segment(engine, home, segment, 0, address);

@@ -7,6 +7,7 @@
 
 #define NONE (-1)
 #define NO_LIMIT (INT64_C(1) << 62)
+#define LOWEST_ADDRESS (-NO_LIMIT)
 
 enum { IN_USE, PENDING, FREE, UNMAPPED };
 enum { BY_ADDRESS, BY_BIRTH, BY_SEGMENT };
@@ -55,6 +56,7 @@ typedef struct {
     int64_t num_blocks, block_room, num_lists, num_pending, log_room;
     int64_t reserved, request, lowest_address, num_births, num_segments, num_lookups;
     int64_t num_inactive[2];
+    int32_t *held; /* our numbers of the program's blocks */
     Outcome *out;
     jmp_buf out_of_host_memory;
 } Engine;
@@ -62,11 +64,19 @@ typedef struct {
 /* -- arrays that grow */
 
 static void *resized(Engine *engine, void *array, int64_t room, size_t item) {
-    void *grown = realloc(array, (size_t)room * item);
+    void *grown = (uint64_t)room > SIZE_MAX / 2 / item ? NULL : realloc(array, (size_t)room * item);
     if (grown == NULL) {
         longjmp(engine->out_of_host_memory, 1);
     }
     return grown;
+}
+
+/* Blocks are counted in 32 bits; whoever has memory for more of them than that has come to an end too. */
+static int32_t counted(Engine *engine, int64_t number) {
+    if (number >= INT32_MAX) {
+        longjmp(engine->out_of_host_memory, 1);
+    }
+    return (int32_t)number;
 }
 
 static void insert(Engine *engine, BlockList *list, int64_t index, int32_t block) {
@@ -96,7 +106,7 @@ static int32_t unused_block(Engine *engine) {
         engine->blocks = resized(engine, engine->blocks, 2 * engine->block_room + 1024, sizeof *engine->blocks);
         engine->block_room = 2 * engine->block_room + 1024;
     }
-    return (int32_t)engine->num_blocks++;
+    return counted(engine, engine->num_blocks++);
 }
 
 static int32_t new_block(Engine *engine, Block like, int64_t address, int64_t size) {
@@ -202,7 +212,11 @@ static void put(Engine *engine, int32_t number) {
 
 static void remove_free(Engine *engine, int32_t number) {
     BlockList *free = &home_of(engine, number)->free;
-    take(free, place_of(engine, free, engine->blocks + number, ranks_before));
+    int64_t index = place_of(engine, free, engine->blocks + number, ranks_before);
+    while (free->items[index] != number) {
+        index++;
+    }
+    take(free, index);
 }
 
 static void put_unmapped(Engine *engine, int32_t number) {

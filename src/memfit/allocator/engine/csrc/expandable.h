@@ -1,12 +1,18 @@
 /* Expandable segments: expandable.py. */
 
 static void free_block(Engine *engine, int32_t number);
+static int has_addresses(const Engine *engine, int64_t size);
 static int32_t open_segment(Engine *engine, int32_t home, int64_t size, int expandable, int64_t address);
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t page_of(const Engine *engine, int32_t home) {
     return engine->lists[home].small ? engine->rules->small_page : engine->rules->large_page;
+}
+
+static int64_t range_bytes_of(const Engine *engine, int32_t home) {
+    int64_t page = page_of(engine, home);
+    return (engine->rules->range_bytes + page - 1) / page * page;
 }
 
 static int64_t potential_size(const Engine *engine, int32_t number) {
@@ -61,14 +67,23 @@ static int32_t find_room(Engine *engine, int32_t home, int64_t size) {
             return start;
         }
     }
-    int64_t page = page_of(engine, home);
-    int32_t number = open_segment(engine, home, (engine->rules->range_bytes + page - 1) / page * page, 1, 0);
+    int64_t range_bytes = range_bytes_of(engine, home);
+    if (!has_addresses(engine, range_bytes)) {
+        return NONE;
+    }
+    int32_t number = open_segment(engine, home, range_bytes, 1, 0);
     put_unmapped(engine, number);
     return number;
 }
 
 static int32_t grow_range(Engine *engine, int32_t home, int64_t size) {
+    if (size > range_bytes_of(engine, home)) {
+        return NONE;
+    }
     int32_t number = find_room(engine, home, size);
+    if (number == NONE) {
+        return NONE;
+    }
     if (engine->blocks[number].state == UNMAPPED && !map_pages(engine, number, least(engine->blocks[number].size, size))) {
         return NONE;
     }

@@ -21,7 +21,8 @@ typedef struct {
     const int64_t *free_list_small, *free_list_pool;
 } Requests;
 
-static int serve(Engine *engine, const Requests *requests, int32_t *held, int64_t i) {
+static int serve(Engine *engine, const Requests *requests, int64_t i) {
+    int32_t *held = engine->held;
     int64_t block = requests->block[i], list = requests->free_list[i];
     switch (requests->kind[i]) {
     case ALLOC:
@@ -53,11 +54,11 @@ static int serve(Engine *engine, const Requests *requests, int32_t *held, int64_
     return 1;
 }
 
-static void serve_all(Engine *engine, const Requests *requests, int32_t *held) {
+static void serve_all(Engine *engine, const Requests *requests) {
     Outcome *out = engine->out;
     for (int64_t i = 0; i < requests->num_requests; i++) {
         engine->request = i;
-        if (!serve(engine, requests, held, i)) {
+        if (!serve(engine, requests, i)) {
             break;
         }
         out->num_inactive[2 * i] = engine->num_inactive[0];
@@ -82,23 +83,28 @@ static void close_engine(Engine *engine) {
         free(engine->lists[i].unmapped.items);
     }
     free(engine->lists);
+    free(engine->held);
     free(engine->pending.items);
     free(engine->spare.items);
     free(engine->scratch.items);
     free(engine->blocks);
 }
 
+/* In a function of its own: what is local to the one that calls setjmp may be lost in the jump. */
+static int serve_guarded(Engine *engine, const Requests *requests) {
+    if (setjmp(engine->out_of_host_memory)) {
+        return 1;
+    }
+    open_lists(engine, requests);
+    engine->held = resized(engine, NULL, requests->num_blocks + 1, sizeof *engine->held);
+    serve_all(engine, requests);
+    return 0;
+}
+
 /* Serves the requests until they are over or memory has run out; 0, or 1 when this machine itself has no memory left. */
 int memfit_run(const Rules *rules, const Requests *requests, Outcome *out) {
     Engine engine = {.rules = rules, .out = out, .lowest_address = requests->top_address};
-    int32_t *volatile held = NULL;
-    int failed = setjmp(engine.out_of_host_memory);
-    if (!failed) {
-        open_lists(&engine, requests);
-        held = resized(&engine, NULL, requests->num_blocks + 1, sizeof *held);
-        serve_all(&engine, requests, held);
-    }
-    free(held);
+    int failed = serve_guarded(&engine, requests);
     close_engine(&engine);
     return failed;
 }

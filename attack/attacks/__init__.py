@@ -1,0 +1,1 @@
+"""One file an attack, each with one named ``ATTACK``."""

@@ -1,0 +1,28 @@
+"""What was tried, and what held."""
+
+from __future__ import annotations
+
+from attack.runner import Result
+
+MOST_SHOWN, MOST_TEXT = 5, 3000
+
+
+def show_table(results: list[Result], seed: int) -> str:
+    width = max(len(result.attack.name) for result in results)
+    lines = [f"{'attack':{width}}  {'cases':>9}  {'files':>9}  {'commands':>9}  {'refused':>9}  {'seconds':>8}  fell  what held"]
+    for result in results:
+        lines.append(_line(result.attack.name, width, result.cases, result, f"{len(result.fallen):>4}  {result.attack.promise}"))
+    files, commands = (sum(getattr(result.tried, name) for result in results) for name in ("files", "commands"))
+    num_fallen = sum(len(result.fallen) for result in results)
+    lines.append(f"\n{files:,} damaged files and {commands:,} commands: {num_fallen or 'nothing'} fell. Seed {seed}.")
+    for result in results:
+        for case, what in sorted(result.fallen.items())[:MOST_SHOWN]:
+            again = f"python -m attack --only '{result.attack.name}' --case {case} --seed {seed}"
+            lines.append(f"\n{result.attack.name}, case {case} fell; to see it again: {again}\n{what.rstrip()[-MOST_TEXT:]}")
+    return "\n".join(lines)
+
+
+def _line(name: str, width: int, cases: int, result: Result, rest: str) -> str:
+    tried = result.tried
+    numbers = "  ".join(f"{number:>9,}" for number in (cases, tried.files, tried.commands, tried.refused))
+    return f"{name:{width}}  {numbers}  {result.seconds:>8.1f}  {rest}"

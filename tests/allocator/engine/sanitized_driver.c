@@ -1,0 +1,110 @@
+/* Serves runs from a file with the engine's own source, for a build under sanitizers.
+ *
+ *     driver CASES OUTCOMES [fail]
+ *
+ * CASES holds, per run, all as int64: the rules, the counts, then each column. OUTCOMES gets, per run: whether the machine ran out of
+ * memory, the counters, block_bytes, completed, num_inactive of the requests that were served, and the log. Every array here is
+ * exactly as large as the engine was told, so that a sanitizer sees the first step beyond it. With "fail", every run is served again
+ * and again, with the first, second, third, ... growth of an array refused.
+ */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static long growths_left = -1;
+
+static void *refusing_realloc(void *array, size_t size) {
+    if (growths_left == 0) {
+        return NULL;
+    }
+    growths_left -= growths_left > 0;
+    return realloc(array, size);
+}
+
+#define MEMFIT_SOURCE "driver"
+#define realloc refusing_realloc
+#include "run.c"
+#undef realloc
+
+static int64_t *numbers(FILE *file, int64_t count) {
+    int64_t *found = malloc((size_t)count * sizeof *found + (count == 0));
+    if (found == NULL || fread(found, sizeof *found, (size_t)count, file) != (size_t)count) {
+        fprintf(stderr, "the file of cases is cut short\n");
+        exit(3);
+    }
+    return found;
+}
+
+static int64_t *filled(int64_t count, int64_t value) {
+    int64_t *made = malloc((size_t)count * sizeof *made + (count == 0));
+    for (int64_t i = 0; i < count; i++) {
+        made[i] = value;
+    }
+    return made;
+}
+
+static int serve_once(const Rules *rules, const Requests *requests, FILE *out) {
+    Outcome outcome = {
+        .block_bytes = filled(requests->num_blocks, 0),
+        .completed = filled(requests->num_blocks, requests->num_requests),
+        .num_inactive = filled(2 * requests->num_requests, 0),
+    };
+    int failed = memfit_run(rules, requests, &outcome);
+    if (out != NULL) {
+        int64_t head[] = {failed, outcome.num_done, outcome.num_alloc_retries, outcome.num_sync_all_streams, outcome.num_oom_rejections,
+                          outcome.num_log_rows};
+        fwrite(head, sizeof *head, 6, out);
+        fwrite(outcome.block_bytes, sizeof(int64_t), (size_t)requests->num_blocks, out);
+        fwrite(outcome.completed, sizeof(int64_t), (size_t)requests->num_blocks, out);
+        fwrite(outcome.num_inactive, sizeof(int64_t), 2 * (size_t)outcome.num_done, out);
+        if (outcome.num_log_rows > 0) {
+            fwrite(outcome.segment_log, sizeof(LogRow), (size_t)outcome.num_log_rows, out);
+        }
+    }
+    memfit_release(&outcome);
+    free(outcome.block_bytes);
+    free(outcome.completed);
+    free(outcome.num_inactive);
+    return failed;
+}
+
+static void serve_case(FILE *in, FILE *out, int refuse) {
+    int64_t *rules = numbers(in, sizeof(Rules) / sizeof(int64_t)), *counts = numbers(in, 4), *columns[8];
+    int64_t num_requests = counts[0], num_lists = counts[2];
+    for (int i = 0; i < 8; i++) {
+        columns[i] = numbers(in, i < 6 ? num_requests : num_lists);
+    }
+    uint8_t *kind = malloc((size_t)num_requests + (num_requests == 0));
+    for (int64_t i = 0; i < num_requests; i++) {
+        kind[i] = (uint8_t)columns[0][i];
+    }
+    Requests requests = {num_requests,  counts[1],  num_lists,  counts[3],  kind,       columns[1],
+                         columns[2],    columns[3], columns[4], columns[5], columns[6], columns[7]};
+    serve_once((const Rules *)rules, &requests, out);
+    for (long refused = 0, failed = refuse; failed; refused++) {
+        growths_left = refused;
+        failed = serve_once((const Rules *)rules, &requests, NULL);
+        growths_left = -1;
+    }
+    for (int i = 0; i < 8; i++) {
+        free(columns[i]);
+    }
+    free(kind);
+    free(rules);
+    free(counts);
+}
+
+int main(int argc, char **argv) {
+    FILE *in = fopen(argv[1], "rb"), *out = fopen(argv[2], "wb");
+    if (in == NULL || out == NULL) {
+        return 3;
+    }
+    for (int next = fgetc(in); next != EOF; next = fgetc(in)) {
+        ungetc(next, in);
+        serve_case(in, out, argc > 3);
+        fflush(out);
+    }
+    fclose(in);
+    fclose(out);
+    return 0;
+}

@@ -1,0 +1,85 @@
+"""A short run of every attack; and that whatever falls is seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT
+from helpers.falling_attacks.falls import FALLS
+
+NUM_CASES = 150
+
+
+def attack(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tests"), *sys.path))
+    environment = os.environ | {"PYTHONPATH": path} | variables
+    argv = [sys.executable, "-m", "attack", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+
+
+def test_nothing_falls_in_a_short_run():
+    done = attack("--cases", str(NUM_CASES), "--seed", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in (
+        "cells",
+        "descriptors",
+        "engines",
+        "folders",
+        "full disk",
+        "journals",
+        "ledgers",
+        "odd files",
+        "snapshots",
+        "traces",
+    ):
+        assert f"{name}: {NUM_CASES} cases, 0 fell" in done.stderr
+    assert "nothing fell. Seed 1." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0, "a promise was not kept"),
+        (1, "KeyError: 'something'"),
+        (2, "the process ended with SIGSEGV"),
+        (3, "it took more than 1 s of CPU time"),
+        (4, "nothing was heard of it for 5 s"),
+        (5, "MemoryError"),
+        (6, "Executed: os.system"),
+        (7, "Executed: pickle.find_class"),
+        (8, "Executed: it writes"),
+        (9, "ended in a traceback"),
+        (10, "refused, but not in one line"),
+        (11, "SystemExit"),
+    ],
+    ids=[fall.__name__ for fall in FALLS],
+)
+def test_what_falls_is_seen(number: int, said: str):
+    done = attack("--attacks", "helpers.falling_attacks", "--cases", "1", FALL=str(number))
+    assert done.returncode == 1
+    assert said in done.stdout
+    assert "python -m attack --only 'falls' --case 0 --seed 0" in done.stdout
+
+
+def test_what_holds_is_counted():
+    done = attack("--attacks", "helpers.falling_attacks", "--cases", "7", FALL=str(len(FALLS)))
+    assert done.returncode == 0, done.stdout
+    assert "7 damaged files and 7 commands: nothing fell" in done.stdout
+
+
+def test_one_case_can_be_repeated():
+    done = attack("--only", "ledgers", "--case", "5", "--seed", "3")
+    assert done.returncode == 0
+    assert "ledgers: 1 cases, 0 fell" in done.stderr
+
+
+def test_another_case_goes_on_after_one_that_died():
+    done = attack("--attacks", "helpers.falling_attacks", "--cases", "4", FALL="2")
+    assert all(f"falls, case {number} fell" in done.stdout for number in range(4))
+
+
+def test_an_attack_that_is_not_there():
+    assert attack("--only", "nobody").returncode == 2
