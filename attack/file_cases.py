@@ -13,7 +13,7 @@ from memfit.allocator.engine import native
 from memfit.errors import MemfitError
 from memfit.testing import ledger
 
-COMMAND_EVERY = 4
+COMMAND_EVERY = 6
 """One case in so many goes through a whole command as well."""
 PROCESS_EVERY = 2000
 """And one in so many through a process of its own, as a user would start it."""

@@ -9,7 +9,7 @@ from attack.commands import OVER_LOGS
 from attack.file_cases import FileAttack
 from attack.mutations import damage_bytes, damage_columns
 from attack.samples import ledger_bytes, npz_bytes, trace_columns
-from memfit.allocator import load_requests, smallest_fit
+from memfit.allocator import load_requests, replay
 
 
 class DamagedTraces(FileAttack):
@@ -29,7 +29,7 @@ class DamagedTraces(FileAttack):
         return damage_bytes(chance, npz_bytes(self.columns, packed=packed), chance.choice(self.others))
 
     def read(self, path: Path) -> None:
-        smallest_fit(load_requests(path))
+        replay(load_requests(path))
 
 
 ATTACK = DamagedTraces()
