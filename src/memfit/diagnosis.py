@@ -82,7 +82,7 @@ def diagnose() -> Diagnosis:
         memfit=__version__,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
-        packages={name: _version_of(name) for name in (*NEEDED, *OPTIONAL)},
+        packages={name: _version_of(name) for name in (*NEEDED, *OPTIONAL)} | {"torch": torch.__version__},
         supported_torch=(_dotted(versions.OLDEST), _dotted(versions.NEWEST)),
         is_supported=versions.is_supported(),
         gpus=tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())),

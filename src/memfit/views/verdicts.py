@@ -43,7 +43,7 @@ def ladder(verdict: Verdict) -> tuple[Rung, ...]:
     return (
         Rung("allocated", verdict.peak_allocated, verdict.where),
         Rung("smallest fit", verdict.smallest_fit, "the least memory in which the run completes"),
-        Rung("reserved", verdict.peak_reserved, "what the allocator takes when there is memory to spare"),
+        Rung("reserved", verdict.peak_reserved, "what it takes if there is memory to spare"),
         Rung("device", verdict.needed, _device_remark(verdict)),
         Rung("usable", verdict.gpu.usable_bytes, f"on {verdict.gpu.name}"),
     )
