@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from random import Random
 from typing import ClassVar
@@ -22,9 +22,11 @@ class Tried:
     commands: int = 0
     refused: int = 0
     """Of these, how many were refused in a line."""
+    errors: int = 0
+    """Exceptions that were raised inside memfit."""
 
     def __add__(self, other: Tried) -> Tried:
-        return Tried(files=self.files + other.files, commands=self.commands + other.commands, refused=self.refused + other.refused)
+        return Tried(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)

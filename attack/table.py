@@ -9,7 +9,9 @@ MOST_SHOWN, MOST_TEXT = 5, 3000
 
 def show_table(results: list[Result], seed: int) -> str:
     width = max(len(result.attack.name) for result in results)
-    lines = [f"{'attack':{width}}  {'cases':>9}  {'files':>9}  {'commands':>9}  {'refused':>9}  {'seconds':>8}  fell  what held"]
+    lines = [
+        f"{'attack':{width}}  {'cases':>9}  {'files':>9}  {'commands':>9}  {'refused':>9}  {'errors':>9}  {'seconds':>8}  fell  what held"
+    ]
     for result in results:
         lines.append(_line(result.attack.name, width, result.cases, result, f"{len(result.fallen):>4}  {result.attack.promise}"))
     files, commands = (sum(getattr(result.tried, name) for result in results) for name in ("files", "commands"))
@@ -24,5 +26,5 @@ def show_table(results: list[Result], seed: int) -> str:
 
 def _line(name: str, width: int, cases: int, result: Result, rest: str) -> str:
     tried = result.tried
-    numbers = "  ".join(f"{number:>9,}" for number in (cases, tried.files, tried.commands, tried.refused))
+    numbers = "  ".join(f"{number:>9,}" for number in (cases, tried.files, tried.commands, tried.refused, tried.errors))
     return f"{name:{width}}  {numbers}  {result.seconds:>8.1f}  {rest}"

@@ -28,11 +28,15 @@ def test_nothing_falls_in_a_short_run():
         "descriptors",
         "engines",
         "folders",
+        "forks",
         "full disk",
         "journals",
+        "kills",
         "ledgers",
         "odd files",
+        "recorder errors",
         "snapshots",
+        "threads",
         "traces",
     ):
         assert f"{name}: {NUM_CASES} cases, 0 fell" in done.stderr

@@ -103,7 +103,7 @@ def test_a_file_that_another_process_writes_is_refused(tmp_path: Path):
         try:
             memfit.track(save_to=path)
         except ConfigError as error:
-            sys.exit(7 if "another process is writing to it" in str(error) else 1)
+            sys.exit(7 if "another recording is writing to it" in str(error) else 1)
 
     assert in_a_child(track) == 7
     journal.close()

@@ -200,8 +200,11 @@ class LedgerBuilder:
         """The finished ledger; where there was a journal, its file now holds that ledger."""
         self.flush()  # raises where the file is no longer ours to replace
         journal, self._journal = self._journal, None
-        ledger = self.build()
+        try:
+            ledger = self.build()
+        finally:
+            if journal is not None:
+                journal.close()
         if journal is not None:
-            journal.close()
             ledger.save(journal.path)
         return ledger

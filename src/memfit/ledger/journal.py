@@ -24,7 +24,7 @@ class Journal:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if _is_being_written(self.path):
-            raise BlockingIOError(errno.EAGAIN, "another process is writing to it")
+            raise BlockingIOError(errno.EAGAIN, "another recording is writing to it")
         nothing = {"strings": [], "devices": [], "info": RunInfo().to_json()}
         write_whole(self.path, MAGIC + frame({}, nothing))
         # Without a buffer: the child of a fork has nothing left to write when it ends.

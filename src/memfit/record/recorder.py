@@ -82,12 +82,12 @@ class Recorder(Listener, TorchDispatchMode):
         except torch.OutOfMemoryError as error:
             self.out_of_memory = (id(error), self.builder.elapsed_ns(), str(func))
             raise
-        plan = self._plans[func]
-        if plan is not None:
-            try:
+        try:
+            plan = self._plans[func]
+            if plan is not None:
                 plan(func, args, result)
-            except Exception as error:
-                self.fail(error)
+        except Exception as error:
+            self.fail(error)
         return result
 
     # -- what run_hooks.py tells ---------------------------------------------------------------------------------------------
@@ -193,8 +193,18 @@ class Recorder(Listener, TorchDispatchMode):
     def catch_up(self) -> None:
         """Closes what is over but has not been noticed, so that a ledger read now is up to date."""
         if not self.failed:
-            with self.quiet():
-                self.position.follow(graph_task_id())
+            try:
+                with self.quiet():
+                    self.position.follow(graph_task_id())
+            except Exception as error:
+                self.fail(error)
+
+    def end(self) -> None:
+        """Closes the scopes that are open."""
+        try:
+            self.position.close()
+        except Exception as error:
+            self.fail(error)
 
     def give_up(self) -> None:
         """Listens no more, without a word: the recording belongs to another process."""

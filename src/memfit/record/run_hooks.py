@@ -49,12 +49,17 @@ _patched: set[str] = set()
 def attach(listener: Listener) -> None:
     """From now on the listener is told what happens."""
     if not _active:
-        _install()
+        try:
+            _install()
+        except BaseException:
+            _remove_patches()
+            raise
     _active.append(listener)
 
 
 def detach(listener: Listener) -> None:
-    _active.remove(listener)
+    if listener in _active:
+        _active.remove(listener)
     if not _active:
         _remove_patches()
 

@@ -19,7 +19,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from memfit.ledger import LedgerBuilder
 from memfit.record import run_hooks
@@ -53,23 +53,27 @@ class RecordingSession:
 
     def attach(self) -> None:
         calibrate()
-        run_hooks.attach(self.recorder)
-        enter_mode(self.recorder)
-        if self.builder.has_journal:
-            self._flusher = _Flusher(self.recorder)
+        with ExitStack() as undo:  # all of it, or nothing
+            undo.callback(run_hooks.detach, self.recorder)
+            run_hooks.attach(self.recorder)
+            enter_mode(self.recorder)
+            undo.callback(leave_mode, self.recorder)
+            if self.builder.has_journal:
+                self._flusher = _Flusher(self.recorder)
+            undo.pop_all()
 
     def catch_up(self) -> None:
         self.recorder.catch_up()
 
     def close(self) -> None:
-        """Undoes everything that ``attach`` did, whatever has happened since."""
+        """Undoes everything that ``attach`` did, whatever has happened since. It never raises: the run is not ours to end."""
         if self._flusher is not None:
             self._flusher.stop()
             self._flusher = None
         self._leave_mode()
         run_hooks.detach(self.recorder)
         self.recorder.catch_up()
-        self.recorder.position.close()
+        self.recorder.end()
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -119,12 +119,11 @@ class Tracker:
             self._note_failure(error)
         try:
             self._ledger = self._builder.close()
-        except OSError as problem:  # a full disk at the end of a run is no reason to lose the run, nor the ledger in memory
+        except Exception as problem:  # a full disk at the end of a run is no reason to lose the run, nor the ledger in memory
             self._recorder.fail(problem)
             self._builder.give_up_journal()
-            self._ledger = self._builder.build()
-        if self._ledger.info.failure and self._on_oom is not None:
-            self._save_failure(self._ledger, self._on_oom)
+        if self._builder.info.failure and self._on_oom is not None:
+            self._save_failure(self._on_oom)
 
     def _note_failure(self, error: torch.OutOfMemoryError) -> None:
         identity, time_ns, op = self._recorder.out_of_memory or (0, 0, "")
@@ -137,10 +136,10 @@ class Tracker:
         self._builder.info = replace(self._builder.info, failure=failure)
         self._builder.mark_incomplete(f"out of memory: {failure.message.partition(' GPU ')[0]}")
 
-    def _save_failure(self, ledger: Ledger, path: Path) -> None:
+    def _save_failure(self, path: Path) -> None:
         """The error is on its way to the user: whatever goes wrong here must not take its place."""
         try:
-            cut_at_failure(ledger).save(path)
+            cut_at_failure(self.ledger).save(path)
         except Exception as problem:
             warn(f"the ledger of the run that ran out of memory could not be written to {path}: {problem}")
 
@@ -148,6 +147,8 @@ class Tracker:
 def _open_journal(path: str | Path) -> Journal:
     try:
         return Journal(path)
+    except BlockingIOError as error:
+        raise ConfigError(f"cannot write a ledger to {path}: {error.strerror}; give each recording a file of its own") from error
     except OSError as error:
         raise ConfigError(
             f"cannot write a ledger to {path} ({error.strerror}): choose a folder that exists and can be written to"
