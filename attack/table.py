@@ -9,9 +9,8 @@ MOST_SHOWN, MOST_TEXT = 5, 3000
 
 def show_table(results: list[Result], seed: int) -> str:
     width = max(len(result.attack.name) for result in results)
-    lines = [
-        f"{'attack':{width}}  {'cases':>9}  {'files':>9}  {'commands':>9}  {'refused':>9}  {'errors':>9}  {'seconds':>8}  fell  what held"
-    ]
+    heads = "  ".join(f"{name:>9}" for name in ("cases", "files", "commands", "refused", "errors"))
+    lines = [f"{'attack':{width}}  {heads}  {'seconds':>8}  fell  what held"]
     for result in results:
         lines.append(_line(result.attack.name, width, result.cases, result, f"{len(result.fallen):>4}  {result.attack.promise}"))
     files, commands = (sum(getattr(result.tried, name) for result in results) for name in ("files", "commands"))

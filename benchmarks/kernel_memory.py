@@ -156,13 +156,14 @@ def measure_all(names: list[str], jobs: int, limit_s: float) -> None:
 
     with ThreadPoolExecutor(jobs) as pool:
         found = {row.pop("name"): row for rows in pool.map(in_fresh_process, parts) for row in rows}
+    before = json.loads(TRUTH.read_text())["cases"] if TRUTH.exists() else {}
     about = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "num_sms": torch.cuda.get_device_properties(0).multi_processor_count,
     }
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in found.items())
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in (before | found).items())
     TRUTH.write_text(f'{{"about": {json.dumps(about)},\n"cases": {{\n{lines}\n}}}}\n')
     failed = [f"{name}: {row['error']}" for name, row in found.items() if "error" in row]
     print(f"{len(found)} of {len(names)} cases measured, {len(failed)} of them refused", *failed, sep="\n")

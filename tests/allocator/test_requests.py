@@ -23,7 +23,7 @@ def test_the_columns_are_all_fields_with_an_entry_per_request():
 
 
 def test_some_of_them():
-    rest = REQUESTS.take(np.array([0, 2]), warnings=("shortened",))
+    rest = REQUESTS.take(np.array([0, 2]), oddities=("shortened",))
     assert (rest.kind.tolist(), rest.warnings) == ([RequestKind.ALLOC, RequestKind.FREE], ("shortened",))
     assert {len(getattr(rest, name)) for name in COLUMNS} == {2}
 

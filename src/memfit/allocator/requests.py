@@ -67,7 +67,7 @@ class Requests:
     """The version that ran it, if the source says so."""
     alloc_conf: str = ""
     """The allocator's settings it ran under, if the source says so."""
-    warnings: tuple[str, ...] = ()
+    oddities: tuple[str, ...] = ()
     """What was odd about the source, and how it was taken."""
     pool_ids: tuple[tuple[int, ...], ...] = ((0, 0),)
     """What torch calls each pool."""
@@ -78,6 +78,14 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was odd about the source, and about these requests of it."""
+        num_emptied = int((self.kind == RequestKind.EMPTY_CACHE).sum())
+        if self.source == "ledger" or not num_emptied:
+            return self.oddities
+        return (*self.oddities, f"cached memory was given back {num_emptied} times: taken as calls of torch.cuda.empty_cache()")
 
     # -- the same requests, changed ------------------------------------------------------------------------------------------
 

@@ -81,9 +81,7 @@ def _until(requests: Requests, moment: int) -> Requests:
     rows = np.flatnonzero(requests.event < moment)
     while len(rows) and requests.kind[rows[-1]] == RequestKind.EMPTY_CACHE:
         rows = rows[:-1]
-    emptied = (requests.kind[rows] == RequestKind.EMPTY_CACHE).any()
-    warnings = tuple(warning for warning in requests.warnings if emptied or not warning.startswith("cached memory was given back"))
-    return requests.take(rows, warnings=warnings)
+    return requests.take(rows)
 
 
 def _room(recording: _Recording, state: _State, oom: dict[str, Any]) -> tuple[int, list[str]]:

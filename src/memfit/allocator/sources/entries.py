@@ -92,7 +92,7 @@ def requests_from_entries(entries: Entries, survivors: Entries, **about: Any) ->
         segment_size=segment_size[row],
         num_blocks=int(number.max(initial=-1)) + 1,
         num_events=len(entries.action),
-        **about | {"warnings": (*about.get("warnings", ()), *_warnings(earlier, kind))},
+        **about | {"oddities": (*about.get("oddities", ()), *_oddities(earlier))},
     )
 
 
@@ -232,13 +232,9 @@ def _new_segments(entries: Entries) -> tuple[Array, Array]:
     return address, size
 
 
-def _warnings(earlier: Entries, kind: Array) -> list[str]:
-    found = []
+def _oddities(earlier: Entries) -> list[str]:
     sizes = earlier.size[earlier.action == ALLOC]
-    if len(sizes):
-        what = f"{len(sizes)} blocks ({format_bytes(int(sizes.sum()))})"
-        found.append(f"the recording began late: {what} that it never saw allocated count as there first")
-    num_emptied = int((kind == RequestKind.EMPTY_CACHE).sum())
-    if num_emptied:
-        found.append(f"cached memory was given back {num_emptied} times: taken as calls of torch.cuda.empty_cache()")
-    return found
+    if not len(sizes):
+        return []
+    what = f"{len(sizes)} blocks ({format_bytes(int(sizes.sum()))})"
+    return [f"the recording began late: {what} that it never saw allocated count as there first"]

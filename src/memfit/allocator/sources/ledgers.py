@@ -49,7 +49,7 @@ def requests_from_ledger(ledger: Ledger, device: str | None = None) -> Requests:
         source="ledger",
         torch_version=ledger.info.versions.get("torch", ""),
         alloc_conf=ledger.info.alloc_conf,
-        warnings=_warnings(ledger, number),
+        oddities=_oddities(ledger, number),
         ledger=ledger,
     )
 
@@ -102,7 +102,7 @@ def _previous_of_block(block: Array) -> Array:
     return previous
 
 
-def _warnings(ledger: Ledger, number: int) -> tuple[str, ...]:
+def _oddities(ledger: Ledger, number: int) -> tuple[str, ...]:
     found = []
     if not ledger.info.complete:
         found.append(f"the ledger is incomplete: {ledger.info.problem}")

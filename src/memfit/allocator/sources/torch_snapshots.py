@@ -78,7 +78,7 @@ def requests_of_snapshot(path: Path, snapshot: Snapshot) -> Requests:
             _survivors(snapshot.segments, pools),
             source="snapshot",
             alloc_conf=snapshot.alloc_conf,
-            warnings=_warnings(snapshot),
+            oddities=_oddities(snapshot),
             pool_ids=tuple(pools.ids),
         )
     except ContradictionError as error:
@@ -198,7 +198,7 @@ def _alloc_conf(snapshot: dict[str, Any]) -> str:
     return said or ("expandable_segments:True" if settings.get("expandable_segments") else "")
 
 
-def _warnings(snapshot: Snapshot) -> tuple[str, ...]:
+def _oddities(snapshot: Snapshot) -> tuple[str, ...]:
     found = []
     others = ", ".join(f"cuda:{i}" for i in snapshot.other_devices)
     if others:

@@ -58,7 +58,7 @@ def requests_from_trace(path: Path, data: bytes) -> Requests:
             source="trace",
             alloc_conf="expandable_segments:True" if "segment_map" in names else "",
             recorded_peaks={name: int(arrays[name]) for name in _PEAKS if name in arrays},
-            warnings=warn_of_actions(set(names)),
+            oddities=warn_of_actions(set(names)),
         )
     except ContradictionError as error:
         raise TraceError(path, f"contradicts itself: {error}", _ADVICE) from error
