@@ -10,7 +10,7 @@ from helpers.arbitrary_ledgers import ledgers
 from hypothesis import given
 from rich.console import Console
 
-from memfit.analysis.difference.runs import diff_ledgers
+from memfit.analysis.diff.runs import diff_ledgers
 from memfit.ledger import Category, Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.testing import ledger
 from memfit.views.diff import show_diff

@@ -18,12 +18,12 @@
     module_tree.py the modules as a tree, by family
     ops.py         which operators made what is in use
     report.py      all that the views show
-    difference/    two runs, compared
+    diff/          two runs, compared
 
 Events are not walked one by one, save by ``largest_live``: a million of them take seconds. Nothing in here imports torch.
 """
 
-from memfit.analysis.difference.runs import Diff, diff_ledgers
+from memfit.analysis.diff.runs import Diff, diff_ledgers
 from memfit.analysis.families import Family, family_of
 from memfit.analysis.groups import ModuleGroup
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at, trace_lifetimes

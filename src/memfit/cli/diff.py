@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from memfit.analysis.difference.runs import Diff, diff_ledgers
+from memfit.analysis.diff.runs import Diff, diff_ledgers
 from memfit.cli.consoles import stdout_console, working
 from memfit.ledger import Ledger
 from memfit.units import Allowance, format_bytes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from memfit.analysis.difference.runs import Diff, Figure, diff_ledgers
+from memfit.analysis.diff.runs import Diff, Figure, diff_ledgers
 from memfit.errors import GoldenMissingError, LedgerError, MemoryGrewError
 from memfit.guard.session import GuardSession, current_session
 from memfit.ledger import Ledger

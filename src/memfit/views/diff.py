@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memfit.analysis.difference.blocks import BlockChange, Change
-from memfit.analysis.difference.compared import Compared
-from memfit.analysis.difference.levels import Level
-from memfit.analysis.difference.runs import Diff, Figure, Side
+from memfit.analysis.diff.blocks import BlockChange, Change
+from memfit.analysis.diff.compared import Compared
+from memfit.analysis.diff.levels import Level
+from memfit.analysis.diff.runs import Diff, Figure, Side
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import plain_table

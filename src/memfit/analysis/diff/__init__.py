@@ -7,3 +7,7 @@
       └─ levels.py     how high each phase of each step went
     compared.py   one figure of two runs
 """
+
+from memfit.analysis.diff.runs import Diff, diff_ledgers
+
+__all__ = ["Diff", "diff_ledgers"]

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from memfit.allocator import parse_alloc_conf, replay, requests_from_ledger
 from memfit.analysis import INIT
-from memfit.analysis.difference.runs import Diff, diff_ledgers
+from memfit.analysis.diff.runs import Diff, diff_ledgers
 from memfit.ledger import Category, Ledger, Phase, RunInfo
 from memfit.testing import ledger
 from memfit.units import KIB, MIB, Allowance

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memfit.allocator import replay, requests_from_ledger
-from memfit.analysis.difference.blocks import BlockChange, Change, change_of_blocks, changes_by, hold_at
-from memfit.analysis.difference.compared import Compared
-from memfit.analysis.difference.levels import Level, compare_levels
+from memfit.analysis.diff.blocks import BlockChange, Change, change_of_blocks, changes_by, hold_at
+from memfit.analysis.diff.compared import Compared
+from memfit.analysis.diff.levels import Level, compare_levels
 from memfit.analysis.peaks import Peak, find_peak
 from memfit.analysis.report import plain
 from memfit.ledger import Device, Ledger, RunInfo

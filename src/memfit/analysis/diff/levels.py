@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.analysis.difference.compared import Compared
+from memfit.analysis.diff.compared import Compared
 from memfit.analysis.timeline import trace_total
 from memfit.ledger import INIT, Ledger, Phase
 from memfit.ledger.moments import running_at, steps_at
