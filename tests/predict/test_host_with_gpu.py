@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from helpers.hanging import HANGS_AFTER
 
 ALONE = """
 import torch
@@ -59,5 +60,5 @@ print("alone")
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_prediction_leaves_the_gpu_alone():
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=HANGS_AFTER)
     assert done.stdout.strip() == "alone", done.stderr[-3000:]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.hanging import wait_until
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
@@ -106,6 +106,5 @@ def test_a_loop_without_modules_is_on_disk_while_it_runs(tmp_path: Path):
     path = tmp_path / "run.memfit"
     with memfit.track(save_to=path):
         kept = torch.ones(1000)
-        while not len(Ledger.load(path).events):
-            time.sleep(0.01)
+        wait_until(lambda: len(Ledger.load(path).events) > 0)
     assert kept.sum() == 1000

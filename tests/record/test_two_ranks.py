@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 from helpers import HELPERS
+from helpers.hanging import HANGS_AFTER
 
 from memfit.analysis import current_breakdown, find_peak
 from memfit.ledger import Category, Ledger, Phase
@@ -24,7 +25,7 @@ def results(tmp_path_factory):
     @cache
     def run(kind):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT, kind, folder]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_AFTER)
         assert done.returncode == 0, done.stderr[-3000:]
         outcomes = [torch.load(folder / f"{kind}-{rank}.pt", weights_only=False) for rank in range(2)]
         return outcomes, [Ledger.load(folder / f"{kind}-{rank}.memfit").check() for rank in range(2)]
