@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
-from memfit.ledger import EventKind, LedgerBuilder, Phase
+import numpy as np
+import pytest
+
+from memfit.ledger import Category, EventKind, Ledger, LedgerBuilder, Phase
+from memfit.ledger.journal import Journal
+from memfit.ledger.schema import Blocks, Events, Modules, Roles, Scopes, Table
 from memfit.testing import ledger
 
 MIB = 2**20
@@ -73,3 +78,37 @@ def test_the_root_is_called_by_its_class():
     built = ledger("enter forward .")
     assert built.module_path(0) == "(Module)"
     assert built.module_path(-1) == ""
+
+
+class Interrupted(list):
+    """Rows of which some are appended in the middle of a flush, as by another thread."""
+
+    def __getitem__(self, item):
+        taken = super().__getitem__(item)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return taken
+
+
+@pytest.mark.parametrize("table", [Events, Blocks, Scopes, Modules, Roles])
+def test_a_flush_takes_what_was_there_at_one_moment(tmp_path: Path, table: type[Table]):
+    """The process may be killed right after it: what is in the journal is lawful."""
+    path = tmp_path / "run.memfit"
+    builder = LedgerBuilder(journal=Journal(path))
+    device, op = builder.device("cpu"), builder.string("op")
+
+    def go_on(name: str) -> None:
+        scope = builder.enter(Phase.FORWARD, builder.module(name, "Linear"))
+        builder.role(builder.alloc(4, device, op, scope), Category.PARAMETER, name=f"{name}.weight")
+        builder.role(builder.alloc_before(8, device, op), Category.INPUT)
+        builder.exit(scope)
+
+    go_on("first")
+    rows = Interrupted(builder._rows[table])
+    rows.meanwhile = lambda: go_on("second")
+    builder._rows[table] = rows
+    builder._events, builder._blocks, builder._scopes = (builder._rows[kind] for kind in (Events, Blocks, Scopes))
+    builder.flush()
+    flushed = Ledger.load(path).check()
+    assert len(flushed.blocks) == 2
+    assert len(builder.close().check().blocks) == 4

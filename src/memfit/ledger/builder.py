@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from memfit.ledger.journal import Journal
 from memfit.ledger.ledger import Ledger
@@ -21,6 +21,9 @@ _STREAM, _EMPTY_CACHE = int(EventKind.STREAM), int(EventKind.EMPTY_CACHE)
 
 FLUSH_EVENTS = 50_000
 FLUSH_NS = 1_000_000_000
+
+
+_T = TypeVar("_T", bound=Table)
 
 
 class LedgerBuilder:
@@ -36,8 +39,7 @@ class LedgerBuilder:
         self._string_ids: dict[str, int] = {}
         self._rows: dict[type[Table], list[int]] = {table: [] for table in TABLES}
         self._prelude: list[int] = []
-        self._done: dict[type[Table], list[Any]] = {table: [] for table in TABLES}
-        self._prelude_done: list[Events] = []
+        self._done: dict[str, list[Any]] = {name: [] for name in (*(table.NAME for table in TABLES), "prelude")}
         self._events = self._rows[Events]
         self._blocks = self._rows[Blocks]
         self._scopes = self._rows[Scopes]
@@ -137,28 +139,39 @@ class LedgerBuilder:
         """The ledger of everything so far."""
         with self._flushing:
             self._flush()
-            tables: dict[str, Any] = {table.NAME: table.concatenate(parts) for table, parts in self._done.items()}
-            tables["events"] = Events.concatenate([*self._prelude_done, *self._done[Events]])
+            tables: dict[str, Any] = {table.NAME: table.concatenate(self._done[table.NAME]) for table in TABLES}
+            tables["events"] = Events.concatenate([*self._done["prelude"], *self._done["events"]])
             return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self.info)
 
     def _compact(self) -> dict[str, Table]:
-        """Turns the rows so far into columns, in place: the hot path holds on to the lists. Gives what was new, by name."""
+        """Turns the rows so far into columns, in place: the hot path holds on to the lists. Gives what was new, by name.
+
+        Another thread may append meanwhile. What is taken is what was there at one moment: events with their blocks and scopes,
+        whose rows are appended before them; roles, which are appended after the blocks they are about; modules, which come first.
+        """
+        events, prelude, roles = self._rows[Events], self._prelude, self._rows[Roles]
+        while True:
+            num_roles, num_prelude, num_events = len(roles), len(prelude), len(events)
+            if len(prelude) == num_prelude:  # so it was when the events were counted
+                break
         fresh: dict[str, Table] = {}
-        # Events first: they name blocks and scopes, whose rows are appended before them.
-        for table, rows in self._rows.items():
-            if rows:
-                count = len(rows)
-                part = table.from_rows(rows[:count])
-                del rows[:count]
-                self._done[table].append(part)
-                fresh[table.NAME] = part
-        if self._prelude:
-            count = len(self._prelude)
-            part = Events.from_rows(self._prelude[:count])
-            del self._prelude[:count]
-            self._prelude_done.append(part)
-            fresh["prelude"] = part
+        taken = self._take(Events, events, num_events, fresh)
+        before = self._take(Events, prelude, num_prelude, fresh, "prelude")
+        num_blocks = int((taken.kind == _ALLOC).sum()) + len(before)
+        self._take(Blocks, self._blocks, num_blocks * len(Blocks.dtypes()), fresh)
+        self._take(Scopes, self._scopes, int((taken.kind == _ENTER).sum()) * len(Scopes.dtypes()), fresh)
+        self._take(Roles, roles, num_roles, fresh)
+        self._take(Modules, self._rows[Modules], len(self._rows[Modules]), fresh)
         return fresh
+
+    def _take(self, table: type[_T], rows: list[int], count: int, fresh: dict[str, Table], name: str = "") -> _T:
+        """Moves so many numbers out of a list of rows."""
+        part = table.from_rows(rows[:count])
+        del rows[:count]
+        if count:
+            self._done[name or table.NAME].append(part)
+            fresh[name or table.NAME] = part
+        return part
 
     # -- on disk while the run lasts -----------------------------------------------------------------------------------------
 
@@ -177,17 +190,25 @@ class LedgerBuilder:
         self._flushed_ns = self._clock()
         if self._journal is None:
             return
+        num_strings, num_devices = len(self.strings), len(self.devices)
         words = {
-            "strings": self.strings[self._flushed_strings :],
-            "devices": [asdict(device) for device in self.devices[self._flushed_devices :]],
+            "strings": self.strings[self._flushed_strings : num_strings],
+            "devices": [asdict(device) for device in self.devices[self._flushed_devices : num_devices]],
             "info": self.info.to_json(),
         }
         self._journal.append(fresh, words)
-        self._flushed_strings, self._flushed_devices = len(self.strings), len(self.devices)
+        self._flushed_strings, self._flushed_devices = num_strings, num_devices
 
     @property
     def has_journal(self) -> bool:
         return self._journal is not None
+
+    def hold_still(self) -> None:
+        """No thread flushes until ``go_on``: a process that is copied now has whole tables."""
+        self._flushing.acquire()
+
+    def go_on(self) -> None:
+        self._flushing.release()
 
     def give_up_journal(self) -> None:
         """Leaves the file as it is: it cannot be written to, or it is another process's."""

@@ -123,12 +123,29 @@ class _Flusher:
 _sessions: weakref.WeakSet[RecordingSession] = weakref.WeakSet()
 
 
+_held: list[RecordingSession] = []
+
+
+def _hold_all() -> None:
+    """A fork is near: what the child gets a copy of must be whole."""
+    _held[:] = _sessions
+    for session in _held:
+        session.builder.hold_still()
+
+
+def _release_all() -> None:
+    """The parent goes on."""
+    while _held:
+        _held.pop().builder.go_on()
+
+
 def _give_up_all() -> None:
     """A child of a fork begins."""
-    for session in list(_sessions):
+    for session in _held:
         session.give_up()
+    _held.clear()
     run_hooks.detach_all()
 
 
 if hasattr(os, "register_at_fork"):  # elsewhere there are no forks
-    os.register_at_fork(after_in_child=_give_up_all)
+    os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_give_up_all)

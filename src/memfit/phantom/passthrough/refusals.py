@@ -9,7 +9,7 @@
     torch.cuda.current_blas_handle(), ...            handles of libraries that are not loaded
     schedule.step() of a pipeline                    a stage asks its neighbours for shapes
 
-Operators of which torch has no shape function are refused in ``fake.py``.
+Operators of which torch has no shape function are refused in ``tensors/mode.py``.
 """
 
 from __future__ import annotations
