@@ -63,6 +63,8 @@ class PhantomWorld:
         self.mode = PhantomMode(self.values)
         self._meter = meter
         self._processes = processes or World()
+        self.world_size = self._processes.world_size
+        """Without a launcher, as large as the run itself makes it."""
         self._patches = Patches("the phantom GPU")
         self._stack = contextlib.ExitStack()
 
@@ -110,10 +112,14 @@ class PhantomWorld:
         existing_models.install(because("models that were built before, with data"))
         answers.install(because("values that only data can tell"), self.values)
         environment.install(because("a launcher tells each process who it is"), processes)
-        process_groups.install(because("one rank of a world of processes that are not there"), assumptions, processes)
+        because("one rank of a world of processes that are not there")
+        process_groups.install(self._patches, assumptions, processes, self._learn_world_size)
         ddp.install(because("DistributedDataParallel without its C++"))
         fsdp1_state_dicts.install(because("what FSDP1 asks the other ranks"))
         rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)
+
+    def _learn_world_size(self, world_size: int) -> None:
+        self.world_size = world_size
 
     def _leave(self) -> None:
         # The mode first: what is put back must not be looked at by it.

@@ -177,9 +177,10 @@ def _torchrun(words: Sequence[str], num_processes: int | None, *, is_old: bool =
     if is_old:  # python -m torch.distributed.launch
         parser.add_argument("--use-env", "--use_env", action="store_true")
     given = _parse(parser, words, "torchrun")
-    nodes = str(given.nnodes).partition(":")  # 2:4 is a job that grows: with the fewest processes, each needs the most memory
-    num_nodes = _number(nodes[0], "--nnodes")
-    notes = (f"torchrun's --nnodes {given.nnodes} was taken to be {num_nodes}",) if nodes[1] else ()
+    # 2:4 is a job that grows and shrinks: with the fewest processes, each needs the most memory.
+    fewest, _, most = str(given.nnodes).partition(":")
+    num_nodes = _number(fewest, "--nnodes")
+    notes = (f"torchrun's --nnodes {given.nnodes} was taken to be {num_nodes}",) if most not in ("", fewest) else ()
     per_node = _processes_per_node(str(given.nproc_per_node), num_nodes, num_processes)
     world = _world(per_node, num_nodes, int(given.node_rank or 0), num_processes, "torchrun")
     arguments = [*(["--local-rank=0"] if is_old and not given.use_env else []), *given.training_script_args]

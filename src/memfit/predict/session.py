@@ -71,7 +71,9 @@ class PhantomSession:
         said = (*notes, *self.workspaces.assumptions, *self.world.assumptions.sentences(), *self.world.expected.unused())
         assumptions = (*_version_notes(self.torch_version), *said)
         builder = self.recording.builder
-        builder.info = replace(builder.info, assumptions=assumptions, alloc_conf=self.meter.alloc_conf)
+        builder.info = replace(
+            builder.info, assumptions=assumptions, alloc_conf=self.meter.alloc_conf, world_size=self.world.world_size
+        )
         return builder.build()
 
     def prediction(self, *, notes: tuple[str, ...] = (), problem: str = "") -> Prediction:

@@ -40,11 +40,12 @@ _LAUNCH_IT = (
 )
 
 
-def install(patches: Patches, assumptions: Assumptions, world: World) -> None:
+def install(patches: Patches, assumptions: Assumptions, world: World, learn_world_size: Callable[[int], None]) -> None:
+    """``learn_world_size`` is told how large the world is that the run makes."""
     patches.finally_call(_leave)
     for module in modules_that_ask_for_tracing():
         patches.replace(module, "_are_we_tracing", lambda: False)
-    stand_ins = _groups(assumptions, world) | _object_collectives() | _with_futures()
+    stand_ins = _groups(assumptions, world, learn_world_size) | _object_collectives() | _with_futures()
     for name, stand_in in stand_ins.items():
         for module in _modules_that_know(name):
             patches.replace(module, name, stand_in)
@@ -73,23 +74,25 @@ def _leave() -> None:
 # -- groups ------------------------------------------------------------------------------------------------------------------
 
 
-def _groups(assumptions: Assumptions, world: World) -> dict[str, Callable[..., Any]]:
+def _groups(assumptions: Assumptions, world: World, learn_world_size: Callable[[int], None]) -> dict[str, Callable[..., Any]]:
     """Functions of ``torch.distributed`` that make and name groups."""
     init, new_group, get_backend = dist.init_process_group, dist.new_group, dist.get_backend
-    asked_for, world_size, process = {"backend": "nccl"}, world.world_size, os.getpid()
+    asked_for, process = {"backend": "nccl"}, os.getpid()
 
     @functools.wraps(init)
     def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
         if os.getpid() != process:
             raise NeedsGpuError("a rank in a process that the script has started itself", _LAUNCH_IT)
         asked_for["backend"] = str(backend or "nccl")
-        asked = kwargs.get("world_size", -1)
-        if asked not in (-1, world_size):
+        asked = kwargs.get("world_size", args[2] if len(args) > 2 else -1)
+        if asked not in (-1, world.world_size) and world.has_launcher:
             assumptions.add(
-                f"init_process_group was asked for a world of {asked} processes; predicted is one of {world_size}: see world_size "
-                "of memfit.predict, --nproc of memfit run"
+                f"init_process_group was asked for a world of {asked} processes; predicted is one of {world.world_size}: see "
+                "world_size of memfit.predict, --nproc of memfit run"
             )
-        init("fake", store=fake_store(), rank=world.rank, world_size=world_size)
+        size = world.world_size if asked == -1 or world.has_launcher else asked
+        learn_world_size(size)
+        init("fake", store=fake_store(), rank=world.rank, world_size=size)
 
     @functools.wraps(new_group)
     def new_fake_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:

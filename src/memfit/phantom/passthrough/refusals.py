@@ -27,8 +27,8 @@ from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 
 _FSDP = (
-    "What DeepSpeed's ZeRO stages keep on a GPU, FSDP keeps too: predict the script with FSDP in place of it, as accelerate and the "
-    "Trainer of transformers have it."
+    "What DeepSpeed's ZeRO stages keep on a GPU, FSDP keeps too: predict the script with FSDP in place of it, as accelerate and "
+    "the Trainer of transformers have it."
 )
 _PLAIN = "Switch to an implementation in plain PyTorch for the prediction"
 
