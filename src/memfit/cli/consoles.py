@@ -25,12 +25,16 @@ def stdout_console() -> Console:
 
 def working(words: str) -> Status:
     """A sign of life for people who watch, while something takes long."""
-    return Console(stderr=True, quiet=not sys.stderr.isatty()).status(Text(printable(words)))
+    return Console(stderr=True, quiet=not _is_watched()).status(Text(printable(words)))
+
+
+def _is_watched() -> bool:
+    return sys.stderr.isatty()
 
 
 def tell_progress(line: str) -> None:
     """A whole line on the terminal, for people who watch: what a script prints meanwhile stays readable."""
-    if sys.stderr.isatty():
+    if _is_watched():
         print(f"memfit: {printable(line)}", file=sys.stderr, flush=True)
 
 
