@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from memfit.errors import ConfigError
 from memfit.phantom.distributed.environment import World
+from memfit.torch_compat.patches import Patches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,21 +240,17 @@ def _accelerate(words: Sequence[str], num_processes: int | None) -> Job:
 
 
 def _accelerate_launch(words: Sequence[str], num_processes: int | None) -> Job:
-    launch = _import_accelerate()
-    given = _parse(launch.launch_command_parser(), words, "accelerate launch")
+    given = _parse(_import_accelerate().launch_command_parser(), words, "accelerate launch")
     notes = _count_processes(given, num_processes)
-    try:
-        given, _, _ = launch._validate_launch_command(given)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"accelerate launch: {error}") from error
-    if given.use_deepspeed and not given.cpu:
+    way = _way_of_launching(given)
+    if way == "deepspeed_launcher":
         raise _no_deepspeed()
-    if given.tpu and not given.cpu:
-        raise ConfigError("accelerate launch: the config is for TPUs, and memfit predicts GPUs")
-    is_launched = bool(given.use_fsdp or given.use_megatron_lm or given.multi_gpu) and not given.cpu
-    num_nodes = int(given.num_machines or 1)
-    per_node = max(int(given.num_processes or 1) // num_nodes, 1) if is_launched else 1
+    if way not in ("simple_launcher", "multi_gpu_launcher"):
+        raise ConfigError("accelerate launch: the config is for TPUs or for SageMaker, and memfit predicts GPUs")
+    is_launched = way == "multi_gpu_launcher"
     if is_launched:
+        num_nodes = int(given.num_machines or 1)
+        per_node = max(int(given.num_processes or 1) // num_nodes, 1)
         world = _world(per_node, num_nodes, int(given.machine_rank or 0), num_processes, "accelerate launch")
     else:
         _world(1, 1, 0, num_processes, "accelerate launch")
@@ -261,6 +258,21 @@ def _accelerate_launch(words: Sequence[str], num_processes: int | None) -> Job:
     environment = _accelerate_environment(given, is_launched=is_launched)
     program = _launched_program(given, given.training_script_args)
     return Job(program=program, world=world, environment=environment, notes=notes)
+
+
+def _way_of_launching(given: argparse.Namespace) -> str:
+    """Which of accelerate's launchers it would call; ``given`` is then what it would give it, its config file read."""
+    launch, called = _import_accelerate(), [""]
+    patches = Patches("memfit run").because("which of accelerate's launchers is called")
+    try:
+        for name in [name for name in vars(launch) if name.endswith("_launcher")]:
+            patches.replace(launch, name, lambda *args, name=name: called.append(name))
+        launch.launch_command(given)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"accelerate launch: {error}") from error
+    finally:
+        patches.undo()
+    return called[-1]
 
 
 def _count_processes(given: argparse.Namespace, num_processes: int | None) -> tuple[str, ...]:
