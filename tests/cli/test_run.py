@@ -80,4 +80,4 @@ def test_progress_is_told_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(consoles, "_is_watched", lambda: True)
     assert main(["run", "train.py"]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert [line.partition(",")[0] for line in told] == ["memfit: 1 training step", "memfit: 2 training steps"]
+    assert {line.partition(",")[0] for line in told} >= {"memfit: 1 training step", "memfit: 2 training steps"}

@@ -111,6 +111,44 @@ while True:
     model(data()).mean().backward()
 """
 
+WITH_A_CLOSURE = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=30)
+
+def closure():
+    optimizer.zero_grad()
+    loss = model(data()).pow(2).mean()
+    loss.backward()
+    return loss
+
+while True:
+    optimizer.step(closure)
+    print("s")
+"""
+
+SHARPNESS = """
+class SAM(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.base = torch.optim.SGD(self.param_groups)
+
+    def first_step(self):
+        self.zero_grad()
+
+    def second_step(self):
+        self.base.step()
+        self.zero_grad()
+
+model = nn.Linear(64, 64).cuda()
+optimizer = SAM(model.parameters())
+while True:
+    model(data()).mean().backward()
+    optimizer.first_step()
+    model(data()).mean().backward()
+    optimizer.second_step()
+    print("s")
+"""
+
 NEVER_STEPPING = """
 model, unused = nn.Linear(64, 64).cuda(), nn.Linear(64, 64).cuda()
 optimizer, idle = torch.optim.SGD(model.parameters()), torch.optim.Adam(unused.parameters())
@@ -192,6 +230,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         pytest.param(HANDED_OUT, "sss", id="gradients are handed out"),
         pytest.param(EVALUATING_FIRST, "e" * 60 + "ss", id="an evaluation first"),
         pytest.param(IN_BACKWARD, "s" * 11, id="steps in backward"),
+        pytest.param(WITH_A_CLOSURE, "ss", id="an optimizer that runs backward itself"),
+        pytest.param(SHARPNESS, "ss", id="an optimizer around another"),
         pytest.param(OLD_AND_NEW, "ss", id="an optimizer that was replaced"),
         pytest.param(SETTLING_LATE, "s" * 6, id="memory that settles late"),
     ],

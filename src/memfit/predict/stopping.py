@@ -77,6 +77,7 @@ class StopWatch(Listener):
         self._gradients = _Gradients(recorder)
         self._thread = threading.get_ident()
         self._depth = self._backward_depth = 0
+        self._is_stepping = False
         self.num_forwards = self.num_backwards = self.num_steps = 0
         self.notes: list[str] = []
         """What the end of the run leaves open."""
@@ -128,7 +129,11 @@ class StopWatch(Listener):
         if self._depth == 0 and not self._backward_depth:
             self.num_forwards += 1
 
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._is_stepping = True  # with a closure, it runs backward itself
+
     def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._is_stepping = False
         self._optimizers.step(optimizer)
         waiting = self._optimizers.waiting()
         if waiting and self._optimizers.most_steps >= max(PATIENCE, self._bounds.steps or 0):
@@ -175,7 +180,7 @@ class StopWatch(Listener):
 
     def _before_backward(self) -> None:
         self._look_at_the_clock()
-        if self._optimizers.num_steps or not self.num_backwards or not self._gradients.are_taken():
+        if self._is_stepping or self._optimizers.num_steps or not self.num_backwards or not self._gradients.are_taken():
             return
         waiting = self._optimizers.waiting()
         if not waiting:
