@@ -176,10 +176,11 @@ def predict(names: list[str]) -> dict[str, dict[str, Any]]:
     """The same cases in the phantom world, with the same numbers."""
     from kernel_cases import CASES
 
+    from memfit.phantom.distributed.environment import World
     from memfit.phantom.values.expected import Expected
     from memfit.predict.session import PhantomSession
 
-    session = PhantomSession.prepare("H200", "2.11+cu130", "", 1, 0, Expected())
+    session = PhantomSession.prepare("H200", "2.11+cu130", "", World(), Expected())
     session.recording.leave_steps_to_caller()
     marks: list[str] = []
     found: dict[str, dict[str, Any]] = {}

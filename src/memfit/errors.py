@@ -82,7 +82,7 @@ class NoGpuWorkError(PredictionError):
 class ScriptExitError(PredictionError):
     """The user's script left with an error of its own, before it had trained enough."""
 
-    def __init__(self, script: Path, status: int | str) -> None:
+    def __init__(self, script: str, status: int | str) -> None:
         why = f"with status {status}" if isinstance(status, int) else f"saying: {status}"
         super().__init__(f"{script} left {why}. Give it the arguments it needs, after its name")
         self.script = script
@@ -92,14 +92,12 @@ class ScriptExitError(PredictionError):
 class StepFailedError(PredictionError):
     """The user's own code raised; the message shows its traceback first."""
 
-    def __init__(self, what: str, error: BaseException, users_traceback: str) -> None:
-        advice = "If this code runs on a real GPU, memfit's phantom GPU is at fault: please report it."
-        if isinstance(error, NeedsGpuError):
-            advice = error.advice
+    def __init__(self, what: str, error: BaseException, users_traceback: str, advice: str) -> None:
         super().__init__(f"{what} failed.\n\n{users_traceback}\n{advice}")
         self.what = what
         self.error = error
         self.users_traceback = users_traceback
+        self.advice = advice
 
 
 class GoldenMissingError(MemfitError, AssertionError):

@@ -71,7 +71,7 @@ def test_the_ledger_is_never_overwritten(path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("out", ["missing/out", "."])
 def test_a_place_that_cannot_be_written_is_told(out: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["export", str(path), "--to", "csv", "-o", str(tmp_path / out)]) == 2
-    assert "name another file with -o" in capsys.readouterr().err
+    assert "name another file with --out" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_ledger_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

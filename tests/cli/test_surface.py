@@ -21,7 +21,7 @@ SURFACE = {
     "memfit predict": [
         *("--alloc-conf", "--batch", "--checkpointing", "--dtype", "--engine", "--expected", "--gpu", "--help", "--hf", "--json"),
         *("--mesh", "--model", "--offload", "--optimizer", "--out", "--precision", "--prefetch", "--rank", "--seq", "--steps"),
-        *("--strategy", "--torch-version", "--world-size", "-h", "FILE.py:FUNCTION"),
+        *("--strategy", "--torch-version", "--world-size", "-h", "-o", "FILE.py:FUNCTION"),
     ],
     "memfit compare": [
         *("--alloc-conf", "--axis", "--batch", "--checkpointing", "--csv", "--dtype", "--engine", "--gpu", "--help", "--hf"),
@@ -29,8 +29,8 @@ SURFACE = {
         *("--steps", "--strategy", "--torch-version", "--world-size", "-h", "FILE.py:FUNCTION"),
     ],
     "memfit run": [
-        *("--alloc-conf", "--expected", "--gpu", "--help", "--json", "--nproc", "--out", "--steps", "--torch-version", "-h"),
-        *("SCRIPT", "ARGUMENTS"),
+        *("--alloc-conf", "--expected", "--gpu", "--help", "--json", "--max-seconds", "--nproc", "--out", "--steps"),
+        *("--torch-version", "-h", "-m", "-o", "SCRIPT", "ARGUMENTS"),
     ],
     "memfit doctor": ["--help", "--json", "--patches", "-h"],
 }
@@ -60,6 +60,11 @@ def test_the_version(capsys: pytest.CaptureFixture[str]):
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"memfit {memfit.__version__}\n"
+
+
+def test_out_means_the_same_in_every_command():
+    for flags in SURFACE.values():
+        assert ("--out" in flags) == ("-o" in flags)
 
 
 @pytest.mark.parametrize("argv", [[], ["dance"], ["show"], ["show", "--loud", "x"]], ids=str)

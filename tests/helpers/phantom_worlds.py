@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memfit.phantom import PhantomWorld, Target
+from memfit.phantom.distributed.environment import World
 from memfit.phantom.values.expected import Expected
 
 
@@ -28,6 +29,5 @@ def phantom(
     rank: int = 0,
     expected: dict[str, float] | None = None,
 ) -> PhantomWorld:
-    return PhantomWorld(
-        Target.parse(gpu, torch_version), NoMeter(), world_size=world_size, rank=rank, expected=Expected(expected or {})
-    )
+    processes = World(world_size=world_size, rank=rank)
+    return PhantomWorld(Target.parse(gpu, torch_version), NoMeter(), processes=processes, expected=Expected(expected or {}))

@@ -12,7 +12,9 @@ import pytest
 
 from memfit.cli import main
 from memfit.predict import Prediction
+from memfit.predict.launchers import read_command
 from memfit.predict.scripts import predict_script
+from memfit.predict.stopping import Bounds
 
 PLAIN = """
 import sys
@@ -131,13 +133,13 @@ trainer.fit(Module(), loader)
 """
 
 
-MEMFIT = [sys.executable, "-c", "import sys; from memfit.cli import main; sys.exit(main())"]
+MEMFIT = [sys.executable, "-m", "memfit"]
 
 
 def memfit(*arguments: str, cwd: Path) -> dict:
     done = subprocess.run([*MEMFIT, *arguments], capture_output=True, text=True, cwd=cwd, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout)  # what the script prints is not there
 
 
 @pytest.mark.parametrize(
@@ -176,9 +178,8 @@ def test_a_script_that_starts_its_own_processes(tmp_path: Path, monkeypatch):
 
 
 def run_here(script: str, *arguments: str, world_size: int = 1) -> Prediction:
-    return predict_script(
-        Path(script), arguments, gpu="H100", world_size=world_size, steps=2, torch_version="2.11+cu130", expected=None
-    )
+    job = read_command([script, *arguments], world_size if world_size > 1 else None)
+    return predict_script(job, gpu="H100", torch_version="2.11+cu130", bounds=Bounds(steps=2))
 
 
 @pytest.mark.parametrize("where", ["shell", "script"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Console
@@ -22,4 +25,38 @@ def stdout_console() -> Console:
 
 def working(words: str) -> Status:
     """A sign of life for people who watch, while something takes long."""
-    return Console(stderr=True, quiet=not sys.stderr.isatty()).status(Text(printable(words)))
+    return Console(stderr=True, quiet=not _is_watched()).status(Text(printable(words)))
+
+
+def _is_watched() -> bool:
+    return sys.stderr.isatty()
+
+
+def tell_progress(line: str) -> None:
+    """A whole line on the terminal, for people who watch: what a script prints meanwhile stays readable."""
+    if _is_watched():
+        print(f"memfit: {printable(line)}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def stdout_kept_clean(*, wanted: bool) -> Iterator[None]:
+    """What the user's code prints in the block, its C++ and its child processes included, goes to stderr."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    try:
+        stdout, stderr = sys.stdout.fileno(), sys.stderr.fileno()
+    except OSError:  # a notebook's or a test's: there is no file behind it
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    kept = os.dup(stdout)
+    os.dup2(stderr, stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, stdout)
+        os.close(kept)

@@ -23,18 +23,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("file", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
     parser.add_argument("--to", required=True, choices=EXPORTS, metavar="FORMAT", help=f"one of {', '.join(EXPORTS)}")
     parser.add_argument(
-        "-o", "--out", type=Path, metavar="OUT", help="what to write; by default FILE with another ending: run.trace.json"
+        "--out", "-o", type=Path, metavar="OUT", help="where to write it; by default FILE with another ending: run.trace.json"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     export = EXPORTS[args.to]
     out = args.out or args.file.with_suffix(export.suffix)
-    check_output(out, "-o", may_be_stream=True)
+    check_output(out, "--out", may_be_stream=True)
     if out.exists() and args.file.exists() and out.samefile(args.file):
-        raise ConfigError(f"{out} is the ledger itself: name another file with -o")
+        raise ConfigError(f"{out} is the ledger itself: name another file with --out")
     with working(f"Writing {out.name}"):
         data = export.write(Ledger.load(args.file).check())
-    write_output(out, data, "-o")
+    write_output(out, data, "--out")
     print(f"{printable(str(out))} ({format_bytes(len(data))}): {export.use}")
     return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from memfit.cli.consoles import stdout_console
+from memfit.cli.consoles import stdout_console, stdout_kept_clean
 from memfit.cli.outputs import cannot_write, check_output
 from memfit.cli.recipe_flags import add_recipe, add_subject, given
 from memfit.compare.grid import Subject, read_axes
@@ -36,13 +36,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--world-size", type=int, default=1, metavar="N", help="number of processes, one per GPU; 1 by default")
     parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of the processes to predict; 0 by default")
     add_recipe(parser, "how a model by name is trained")
+    parser.add_argument("--steps", type=int, default=3, metavar="N", help="training steps; 3 by default")
     add_target(parser)
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """The flags that predicting a function and predicting a script share."""
     parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpu.name for gpu in GPUS)}; H200 by default")
-    parser.add_argument("--steps", type=int, default=3, metavar="N", help="training steps; 3 by default")
     parser.add_argument(
         "--torch-version", metavar="VERSION", help="the version of torch whose kernels and allocator are used: 2.11+cu130, ..."
     )
@@ -55,9 +55,16 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         help="a value to assume where it depends on data: mask=0.25, train.py:31=128; can be given several times",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("run.memfit"), metavar="FILE", help="where to write the ledger; run.memfit by default"
+        "--out",
+        "-o",
+        type=Path,
+        default=Path("run.memfit"),
+        metavar="FILE",
+        help="where to write the ledger; run.memfit by default",
     )
-    parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
+    parser.add_argument(
+        "--json", action="store_true", help="for programs: one JSON object; what your code prints goes to the standard error"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.predict.child_process import GPU_IS_LOST
 
     check_output(args.out, "--out")
-    with _mistakes_in_a_line(), warnings.catch_warnings():
+    with _mistakes_in_a_line(), warnings.catch_warnings(), stdout_kept_clean(wanted=args.json):
         warnings.filterwarnings("ignore", f".*{GPU_IS_LOST}")
         prediction = predict(
             _build(args),
@@ -123,7 +130,9 @@ def tell(prediction: Prediction, args: argparse.Namespace) -> None:
 
 def _say(prediction: Prediction, args: argparse.Namespace) -> None:
     if args.json:
-        figures = prediction.verdict.to_json() | {"assumptions": prediction.assumptions, "ledger": str(args.out)}
-        print(json.dumps(figures))
+        more: dict[str, Any] = {"problem": prediction.problem, "assumptions": prediction.assumptions, "ledger": str(args.out)}
+        if prediction.problem and prediction.verdict.fits:
+            more["fits"] = None  # not known: what was not seen may take more
+        print(json.dumps(prediction.verdict.to_json() | more))
         return
     stdout_console().print(prediction)

@@ -3,42 +3,59 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from memfit.cli.consoles import stdout_kept_clean, tell_progress
 from memfit.cli.outputs import check_output
 from memfit.cli.predict import add_target, tell
-from memfit.errors import ConfigError
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "run",
         help="predict what a training script needs, without a GPU",
-        description="Runs a script on a simulated GPU, stops it after some optimizer steps, and says whether it fits.",
+        description="Write it in front of what you would type: memfit run train.py, memfit run torchrun --nproc-per-node 8 "
+        "train.py, memfit run accelerate launch train.py. It runs the script on a simulated GPU until its memory has settled, and "
+        "says whether it fits. Flags of memfit come first.",
     )
-    parser.add_argument("--nproc", type=int, default=1, metavar="N", help="processes, as torchrun would start them; 1 by default")
+    parser.add_argument(
+        "--nproc", type=int, metavar="N", help="processes, as torchrun would start them; not needed where a launcher says it"
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="training steps; by default 3, and more while memory still grows or an optimizer waits",
+    )
+    parser.add_argument("--max-seconds", type=float, metavar="S", help="stop the script after so long; never by default")
     add_target(parser)
-    parser.add_argument("script", type=Path, metavar="SCRIPT", help="the script to run: train.py")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="arguments of the script")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module and its arguments, in place of a script"
+    )
+    script = parser.add_argument("script", metavar="SCRIPT", help="the script or the launcher to run: train.py, torchrun, ...")
+    arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="their arguments")
+    script.required = arguments.required = False  # -m takes their place
 
 
 def run(args: argparse.Namespace) -> int:
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.phantom.values.expected import Expected
+    from memfit.predict.launchers import read_command
     from memfit.predict.scripts import predict_script
+    from memfit.predict.stopping import Bounds
 
-    if not args.script.is_file():
-        raise ConfigError(f"there is no script {args.script}")
+    words = ["-m", *args.module] if args.module is not None else [args.script, *args.arguments] if args.script else []
+    job = read_command(words, args.nproc)
+    bounds = Bounds(steps=args.steps, max_seconds=args.max_seconds)
     check_output(args.out, "--out")
-    prediction = predict_script(
-        args.script,
-        args.arguments,
-        gpu=args.gpu,
-        world_size=args.nproc,
-        steps=args.steps,
-        torch_version=args.torch_version or DEFAULT_TORCH,
-        alloc_conf=args.alloc_conf,
-        expected=Expected.parse(args.expected),
-    )
+    with stdout_kept_clean(wanted=args.json):
+        prediction = predict_script(
+            job,
+            gpu=args.gpu,
+            torch_version=args.torch_version or DEFAULT_TORCH,
+            bounds=bounds,
+            alloc_conf=args.alloc_conf,
+            expected=Expected.parse(args.expected),
+            progress=tell_progress,
+        )
     tell(prediction, args)
     return 0

@@ -11,11 +11,11 @@ from typing import Self
 import torch
 
 from memfit.errors import PredictionError
-from memfit.hardware import GPUS_PER_NODE
 from memfit.phantom import kernels
 from memfit.phantom.compile import passed_over
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
-from memfit.phantom.distributed import ddp, fsdp1_state_dicts, process_groups, rank_shortcuts
+from memfit.phantom.distributed import ddp, environment, fsdp1_state_dicts, process_groups, rank_shortcuts
+from memfit.phantom.distributed.environment import World
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
 from memfit.phantom.tensors import defaults, existing_models, parameters
@@ -55,16 +55,16 @@ class PhantomWorld:
     ``assumptions`` collects what had to be assumed along the way.
     """
 
-    def __init__(
-        self, target: Target, meter: Meter, *, world_size: int = 1, rank: int = 0, expected: Expected | None = None
-    ) -> None:
+    def __init__(self, target: Target, meter: Meter, *, processes: World | None = None, expected: Expected | None = None) -> None:
         self.target = target
         self.assumptions = Assumptions()
         self.expected = expected or Expected()
         self.values = answers.Values(self.assumptions, self.expected)
         self.mode = PhantomMode(self.values)
         self._meter = meter
-        self._world_size, self._rank = world_size, rank
+        self._processes = processes or World()
+        self.world_size = self._processes.world_size
+        """Without a launcher, as large as the run itself makes it."""
         self._patches = Patches("the phantom GPU")
         self._stack = contextlib.ExitStack()
 
@@ -88,7 +88,8 @@ class PhantomWorld:
     def _install(self) -> None:
         """Everything that is replaced while the world lasts, and why. Later rooms find what earlier ones have put in place."""
         because, assumptions = self._patches.because, self.assumptions
-        cuda = CudaModule(self.target, self._meter, min(self._world_size, GPUS_PER_NODE), process_groups.local_rank(self._rank))
+        processes = self._processes
+        cuda = CudaModule(self.target, self._meter, processes.local_world_size, processes.local_rank)
         streams.restart()
         cached_answers.install(because("what was remembered of the machine holds inside the world or outside it, not both"))
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
@@ -110,12 +111,15 @@ class PhantomWorld:
         parameters.install(because("modules without data can be moved and cast"), self.mode)
         existing_models.install(because("models that were built before, with data"))
         answers.install(because("values that only data can tell"), self.values)
-        process_groups.install(
-            because("one rank of a world of processes that are not there"), assumptions, self._world_size, self._rank
-        )
+        environment.install(because("a launcher tells each process who it is"), processes)
+        because("one rank of a world of processes that are not there")
+        process_groups.install(self._patches, assumptions, processes, self._learn_world_size)
         ddp.install(because("DistributedDataParallel without its C++"))
         fsdp1_state_dicts.install(because("what FSDP1 asks the other ranks"))
         rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)
+
+    def _learn_world_size(self, world_size: int) -> None:
+        self.world_size = world_size
 
     def _leave(self) -> None:
         # The mode first: what is put back must not be looked at by it.

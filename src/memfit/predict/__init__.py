@@ -2,8 +2,11 @@
 
 ::
 
-    predict(build, gpu, ...)  api.py      predict_script(train.py, ...)  scripts.py
-        │                                     │
+    predict(build, gpu, ...)  api.py      memfit run torchrun ... train.py
+        │                                     │   launchers.py      what was typed: program, processes, environment
+        │                                 predict_script(job, ...)  scripts.py
+        │                                     │   stopping.py       until memory has settled
+        │                                     │   blame.py          whose error it is
         PhantomSession  session.py ── a PhantomWorld, recorded
         │                    ├─ workspaces.py      what kernels and libraries take, beside what the recorder sees
         │                    ├─ meter.py           torch.cuda.memory_allocated() and its kin, in the midst of it

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from memfit.errors import ConfigError, ScriptExitError, StepFailedError
+from memfit.phantom.distributed.environment import World
 from memfit.phantom.target import DEFAULT_TORCH
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import refuse_a_second
+from memfit.predict.blame import advise, users_traceback
 from memfit.predict.child_process import has_a_gpu_to_spare, in_a_child
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
@@ -58,10 +58,11 @@ def predict(
             f"cannot predict {steps} steps of rank {rank} of {world_size}: at least one step, and a rank below the world size"
         )
 
+    processes = World(world_size=world_size, rank=rank)
     refuse_a_second()  # while one is made, torch answers as if this machine had a GPU
 
     def make() -> Prediction:
-        session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, rank, Expected(expected or {}))
+        session = PhantomSession.prepare(gpu, torch_version, alloc_conf, processes, Expected(expected or {}))
         return _predict_steps(session, build, steps)
 
     return in_a_child(make) if has_a_gpu_to_spare() else make()
@@ -88,16 +89,4 @@ def calling(what: str, function: Callable[[], Any]) -> Any:
     except ScriptExitError:
         raise
     except Exception as error:
-        raise StepFailedError(what, error, _users_traceback(error)) from error
-
-
-def _users_traceback(error: Exception) -> str:
-    """The frames from the user's own code down."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_next is not None and _is_ours(frames.tb_frame.f_code.co_filename):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
-
-
-def _is_ours(file: str) -> bool:
-    return Path(file).parent == Path(__file__).parent or "runpy" in file
+        raise StepFailedError(what, error, users_traceback(error), advise(error)) from error

@@ -100,7 +100,7 @@ def _answer(make: Callable[[], Prediction], sender: Connection) -> None:
 def _sendable(error: BaseException) -> BaseException:
     """The error, or one that says the same where it cannot leave its process."""
     if isinstance(error, StepFailedError):
-        return _StepFailed(error.what, _sendable(error.error), error.users_traceback)
+        return _StepFailed(error.what, _sendable(error.error), error.users_traceback, error.advice)
     try:
         same = str(pickle.loads(pickle.dumps(error))) == str(error)
     except Exception:
@@ -113,5 +113,5 @@ def _sendable(error: BaseException) -> BaseException:
 class _StepFailed(StepFailedError):
     """Can be pickled: it is made again from what it was made from."""
 
-    def __reduce__(self) -> tuple[type[StepFailedError], tuple[str, BaseException, str]]:
-        return StepFailedError, (self.what, self.error, self.users_traceback)
+    def __reduce__(self) -> tuple[type[StepFailedError], tuple[str, BaseException, str, str]]:
+        return StepFailedError, (self.what, self.error, self.users_traceback, self.advice)

@@ -46,6 +46,11 @@ class Prediction(Drawn):
         """What had to be assumed: data-dependent values, kernels without a size formula."""
         return self.ledger.info.assumptions
 
+    @property
+    def problem(self) -> str:
+        """What of the run was not seen, empty where nothing is missing: a script that never trained, for one."""
+        return self.ledger.info.problem
+
     # -- memory --------------------------------------------------------------------------------------------------------------
 
     @property
@@ -65,8 +70,8 @@ class Prediction(Drawn):
 
     @property
     def fits(self) -> bool:
-        """On the named GPU, with its context and communicators counted."""
-        return self.verdict.fits
+        """On the named GPU, with its context and communicators counted. A run that was not seen whole is not said to fit."""
+        return self.verdict.fits and not self.problem
 
     @cached_property
     def init(self) -> StepPrediction:

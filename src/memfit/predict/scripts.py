@@ -1,48 +1,42 @@
-"""A whole script, run in the phantom world and stopped after some optimizer steps."""
+"""A whole program, run in the phantom world as its launcher would run it, and stopped when its memory has settled."""
 
 from __future__ import annotations
 
 import os
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
-from memfit.errors import ConfigError, ScriptExitError
+from memfit.errors import ScriptExitError
 from memfit.phantom.values.expected import Expected
 from memfit.predict.api import calling
+from memfit.predict.launchers import Job, Program, console_script
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
-
-
-class _EnoughSteps(BaseException):
-    """Ends the script from within; no script catches it by accident."""
+from memfit.predict.stopping import Bounds, StopWatch
+from memfit.torch_compat.patches import Patches
 
 
 def predict_script(
-    script: Path,
-    arguments: Sequence[str] = (),
+    job: Job,
     *,
     gpu: str,
-    world_size: int,
-    steps: int,
     torch_version: str,
+    bounds: Bounds | None = None,
     alloc_conf: str = "",
     expected: Expected | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Prediction:
-    """Runs a script as ``python script arguments...`` would, without a GPU, until an optimizer has stepped so often."""
-    if steps < 1 or world_size < 1:
-        raise ConfigError(f"cannot predict {steps} steps of {world_size} processes: at least one of each")
-    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, 0, expected or Expected())
-    with session.running(), _as_main(script, arguments), _stopping_after(steps), suppress(_EnoughSteps):
-        calling(script.name, lambda: _run(script))
+    """Runs a program as its launcher would, without a GPU, until its memory has settled. ``progress`` is told where it is."""
+    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, job.world, expected or Expected())
+    watch = StopWatch(session.recording.recorder, session.device, bounds or Bounds(), progress)
+    with _in_environment(job), session.running(), _as_main(job.program), watch.watching():
+        calling(job.program.name, lambda: _run(job.program))
     if not alloc_conf:
         session.meter.configure(_alloc_conf_in_environment())
-    return session.prediction()
+    return session.prediction(notes=(*job.notes, *watch.notes), problem=watch.missing())
 
 
 def _alloc_conf_in_environment() -> str:
@@ -50,37 +44,53 @@ def _alloc_conf_in_environment() -> str:
     return next((os.environ[name] for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if os.environ.get(name)), "")
 
 
-def _run(script: Path) -> None:
+def _run(program: Program) -> None:
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        if program.kind == "module":
+            runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+        elif program.kind == "console script":
+            _call_entry_point(program.name)
+        else:
+            runpy.run_path(program.name, run_name="__main__")
     except SystemExit as leaving:
         if leaving.code:
-            raise ScriptExitError(script, leaving.code) from leaving
+            raise ScriptExitError(program.name, leaving.code) from leaving
+
+
+def _call_entry_point(name: str) -> None:
+    """As the small script that pip installs does it."""
+    found = console_script(name)
+    assert found is not None  # it was there when the command was read
+    sys.exit(found.load()())
 
 
 @contextmanager
-def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+def _in_environment(job: Job) -> Iterator[None]:
+    """With what the launcher puts there; what the script itself sets stays."""
+    patches = Patches("memfit run").because("what the launcher puts into the environment")
+    for name, value in job.environment.items():
+        patches.replace_item(os.environ, name, value)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+@contextmanager
+def _as_main(program: Program) -> Iterator[None]:
     argv, path = sys.argv, list(sys.path)
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
+    sys.argv = [program.name, *program.arguments]
+    sys.path.insert(0, _first_folder(program))
     try:
         yield
     finally:
         sys.argv, sys.path[:] = argv, path
 
 
-@contextmanager
-def _stopping_after(steps: int) -> Iterator[None]:
-    """An optimizer that steps so often ends the script; several optimizers count apart."""
-    counts: dict[int, int] = {}
-
-    def count(optimizer: Any, args: Any, kwargs: Any) -> None:
-        counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
-        if counts[id(optimizer)] >= steps:
-            raise _EnoughSteps
-
-    handle = register_optimizer_step_post_hook(count)
-    try:
-        yield
-    finally:
-        handle.remove()
+def _first_folder(program: Program) -> str:
+    """Where Python looks for modules first."""
+    if program.kind == "module":
+        return os.getcwd()
+    if program.kind == "console script":
+        return os.path.dirname(sys.executable)
+    return str(Path(program.name).resolve().parent)

@@ -13,7 +13,7 @@ import torch
 import memfit
 from memfit.errors import NoGpuWorkError
 from memfit.ledger import Ledger, LedgerBuilder, RunInfo
-from memfit.phantom.distributed.process_groups import local_rank
+from memfit.phantom.distributed.environment import World
 from memfit.phantom.target import Target
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
@@ -37,15 +37,15 @@ class PhantomSession:
     device: str
 
     @classmethod
-    def prepare(
-        cls, gpu: str, torch_version: str, alloc_conf: str, world_size: int, rank: int, expected: Expected
-    ) -> PhantomSession:
+    def prepare(cls, gpu: str, torch_version: str, alloc_conf: str, processes: World, expected: Expected) -> PhantomSession:
         target = Target.parse(gpu, torch_version)
         versions = {"memfit": memfit.__version__, "torch": torch_version, "python": platform.python_version()}
         versions |= {"installed torch": torch.__version__, "gpu": target.gpu.name}
-        info = RunInfo(source="predicted", versions=versions, world_size=world_size, rank=rank, alloc_conf=alloc_conf)
+        info = RunInfo(
+            source="predicted", versions=versions, world_size=processes.world_size, rank=processes.rank, alloc_conf=alloc_conf
+        )
         builder = LedgerBuilder(info)
-        device = f"cuda:{local_rank(rank)}"
+        device = f"cuda:{processes.local_rank}"
         meter = LedgerMeter(builder, alloc_conf, torch_version, device)
         workspaces = WorkspaceObserver(target)
         return cls(
@@ -53,7 +53,7 @@ class PhantomSession:
             torch_version=torch_version,
             recording=RecordingSession(builder, [workspaces]),
             workspaces=workspaces,
-            world=PhantomWorld(target, meter, world_size=world_size, rank=rank, expected=expected),
+            world=PhantomWorld(target, meter, processes=processes, expected=expected),
             meter=meter,
             device=device,
         )
@@ -66,16 +66,21 @@ class PhantomSession:
         with self.world, self.recording.recording():
             yield
 
-    def ledger(self) -> Ledger:
+    def ledger(self, notes: tuple[str, ...] = ()) -> Ledger:
         """The ledger so far, with what had to be assumed."""
-        said = (*self.workspaces.assumptions, *self.world.assumptions.sentences(), *self.world.expected.unused())
+        said = (*notes, *self.workspaces.assumptions, *self.world.assumptions.sentences(), *self.world.expected.unused())
         assumptions = (*_version_notes(self.torch_version), *said)
         builder = self.recording.builder
-        builder.info = replace(builder.info, assumptions=assumptions, alloc_conf=self.meter.alloc_conf)
+        builder.info = replace(
+            builder.info, assumptions=assumptions, alloc_conf=self.meter.alloc_conf, world_size=self.world.world_size
+        )
         return builder.build()
 
-    def prediction(self) -> Prediction:
-        ledger = self.ledger()
+    def prediction(self, *, notes: tuple[str, ...] = (), problem: str = "") -> Prediction:
+        """What came out. ``notes`` are further assumptions; ``problem`` says what of the run was not seen."""
+        if problem:
+            self.recording.builder.mark_incomplete(problem)
+        ledger = self.ledger(notes)
         if not any(known.name == self.device for known in ledger.devices):
             raise NoGpuWorkError(self.device)
         return Prediction(

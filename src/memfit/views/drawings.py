@@ -8,7 +8,6 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.text import Text
 
 from memfit.analysis import build_report
 from memfit.compare import Comparison
@@ -16,7 +15,6 @@ from memfit.drawing import Drawing, register
 from memfit.ledger import Ledger
 from memfit.views.comparison import draw
 from memfit.views.comparison_words import make_sheet
-from memfit.views.escaping import printable
 from memfit.views.notebook import notebook_html
 from memfit.views.terminal import report_sections
 from memfit.views.verdicts import verdict_sections
@@ -37,8 +35,7 @@ def _prediction_html(prediction: Prediction) -> str:
 
 
 def _prediction_sections(prediction: Prediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-    yield from verdict_sections(prediction.verdict, console)
-    yield from (Text(f"assumed: {printable(sentence)}", style="dim") for sentence in prediction.assumptions)
+    yield from verdict_sections(prediction.verdict, console, prediction.assumptions, prediction.problem)
 
 
 def _comparison_html(comparison: Comparison) -> str:

@@ -64,10 +64,12 @@ def notebook_html(ledger: Ledger, report: Report | None = None, verdict: Verdict
 
 
 def _parts(report: Report, step_starts: list[int], verdict: Verdict | None) -> Iterator[str]:
-    if not report.info.complete:
-        yield _line(f"incomplete: {report.info.problem}", f"color:{_BAD}")
+    problem = report.info.problem
+    if problem:
+        yield _line(f"incomplete: {problem}", f"color:{_BAD}")
     if verdict is not None:
-        yield _line(answer(verdict), f"font-weight:600;color:{_GOOD if verdict.fits else _BAD}")
+        yield _line(answer(verdict, problem), f"font-weight:600;color:{_GOOD if verdict.fits and not problem else _BAD}")
+        yield from (_line(f"assumed: {sentence}", "padding-left:1em") for sentence in report.info.assumptions)
     if not report.devices:
         yield _line("nothing was recorded", "opacity:.7")
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,8 +28,10 @@ class Rung:
     remark: str
 
 
-def answer(verdict: Verdict) -> str:
-    """Does it fit, and by how much?"""
+def answer(verdict: Verdict, problem: str = "") -> str:
+    """Does it fit, and by how much? Where something of the run was not seen (``problem``), that it fits is not said."""
+    if problem and verdict.fits:
+        return f"Not known whether it fits on {verdict.gpu.name}: {problem}. What was seen needs {format_bytes(verdict.needed)}."
     name, amount = verdict.gpu.name, format_bytes(abs(verdict.margin))
     if verdict.fits:
         return f"It fits on {name}, with {amount} to spare."
@@ -77,9 +79,12 @@ def remarks(verdict: Verdict) -> Iterator[str]:
 # -- on a terminal ---------------------------------------------------------------------------------------------------------------
 
 
-def verdict_sections(verdict: Verdict, console: Console) -> Iterator[RenderableType]:
-    """A verdict, ready to be printed."""
-    yield Text(answer(verdict), style="bold green" if verdict.fits else "bold red")
+def verdict_sections(
+    verdict: Verdict, console: Console, assumptions: Sequence[str] = (), problem: str = ""
+) -> Iterator[RenderableType]:
+    """A verdict, ready to be printed; what it rests on stands right below it."""
+    yield Text(printable(answer(verdict, problem)), style="bold green" if verdict.fits and not problem else "bold red")
+    yield from (Padding(Text(f"assumed: {printable(sentence)}", style="yellow"), (0, 2)) for sentence in assumptions)
     yield Padding(_ladder(verdict, block_of(console)), (0, 2))
     yield from (Text(line) for line in remarks(verdict))
     if verdict.alternatives:

@@ -2,6 +2,8 @@
 
 ::
 
+    environment.py         what a launcher tells each process
+    processes.py           processes that a script starts for its ranks
     process_groups.py      process groups, collectives, meshes
     ddp.py                 DistributedDataParallel without its C++
     ddp_reducer.py         its reducer: buckets, and when they come and go

@@ -5,7 +5,6 @@
     init_process_group, new_group, ...     torch's fake groups: collectives give back tensors of the right shape at once
     get_backend, is_nccl_available, ...    what they would be on the named GPU
     all_gather_object, ...                 every other rank has what this one has
-    torch.multiprocessing.spawn            this rank's function, called here
 
 Everything else (meshes, FSDP, tensor parallelism) is the installed torch's own code, run as this rank would run it.
 """
@@ -22,7 +21,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from memfit.hardware import GPUS_PER_NODE
+from memfit.errors import NeedsGpuError
+from memfit.phantom.distributed import processes
+from memfit.phantom.distributed.environment import World
 from memfit.phantom.values import host_data
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.distributed import fake_store, modules_that_ask_for_tracing
@@ -33,48 +34,36 @@ _GATHERING = ("all_gather", "all_gather_into_tensor", "all_gather_single")
 _OTHERS = ("broadcast", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single")
 """The first argument of each receives the result."""
 
+_LAUNCH_IT = (
+    "Let a launcher start the ranks (memfit run torchrun --nproc-per-node 8 train.py), or start them with torch.multiprocessing"
+    ".spawn, and predict one of them."
+)
 
-def local_rank(rank: int) -> int:
-    return rank % GPUS_PER_NODE
 
-
-def install(patches: Patches, assumptions: Assumptions, world_size: int, rank: int) -> None:
-    _set_environment(patches, world_size, rank)
+def install(patches: Patches, assumptions: Assumptions, world: World, learn_world_size: Callable[[int], None]) -> None:
+    """``learn_world_size`` is told how large the world is that the run makes."""
     patches.finally_call(_leave)
     for module in modules_that_ask_for_tracing():
         patches.replace(module, "_are_we_tracing", lambda: False)
-    stand_ins = _groups(assumptions, world_size, rank) | _object_collectives() | _with_futures()
-    for module in (dist, dist.distributed_c10d):
-        for name, stand_in in stand_ins.items():
+    stand_ins = _groups(assumptions, world, learn_world_size) | _object_collectives() | _with_futures()
+    for name, stand_in in stand_ins.items():
+        for module in _modules_that_know(name):
             patches.replace(module, name, stand_in)
-    if not hasattr(dist, "ProcessGroupNCCL"):
-        patches.replace(dist, "ProcessGroupNCCL", NoNccl)
-    _install_spawn(patches, rank)
+    for module in (dist, dist.distributed_c10d):
+        if not hasattr(module, "ProcessGroupNCCL"):
+            patches.replace(module, "ProcessGroupNCCL", NoNccl)
+    processes.install(patches, world)
     patches.when_imported(
         "torch.distributed.optim.zero_redundancy_optimizer",
         lambda module: patches.replace(module, "_broadcast_object", lambda obj, *args, **kwargs: obj),
     )
 
 
-def _set_environment(patches: Patches, world_size: int, rank: int) -> None:
-    settings = {
-        "RANK": rank,
-        "WORLD_SIZE": world_size,
-        "LOCAL_RANK": local_rank(rank),
-        "LOCAL_WORLD_SIZE": min(world_size, GPUS_PER_NODE),
-        "GROUP_RANK": rank // GPUS_PER_NODE,
-        "GROUP_WORLD_SIZE": -(-world_size // GPUS_PER_NODE),
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": world_size,
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": "29500",
-        "TORCHELASTIC_RUN_ID": "memfit",
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
-    }
-    if world_size > 1:
-        for name, value in settings.items():
-            patches.replace_item(os.environ, name, str(value))
+def _modules_that_know(name: str) -> list[Any]:
+    """Where a function of ``torch.distributed`` is known by its name: torch's meshes, for one, have imported it from there."""
+    original = getattr(dist.distributed_c10d, name)
+    found = [module for module in list(sys.modules.values()) if getattr(module, "__dict__", {}).get(name) is original]
+    return list({id(module): module for module in (dist, dist.distributed_c10d, *found)}.values())
 
 
 def _leave() -> None:
@@ -85,21 +74,25 @@ def _leave() -> None:
 # -- groups ------------------------------------------------------------------------------------------------------------------
 
 
-def _groups(assumptions: Assumptions, world_size: int, rank: int) -> dict[str, Callable[..., Any]]:
+def _groups(assumptions: Assumptions, world: World, learn_world_size: Callable[[int], None]) -> dict[str, Callable[..., Any]]:
     """Functions of ``torch.distributed`` that make and name groups."""
     init, new_group, get_backend = dist.init_process_group, dist.new_group, dist.get_backend
-    asked_for = {"backend": "nccl"}
+    asked_for, process = {"backend": "nccl"}, os.getpid()
 
     @functools.wraps(init)
     def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if os.getpid() != process:
+            raise NeedsGpuError("a rank in a process that the script has started itself", _LAUNCH_IT)
         asked_for["backend"] = str(backend or "nccl")
-        asked = kwargs.get("world_size", -1)
-        if asked not in (-1, world_size):
+        asked = kwargs.get("world_size", args[2] if len(args) > 2 else -1)
+        if asked not in (-1, world.world_size) and world.has_launcher:
             assumptions.add(
-                f"init_process_group was asked for a world of {asked} processes; predicted is one of {world_size}: see world_size "
-                "of memfit.predict, --nproc of memfit run"
+                f"init_process_group was asked for a world of {asked} processes; predicted is one of {world.world_size}: see "
+                "world_size of memfit.predict, --nproc of memfit run"
             )
-        init("fake", store=fake_store(), rank=rank, world_size=world_size)
+        size = world.world_size if asked == -1 or world.has_launcher else asked
+        learn_world_size(size)
+        init("fake", store=fake_store(), rank=world.rank, world_size=size)
 
     @functools.wraps(new_group)
     def new_fake_group(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +117,7 @@ def _groups(assumptions: Assumptions, world_size: int, rank: int) -> dict[str, C
         "split_group": split_group,
         "get_backend": get_named_backend,
         "is_nccl_available": lambda: True,
-        "is_torchelastic_launched": lambda: world_size > 1,
+        "is_torchelastic_launched": lambda: world.has_launcher,
     }
 
 
@@ -216,17 +209,3 @@ def _nothing(*args: Any, **kwargs: Any) -> None: ...
 
 def _done(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
     return DoneWork([]) if async_op else None
-
-
-# -- processes ---------------------------------------------------------------------------------------------------------------
-
-
-def _install_spawn(patches: Patches, rank: int) -> None:
-    """Processes that a script starts for its ranks: one of them is this one, the others are not there."""
-
-    def spawn(fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, *others: Any, **kwargs: Any) -> Any:
-        fn(local_rank(rank) if nprocs > 1 else 0, *args)
-        return None if join else SimpleNamespace(join=lambda *args, **kwargs: True, processes=[], pids=list)
-
-    for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
-        patches.replace(module, "spawn", spawn)

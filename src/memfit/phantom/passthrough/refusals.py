@@ -8,6 +8,7 @@
     torch.utils.cpp_extension.load(["kernel.cu"])    nvcc's output runs on a GPU only
     torch.cuda.current_blas_handle(), ...            handles of libraries that are not loaded
     schedule.step() of a pipeline                    a stage asks its neighbours for shapes
+    deepspeed.initialize(...)                        its engine partitions in C++ and CUDA
 
 Operators of which torch has no shape function are refused in ``tensors/mode.py``.
 """
@@ -25,6 +26,10 @@ from memfit.torch_compat.cuda import jit_compilers
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 
+_FSDP = (
+    "What DeepSpeed's ZeRO stages keep on a GPU, FSDP keeps too: predict the script with FSDP in place of it, as accelerate and "
+    "the Trainer of transformers have it."
+)
 _PLAIN = "Switch to an implementation in plain PyTorch for the prediction"
 
 
@@ -36,6 +41,9 @@ def install(patches: Patches) -> None:
     patches.when_imported("triton.runtime.autotuner", lambda triton: _refuse_launches(patches, triton.Autotuner))
     patches.when_imported("torch.distributed.pipelining.schedules", lambda module: _refuse_pipelines(patches, module))
     patches.when_imported("torch.utils.cpp_extension", lambda module: _refuse_extensions(patches, module))
+    patches.when_imported(
+        "deepspeed", lambda module: patches.replace(module, "initialize", refusing("deepspeed.initialize", _FSDP))
+    )
 
 
 def refuse(what: str, advice: str) -> NoReturn:

@@ -1,11 +1,11 @@
-"""What the figures rest on: assumptions, versions, settings; and what else is in the ledger."""
+"""What the figures rest on: versions, settings; and what else is in the ledger. Assumptions stand next to the verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from memfit.units import format_bytes
-from memfit.views.html.markup import Markup, element, join
+from memfit.views.html.markup import Markup, element
 from memfit.views.html.runs import Run
 from memfit.views.wording import count, format_duration, name_moment
 
@@ -23,11 +23,9 @@ def facts_section(run: Run) -> Markup:
 
 
 def _assumptions(run: Run) -> Markup:
-    found = run.report.info.assumptions
-    if not found:
-        words = "Nothing was assumed." if run.report.info.source == "predicted" else "Measured: nothing was assumed."
-        return element("p", words)
-    return join(element("h3", "Assumed"), element("ul", *(element("li", sentence) for sentence in found), class_="assumptions"))
+    if run.report.info.assumptions:
+        return element("p", "What was assumed stands next to the verdict.")
+    return element("p", "Nothing was assumed." if run.report.info.source == "predicted" else "Measured: nothing was assumed.")
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ def verdict_section(run: Run) -> Markup:
     kind = "" if verdict is None or run.ended_early else ("fits" if verdict.fits else "fails")
     parts = [element("h2", _headline(run), class_=f"answer {kind}".strip())]
     parts += [element("p", sentence, class_="alarm") for sentence in _alarms(run)]
+    parts += _assumptions(run)
     parts += _with_gpu(verdict) if verdict else [element("p", _without_gpu(run), class_="lead")]
     return element("section", *parts, class_="verdict", aria_label="The verdict")
 
@@ -45,6 +46,12 @@ def _alarms(run: Run) -> Iterator[str]:
         yield "Everything below is what happened until then; a longer run may need more."
     if run.note:
         yield run.note
+
+
+def _assumptions(run: Run) -> list[Markup]:
+    """What the answer rests on stands next to it."""
+    found = [element("li", f"Assumed: {sentence}") for sentence in run.report.info.assumptions]
+    return [element("ul", *found, class_="assumptions")] if found else []
 
 
 def _without_gpu(run: Run) -> str:

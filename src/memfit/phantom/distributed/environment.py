@@ -1,0 +1,114 @@
+"""What a launcher tells the processes that it starts: who they are, and of how many.
+
+::
+
+    torchrun, accelerate launch, --nproc     RANK, LOCAL_RANK, WORLD_SIZE, ... are set
+    python train.py                          they are not set, as in reality: a script that asks whether it was launched is told no.
+                                             One that takes them for granted (os.environ["RANK"]) is the only process of its world
+
+The difference matters: with RANK set, many scripts wrap their model in DistributedDataParallel, whose buckets take memory.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memfit.errors import ConfigError
+from memfit.hardware import GPUS_PER_NODE
+from memfit.torch_compat.patches import Patches
+
+if TYPE_CHECKING:
+    _Environ = os._Environ[str]
+else:
+    _Environ = os._Environ
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The process that is predicted, among those that are not there."""
+
+    world_size: int = 1
+    rank: int = 0
+    processes_per_node: int = GPUS_PER_NODE
+    """At most; a smaller world is on one node."""
+    is_launched: bool = False
+    """Did a launcher start it? A world of several processes has one in any case."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size or self.processes_per_node < 1:
+            raise ConfigError(
+                f"cannot predict rank {self.rank} of {self.world_size} processes, {self.processes_per_node} on a node: at least "
+                "one process, and a rank below their number"
+            )
+
+    @property
+    def has_launcher(self) -> bool:
+        return self.is_launched or self.world_size > 1
+
+    @property
+    def local_rank(self) -> int:
+        return self.rank % self.processes_per_node
+
+    @property
+    def local_world_size(self) -> int:
+        return min(self.world_size, self.processes_per_node)
+
+    def variables(self) -> dict[str, str]:
+        """As torchrun sets them."""
+        node, num_nodes = self.rank // self.processes_per_node, -(-self.world_size // self.processes_per_node)
+        settings = {
+            "RANK": self.rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_RANK": self.local_rank,
+            "LOCAL_WORLD_SIZE": self.local_world_size,
+            "GROUP_RANK": node,
+            "GROUP_WORLD_SIZE": num_nodes,
+            "ROLE_RANK": self.rank,
+            "ROLE_WORLD_SIZE": self.world_size,
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RUN_ID": "memfit",
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
+        }
+        return {name: str(value) for name, value in settings.items()}
+
+
+def install(patches: Patches, world: World) -> None:
+    if world.has_launcher:
+        for name, value in world.variables().items():
+            patches.replace_item(os.environ, name, value)
+    else:
+        _answer_who_insists(patches, world.variables())
+
+
+def _answer_who_insists(patches: Patches, variables: dict[str, str]) -> None:
+    """``os.environ["RANK"]`` has an answer, where a real run would end with a KeyError; to ``get`` and ``in`` it is not there."""
+    kind = type(os.environ)
+
+    class Environ(_Environ):
+        def __getitem__(self, name: str) -> str:
+            try:
+                return super().__getitem__(name)
+            except KeyError:
+                if name not in variables:
+                    raise
+                return variables[name]
+
+        def __contains__(self, name: object) -> bool:
+            try:
+                super().__getitem__(name)  # type: ignore[index]
+            except (KeyError, TypeError):
+                return False
+            return True
+
+        def get(self, name: str, default: Any = None) -> Any:
+            return super().__getitem__(name) if name in self else default
+
+        def pop(self, name: str, *default: Any) -> Any:
+            return super().pop(name, *default) if name in self or not default else default[0]
+
+    os.environ.__class__ = Environ
+    patches.finally_call(lambda: setattr(os.environ, "__class__", kind))

@@ -1,0 +1,341 @@
+"""When a script has been followed for long enough.
+
+A *training step* is over when every optimizer that trains has stepped since the one before. The run is over when its memory has
+settled: after three training steps, as soon as the last one takes no more memory than those before it.
+
+::
+
+    critic  critic  critic  critic  critic  generator │ critic ...      a GAN: six steps of optimizers, one training step
+    backward  backward  backward  backward  AdamW │ backward ...        gradients are added up: one training step
+    forward  forward  forward  forward                                  an evaluation: none
+    backward  (gradients taken away)  backward │ ...                    an optimizer that is not torch's: somebody took them
+
+Bounds: ``PATIENCE`` steps of one optimizer while another never steps, ``MOST_STEPS`` training steps while memory grows, and what
+the user says (``Bounds``). A run that ends at a bound says so among its assumptions.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from memfit.analysis.timeline import trace_total
+from memfit.errors import ConfigError
+from memfit.ledger import LedgerBuilder
+from memfit.record import run_hooks
+from memfit.record.listener import Listener
+from memfit.record.recorder import Recorder
+from memfit.torch_compat.patches import Patches
+from memfit.units import format_bytes
+
+FEWEST_STEPS: Final = 3
+"""The first makes gradients and the optimizer's state, the second holds both, the third shows that nothing else comes."""
+MOST_STEPS: Final = 20
+PATIENCE: Final = 20
+TELL_SECONDS: Final = 2.0
+
+
+class RunIsOver(BaseException):
+    """Ends the script from within; no script catches it by accident."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What the user says about when to stop."""
+
+    steps: int | None = None
+    """Exactly so many training steps, settled or not. ``None``: until memory has settled."""
+    max_seconds: float | None = None
+    """No longer than this, whatever has been seen by then."""
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"cannot predict {self.steps} steps: at least one")
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise ConfigError(f"cannot stop after {self.max_seconds} seconds: more than none")
+
+
+class StopWatch(Listener):
+    """Follows a run's forward and backward passes and its optimizers, and ends it by raising ``RunIsOver``."""
+
+    def __init__(
+        self, recorder: Recorder, device: str, bounds: Bounds, progress: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._recorder, self._bounds, self._tell = recorder, bounds, progress
+        self._levels = _Levels(recorder.builder, device)
+        self._optimizers = _Optimizers()
+        self._gradients = _Gradients(recorder)
+        self._thread = threading.get_ident()
+        self._depth = self._backward_depth = 0
+        self._is_stepping = False
+        self.num_forwards = self.num_backwards = self.num_steps = 0
+        self.notes: list[str] = []
+        """What the end of the run leaves open."""
+        self._start = self._told = time.monotonic()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """The block ends early when the run is over."""
+        patches = Patches("the stop watch").because("which optimizers there are, and when backward runs")
+        patches.wrap(torch.optim.Optimizer, "__init__", self._optimizer_made)
+        patches.wrap(torch.autograd, "backward", self._backward)
+        patches.wrap(torch.autograd, "grad", self._gradients_asked_for)
+        run_hooks.attach(self)
+        try:
+            with suppress(RunIsOver):
+                yield
+        finally:
+            run_hooks.detach(self)
+            patches.undo()
+
+    def missing(self) -> str:
+        """What was not seen of a training run, empty where a training step was. Asked when the run is over."""
+        if self.num_steps or self._is_taken_at_the_end():
+            return ""
+        seen = [
+            _count(self.num_forwards, "forward pass", "forward passes"),
+            _count(self.num_backwards, "backward pass", "backward passes"),
+        ]
+        return f"no training step was seen: {', '.join(seen)}, and no optimizer's step"
+
+    def _is_taken_at_the_end(self) -> bool:
+        return bool(self.num_backwards) and not self._optimizers.waiting() and self._gradients.are_taken()
+
+    # -- what happens --------------------------------------------------------------------------------------------------------------
+
+    def listening(self) -> bool:
+        return threading.get_ident() == self._thread
+
+    def fail(self, error: BaseException) -> None:
+        raise error  # nobody else would end the run
+
+    def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._depth == 0:
+            self._look_at_the_clock()
+        self._depth += 1
+
+    def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if self._depth == 0 and not self._backward_depth:
+            self.num_forwards += 1
+
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._is_stepping = True  # with a closure, it runs backward itself
+
+    def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._is_stepping = False
+        self._optimizers.step(optimizer)
+        waiting = self._optimizers.waiting()
+        if waiting and self._optimizers.most_steps >= max(PATIENCE, self._bounds.steps or 0):
+            self._give_up_on(waiting)
+            waiting = []
+        if not waiting:
+            self._end_step()
+        self._look_at_the_clock()
+
+    def _optimizer_made(self, original: Callable[..., None]) -> Callable[..., None]:
+        def make(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._optimizers.add(optimizer)
+
+        return make
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if not self.listening() or self._backward_depth:
+                return original(*args, **kwargs)
+            self._before_backward()
+            self._backward_depth += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._backward_depth -= 1
+                self.num_backwards += 1
+                if not self._optimizers.num_steps:
+                    self._gradients.watch()
+
+        return backward
+
+    def _gradients_asked_for(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A gradient that is handed out is a backward pass too; beside passes of the usual kind it is a part of the loss."""
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            if self.listening() and not self._backward_depth and (not self.num_backwards or self._gradients.are_handed_out):
+                self._gradients.are_handed_out = True
+                self._before_backward()
+                self.num_backwards += 1
+            return original(*args, **kwargs)
+
+        return grad
+
+    def _before_backward(self) -> None:
+        self._look_at_the_clock()
+        if self._is_stepping or self._optimizers.num_steps or not self.num_backwards or not self._gradients.are_taken():
+            return
+        waiting = self._optimizers.waiting()
+        if not waiting:
+            self._end_step()
+            return
+        self._gradients.num_taken += 1
+        if self._gradients.num_taken >= PATIENCE:
+            self._give_up_on(waiting)
+            self._end_step()
+
+    # -- the rule ------------------------------------------------------------------------------------------------------------------
+
+    def _end_step(self) -> None:
+        self.num_steps += 1
+        self._optimizers.begin_step()
+        self._levels.mark()
+        if self._bounds.steps is not None:
+            if self.num_steps >= self._bounds.steps:
+                raise RunIsOver
+        elif self.num_steps >= FEWEST_STEPS:
+            growth = self._levels.growth()
+            if growth <= 0:
+                raise RunIsOver
+            if self.num_steps >= MOST_STEPS:
+                self.notes.append(
+                    f"memory still grew after {self.num_steps} training steps, by {format_bytes(growth)} in the last one: a longer "
+                    "run needs more (--steps)"
+                )
+                raise RunIsOver
+        self._report()
+
+    def _give_up_on(self, waiting: Sequence[torch.optim.Optimizer]) -> None:
+        self.notes.extend(
+            f"an optimizer ({type(optimizer).__name__} of {len(_parameters(optimizer))} parameters) did not step "
+            f"while others stepped {PATIENCE} times: what its step would take is not counted"
+            for optimizer in waiting
+        )
+        self._optimizers.give_up(waiting)
+
+    def _look_at_the_clock(self) -> None:
+        now = time.monotonic()
+        if self._bounds.max_seconds is not None and now - self._start > self._bounds.max_seconds:
+            self.notes.append(
+                f"the run was stopped after {self._bounds.max_seconds:g} seconds and "
+                f"{_count(self.num_steps, 'training step', 'training steps')}: a longer run may need more (--max-seconds)"
+            )
+            raise RunIsOver
+        if now - self._told > TELL_SECONDS:
+            self._report()
+
+    def _report(self) -> None:
+        self._told = time.monotonic()
+        done = [_count(self.num_steps, "training step", "training steps")]
+        done += [
+            _count(self.num_forwards, "forward pass", "forward passes"),
+            _count(self.num_backwards, "backward pass", "backward passes"),
+        ]
+        self._tell(f"{', '.join(done)}, {self._told - self._start:.0f} s")
+
+
+class _Optimizers:
+    """Those that the script has made, and who has stepped in this training step. None is kept alive."""
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._given_up: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._counts: Counter[int] = Counter()
+        self._trained: set[int] = set()
+        self.num_steps = 0
+
+    def add(self, optimizer: torch.optim.Optimizer) -> None:
+        self._made.add(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.num_steps += 1
+        self._counts[id(optimizer)] += 1
+        self._trained.update(map(id, _parameters(optimizer)))
+
+    def begin_step(self) -> None:
+        self._counts.clear()
+        self._trained.clear()
+
+    def give_up(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._given_up.update(optimizers)
+
+    @property
+    def most_steps(self) -> int:
+        """Of one optimizer in this training step."""
+        return max(self._counts.values(), default=0)
+
+    def waiting(self) -> list[torch.optim.Optimizer]:
+        """Those with something to train that no other optimizer has trained in this training step."""
+        return [
+            optimizer
+            for optimizer in self._made
+            if id(optimizer) not in self._counts
+            and optimizer not in self._given_up
+            and any(id(parameter) not in self._trained for parameter in _parameters(optimizer))
+        ]
+
+
+class _Gradients:
+    """Whether somebody took the gradients of the last backward pass: cleared them, replaced them, changed them in place."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._watched: tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], int] | None = None
+        self.are_handed_out = False
+        """Does the script ask for gradients, in place of having them accumulated?"""
+        self.num_taken = 0
+
+    def watch(self) -> None:
+        """One of them tells for all."""
+        parameters = (parameter for module, _ in self._recorder.modules() for parameter in module.parameters(recurse=False))
+        found = next((parameter for parameter in parameters if parameter.grad is not None), None)
+        gradient = None if found is None else found.grad
+        self._watched = (
+            None if found is None or gradient is None else (weakref.ref(found), weakref.ref(gradient), gradient._version)
+        )
+
+    def are_taken(self) -> bool:
+        """Also where nothing is known of them."""
+        if self._watched is None:
+            return True
+        parameter, gradient = self._watched[0](), self._watched[1]()
+        return gradient is None or parameter is None or parameter.grad is not gradient or gradient._version != self._watched[2]
+
+
+class _Levels:
+    """What each training step needed at most."""
+
+    def __init__(self, builder: LedgerBuilder, device: str) -> None:
+        self._builder, self._device = builder, device
+        self._ends_ns: list[int] = []
+
+    def mark(self) -> None:
+        """A training step ends here."""
+        self._ends_ns.append(self._builder.elapsed_ns())
+
+    def growth(self) -> int:
+        """By how much the last training step needed more than all before it, what came before the first included."""
+        ledger = self._builder.build()
+        devices = [known.name for known in ledger.devices]
+        if self._device not in devices:
+            return 0
+        timeline = trace_total(ledger, devices.index(self._device))
+        times = np.concatenate(([0], ledger.events.time_ns[timeline.events[1:]]))
+        last = int(np.searchsorted(times, self._ends_ns[-2], side="right"))
+        return int(timeline.totals[last:].max(initial=0) - timeline.totals[:last].max(initial=0))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """What it trains."""
+    return [tensor for group in optimizer.param_groups for tensor in group["params"] if tensor.requires_grad]
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number or 'no'} {one if number == 1 else many}"

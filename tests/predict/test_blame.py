@@ -1,0 +1,49 @@
+"""Whose error it is: only where memfit may be at fault is a report asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memfit.cli import main
+
+OURS = "please report it"
+
+CASES = {
+    "a missing package": ("import no_such_package.part", "no_such_package is not installed"),
+    "a name that a package lacks": ("from json import no_such_name", "is another version needed?"),
+    "the script's own error": ("def check():\n    raise ValueError('mine')\ncheck()", "raised by train.py:3, not by memfit"),
+    "an error in the script's own module": (
+        "class Net(torch.nn.Module):\n    def forward(self, x):\n        raise ValueError('mine')\n"
+        "torch.nn.Sequential(Net()).cuda()(torch.ones(2, device='cuda'))",
+        "raised by train.py:4, not by memfit",
+    ),
+    "an error in a hook of backward": (
+        "x = torch.ones(2, device='cuda', requires_grad=True)\nx.register_hook(lambda grad: 1 / 0)\nx.sum().backward()",
+        "raised by train.py:3, not by memfit",
+    ),
+    "an error of Python's own library": ("import json\njson.loads('{')", "raised by train.py:3, not by memfit"),
+    "an error of an operator": ("x = torch.ones(2, 3, device='cuda')\nx @ x", OURS),
+    "an error of torch": ("torch.nn.Linear(2, 2).cuda().no_such_part", OURS),
+    "what needs a GPU": ("torch.ones(2, device='cuda').__dlpack__()", "or do the work in PyTorch."),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_advice_says_whose_error_it_is(case: str, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    code, advice = CASES[case]
+    Path("train.py").write_text(f"import torch\n{code}\n")
+    assert main(["run", "train.py"]) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert advice in last
+    assert (OURS in last) == (advice is OURS)
+
+
+def test_an_error_in_memfits_files_is_ours(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr("memfit.phantom.tensors.dispatch_cache.DispatchCache.answer")
+    Path("train.py").write_text("import torch\ntorch.ones(2, device='cuda') + 1\n")
+    assert main(["run", "train.py"]) == 2
+    assert OURS in capsys.readouterr().err

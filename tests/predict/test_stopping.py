@@ -1,0 +1,291 @@
+"""When a script has been followed for long enough: each kind of training loop, small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memfit.errors import ConfigError
+from memfit.predict import Prediction
+from memfit.predict.launchers import read_command
+from memfit.predict.scripts import predict_script
+from memfit.predict.stopping import MOST_STEPS, PATIENCE, Bounds
+
+Run = Callable[..., tuple[Prediction, str]]
+
+START = """
+import torch
+from torch import nn
+
+def data(rows=8):
+    return torch.randn(rows, 64, device="cuda")
+"""
+
+GAN = """
+generator, critic = nn.Linear(64, 64).cuda(), nn.Linear(64, 1).cuda()
+of_generator, of_critic = torch.optim.Adam(generator.parameters()), torch.optim.Adam(critic.parameters())
+while True:
+    for _ in range(5):
+        of_critic.zero_grad()
+        critic(generator(data()).detach()).mean().backward()
+        of_critic.step()
+        print("c")
+    of_generator.zero_grad()
+    wide = generator(data()).repeat(1024, 1)
+    critic(wide).mean().backward()
+    of_generator.step()
+    print("g")
+"""
+
+ACCUMULATING = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    for _ in range(50):
+        model(data()).mean().backward()
+        print("b")
+    optimizer.step()
+    optimizer.zero_grad()
+    print("s")
+"""
+
+OF_ONES_OWN = """
+class Own:
+    def __init__(self, model):
+        self.model, self.state = model, {}
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.model.parameters():
+            state = self.state.setdefault(parameter, torch.zeros(1024, 1024, device="cuda"))
+            parameter.data.add_(parameter.grad)
+            parameter.grad.zero_()
+
+model = nn.Linear(64, 64).cuda()
+optimizer = Own(model)
+for _ in range(100):
+    for _ in range(4):
+        model(data()).mean().backward()
+        print("b")
+    optimizer.step()
+    print("s")
+"""
+
+HANDED_OUT = """
+weight = torch.randn(64, 64, device="cuda", requires_grad=True)
+for _ in range(100):
+    (gradient,) = torch.autograd.grad((data() @ weight).sum(), weight)
+    with torch.no_grad():
+        weight -= gradient
+    print("s")
+"""
+
+EVALUATING_FIRST = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+with torch.no_grad():
+    for _ in range(60):
+        model(data())
+        print("e")
+while True:
+    model(data()).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("s")
+"""
+
+IN_BACKWARD = """
+model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).cuda()
+optimizers = {parameter: torch.optim.SGD([parameter]) for parameter in model.parameters()}
+
+def step(parameter):
+    optimizers[parameter].step()
+    parameter.grad = None
+    print("s")
+
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(step)
+while True:
+    model(data()).mean().backward()
+"""
+
+WITH_A_CLOSURE = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=30)
+
+def closure():
+    optimizer.zero_grad()
+    loss = model(data()).pow(2).mean()
+    loss.backward()
+    return loss
+
+while True:
+    optimizer.step(closure)
+    print("s")
+"""
+
+SHARPNESS = """
+class SAM(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.base = torch.optim.SGD(self.param_groups)
+
+    def first_step(self):
+        self.zero_grad()
+
+    def second_step(self):
+        self.base.step()
+        self.zero_grad()
+
+model = nn.Linear(64, 64).cuda()
+optimizer = SAM(model.parameters())
+while True:
+    model(data()).mean().backward()
+    optimizer.first_step()
+    model(data()).mean().backward()
+    optimizer.second_step()
+    print("s")
+"""
+
+NEVER_STEPPING = """
+model, unused = nn.Linear(64, 64).cuda(), nn.Linear(64, 64).cuda()
+optimizer, idle = torch.optim.SGD(model.parameters()), torch.optim.Adam(unused.parameters())
+while True:
+    model(data()).mean().backward()
+    optimizer.step()
+    print("s")
+"""
+
+GROWING = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+kept = []
+while True:
+    model(data()).mean().backward()
+    optimizer.step()
+    kept.append(torch.empty(2**20, device="cuda"))
+    print("s")
+"""
+
+SETTLING_LATE = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for number in range(100):
+    model(data(8 * 4 ** min(number, 5))).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("s")
+"""
+
+OLD_AND_NEW = """
+model = nn.Linear(64, 64).cuda()
+replaced, optimizer = torch.optim.SGD(model.parameters()), torch.optim.SGD(model.parameters())
+while True:
+    model(data()).mean().backward()
+    optimizer.step()
+    print("s")
+"""
+
+NOT_TRAINING = """
+model = nn.Linear(64, 64).cuda()
+with torch.no_grad():
+    for _ in range(3):
+        model(data())
+"""
+
+NO_STEP = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+model(data()).mean().backward()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Predicts a script; gives the prediction, and the letters that it printed."""
+
+    def predict(script: str, **bounds: float) -> tuple[Prediction, str]:
+        Path("train.py").write_text(START + script)
+        job = read_command(["train.py"])
+        prediction = predict_script(job, gpu="H100", torch_version="2.11+cu130", bounds=Bounds(**bounds))
+        return prediction, capsys.readouterr().out.replace("\n", "")
+
+    return predict
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        # What the last optimizer's step is followed by is not reached.
+        pytest.param(GAN, "cccccg" * 2 + "ccccc", id="a GAN"),
+        pytest.param(ACCUMULATING, ("b" * 50 + "s") * 2 + "b" * 50, id="gradients are added up"),
+        pytest.param(OF_ONES_OWN, "bbbbs" * 3, id="an optimizer of one's own"),
+        pytest.param(HANDED_OUT, "sss", id="gradients are handed out"),
+        pytest.param(EVALUATING_FIRST, "e" * 60 + "ss", id="an evaluation first"),
+        pytest.param(IN_BACKWARD, "s" * 11, id="steps in backward"),
+        pytest.param(WITH_A_CLOSURE, "ss", id="an optimizer that runs backward itself"),
+        pytest.param(SHARPNESS, "ss", id="an optimizer around another"),
+        pytest.param(OLD_AND_NEW, "ss", id="an optimizer that was replaced"),
+        pytest.param(SETTLING_LATE, "s" * 6, id="memory that settles late"),
+    ],
+)
+def test_it_ends_when_memory_has_settled(script: str, expected: str, run: Run):
+    prediction, printed = run(script)
+    assert printed == expected
+    assert prediction.fits
+    assert not prediction.problem
+
+
+def test_a_gan_is_predicted_with_its_generators_step(run: Run):
+    peak = run(GAN)[0].peak_allocated
+    assert peak == run(GAN, steps=5)[0].peak_allocated
+    assert peak > 2 * 8 * 1024 * 64 * 4  # what the generator's step alone takes
+
+
+def test_steps_are_exact_where_they_are_given(run: Run):
+    assert run(GAN, steps=1)[1] == "ccccc"
+    assert run(SETTLING_LATE, steps=2)[1] == "s"
+
+
+def test_an_optimizer_that_never_steps_is_waited_for_and_named(run: Run):
+    prediction, printed = run(NEVER_STEPPING)
+    assert printed == "s" * (PATIENCE + 1)  # then two more training steps
+    assert any("Adam of 2 parameters) did not step" in sentence for sentence in prediction.assumptions)
+
+
+def test_memory_that_never_settles_is_named(run: Run):
+    prediction, printed = run(GROWING)
+    assert printed == "s" * (MOST_STEPS - 1)
+    assert any("memory still grew after 20 training steps, by 4.00 MiB" in sentence for sentence in prediction.assumptions)
+
+
+def test_the_users_bound_on_time(run: Run):
+    prediction, printed = run(EVALUATING_FIRST, max_seconds=1e-9)
+    assert printed == ""
+    assert any("--max-seconds" in sentence for sentence in prediction.assumptions)
+    assert not prediction.fits
+
+
+@pytest.mark.parametrize(
+    ("script", "seen"),
+    [(NOT_TRAINING, "3 forward passes, no backward passes"), (NO_STEP, "1 forward pass, 1 backward pass")],
+)
+def test_a_run_that_never_trained_is_not_said_to_fit(script: str, seen: str, run: Run):
+    prediction, _ = run(script)
+    assert prediction.verdict.fits
+    assert not prediction.fits
+    assert prediction.problem == f"no training step was seen: {seen}, and no optimizer's step"
+    assert not prediction.ledger.info.complete
+
+
+@pytest.mark.parametrize("bounds", [{"steps": 0}, {"max_seconds": 0}, {"max_seconds": float("nan")}])
+def test_bounds_that_cannot_be_meant(bounds: dict):
+    with pytest.raises(ConfigError):
+        Bounds(**bounds)
