@@ -63,7 +63,8 @@ class Threads(Attack):
 
 
 def sizes(ledger: Ledger) -> list[tuple[int, int]]:
-    return list(zip(ledger.events.kind.tolist(), ledger.events.size.tolist(), strict=True))
+    """What happened, in no order: Python's garbage collector may free a tensor in whichever thread it runs."""
+    return sorted(zip(ledger.events.kind.tolist(), ledger.events.size.tolist(), strict=True))
 
 
 ATTACK = Threads()

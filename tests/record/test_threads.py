@@ -12,6 +12,8 @@ from torch.utils import _python_dispatch
 
 import memfit
 from memfit.ledger import Ledger
+from memfit.record import run_hooks
+from memfit.record.listener import Listener
 from memfit.torch_compat.dispatch import modes_of_this_thread
 from memfit.torch_compat.patches import active_patches
 
@@ -28,7 +30,8 @@ def train(tracker: memfit.Tracker, model: nn.Module, optimizer: torch.optim.Opti
 
 
 def sizes(ledger: Ledger) -> list[tuple[int, int]]:
-    return [(int(kind), int(size)) for kind, size in zip(ledger.events.kind, ledger.events.size, strict=True)]
+    """What happened, in no order: Python's garbage collector may free a tensor in whichever thread it runs."""
+    return sorted((int(kind), int(size)) for kind, size in zip(ledger.events.kind, ledger.events.size, strict=True))
 
 
 def tracked(num_threads: int) -> list[Ledger]:
@@ -55,6 +58,35 @@ def test_every_thread_has_its_own_ledger(num_threads: int):
         assert len(ledger.step_starts) == STEPS
         assert sizes(ledger) == sizes(alone)
     assert vars(_python_dispatch)["_is_in_torch_dispatch_mode"] == flags
+    assert active_patches() == []
+
+
+def test_two_threads_that_begin_at_once_install_the_hooks_once(monkeypatch: pytest.MonkeyPatch):
+    """The first is held where it has begun to install them; the second must wait for it, or install them as well."""
+    install, entered, second = run_hooks._install, threading.Event(), threading.Event()
+    num_installed = []
+
+    def slow_install() -> None:
+        num_installed.append(1)
+        entered.set()
+        second.wait(0.2)  # with a lock, the second never gets here while the first is held
+        install()
+
+    monkeypatch.setattr(run_hooks, "_install", slow_install)
+    listeners = [Listener(), Listener()]
+
+    def attach_second() -> None:
+        entered.wait()
+        run_hooks.attach(listeners[1])
+        second.set()
+
+    thread = threading.Thread(target=attach_second)
+    thread.start()
+    run_hooks.attach(listeners[0])
+    thread.join()
+    for listener in listeners:
+        run_hooks.detach(listener)
+    assert len(num_installed) == 1
     assert active_patches() == []
 
 

@@ -6,6 +6,7 @@ pass run (and whose), does this operator make new tensors at all, and is the sto
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -45,7 +46,7 @@ class Recorder(Listener, TorchDispatchMode):
     def __init__(self, builder: LedgerBuilder, observers: Sequence[OperatorObserver] = ()) -> None:
         super().__init__()
         self.builder = builder
-        self._silenced = 0
+        self._silenced, self._counting = 0, threading.Lock()
         self.position = RunPosition(builder, self._after_backward, self._end_pass)
         self._blocks = BlockWriter(builder, self.position.scopes)
         self._names = ModuleNames(builder)
@@ -161,7 +162,8 @@ class Recorder(Listener, TorchDispatchMode):
         self._blocks.empty_caches()
 
     def silence(self, by: int) -> None:
-        self._silenced += by
+        with self._counting:  # another thread may give up or fail at the same time
+            self._silenced += by
 
     def modules(self) -> Iterator[tuple[nn.Module, int]]:
         """The modules that were seen and still exist, each with its number in the ledger."""
@@ -184,11 +186,11 @@ class Recorder(Listener, TorchDispatchMode):
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Our own looks at tensors are not part of the run."""
-        self._silenced += 1
+        self.silence(+1)
         try:
             yield
         finally:
-            self._silenced -= 1
+            self.silence(-1)
 
     def catch_up(self) -> None:
         """Closes what is over but has not been noticed, so that a ledger read now is up to date."""
@@ -208,11 +210,11 @@ class Recorder(Listener, TorchDispatchMode):
 
     def give_up(self) -> None:
         """Listens no more, without a word: the recording belongs to another process."""
-        self._silenced += not self.failed
+        self.silence(not self.failed)
         self.failed = True
 
     def fail(self, error: BaseException) -> None:
-        self._silenced += not self.failed  # operators from here on only pass through
+        self.silence(not self.failed)  # operators from here on only pass through
         super().fail(error)
 
     def describe_failure(self, error: BaseException) -> str:

@@ -18,6 +18,7 @@ happens to us, and passes on what it returns or raises.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -41,32 +42,38 @@ from memfit.torch_compat.fsdp import (
 )
 from memfit.torch_compat.patches import Patches
 
-_active: list[Listener] = []
+_active: tuple[Listener, ...] = ()
+"""Replaced, never changed: another thread may be going through it."""
 _patches = Patches("the recorder")
 _patched: set[str] = set()
+_lock = threading.RLock()
 
 
 def attach(listener: Listener) -> None:
     """From now on the listener is told what happens."""
-    if not _active:
-        try:
-            _install()
-        except BaseException:
-            _remove_patches()
-            raise
-    _active.append(listener)
+    global _active
+    with _lock:
+        if not _active:
+            try:
+                _install()
+            except BaseException:
+                _remove_patches()
+                raise
+        _active = (*_active, listener)
 
 
 def detach(listener: Listener) -> None:
-    if listener in _active:
-        _active.remove(listener)
-    if not _active:
-        _remove_patches()
+    global _active
+    with _lock:
+        _active = tuple(other for other in _active if other is not listener)
+        if not _active:
+            _remove_patches()
 
 
 def detach_all() -> None:
-    """In the child of a fork nobody listens any more."""
-    _active.clear()
+    """In the child of a fork nobody listens any more; a thread of the parent may have held the lock."""
+    global _active, _lock
+    _active, _lock = (), threading.RLock()
     _remove_patches()
 
 
@@ -88,11 +95,12 @@ def _install() -> None:
 
 def patch_loaded() -> None:
     """Patches the optional parts of torch that the run has imported by now; called again where a run may have imported more."""
-    for name, patch in _OPTIONAL.items():
-        module = loaded(name)
-        if module is not None and name not in _patched:
-            _patched.add(name)
-            patch(module)
+    with _lock:
+        for name, patch in _OPTIONAL.items():
+            module = loaded(name)
+            if module is not None and name not in _patched:
+                _patched.add(name)
+                patch(module)
 
 
 def _tell(listener: Listener, tell: Callable[..., Any], *args: Any) -> Any:
@@ -136,9 +144,13 @@ def _module_call(original: Callable[..., Any]) -> Callable[..., Any]:
 def _storage_resize(original: Callable[..., Any]) -> Callable[..., Any]:
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
         result = original(storage, size)
+        # To whoever knows the storage, in whatever thread: it may be working right now, and nothing here may silence it.
         for listener in _active:
             if not listener.failed:
-                _tell(listener, listener.resized, storage)
+                try:
+                    listener.resized(storage)
+                except Exception as error:
+                    listener.fail(error)
         return result
 
     return resize_
@@ -294,7 +306,7 @@ def _patch_dtensor(propagation: Any) -> None:
 
 def _shape_propagation(original: Callable[..., Any]) -> Callable[..., Any]:
     def propagate(*args: Any, **kwargs: Any) -> Any:
-        silenced = list(_active)
+        silenced = _active
         for listener in silenced:
             listener.silence(+1)
         try:
