@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.allocator_requests import TRUTH
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memfit.allocator import load_requests
@@ -100,6 +100,7 @@ def test_pairs_are_the_only_tuples():
 
 
 @given(st.binary(max_size=200))
+@example(b"\x8d\x00\x00\x00\x00\x00\x00\x00\x80")  # text of 2^63 bytes
 def test_any_bytes_are_read_or_refused(data: bytes):
     with contextlib.suppress(ValueError):
         unpickle_plain(b"\x80\x04" + data)

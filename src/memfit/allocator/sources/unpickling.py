@@ -108,7 +108,7 @@ def _check_instructions(data: bytes) -> None:
             return
         if code in _LONGER and at + 1 + _LONGER[code].size <= len(data):
             (length,) = _LONGER[code].unpack_from(data, at + 1)
-            at += 1 + _LONGER[code].size + length
+            at = min(at + 1 + _LONGER[code].size + length, len(data))  # a longer one is cut short, which is told below
             continue
         if code in _CALLS:
             _unpickle(data)  # up to here it is harmless; it says itself what it asks for

@@ -66,7 +66,7 @@ def is_rank(process: BaseProcess) -> bool:
     target = getattr(process, "_target", None)
     begun = [target] if target is not None else [type(process).run]
     arguments = [*getattr(process, "_args", ()), *getattr(process, "_kwargs", {}).values()]
-    functions = [function for each in [*begun, *arguments] if (function := getattr(each, "__func__", each))]
+    functions = [getattr(each, "__func__", each) for each in (*begun, *arguments)]
     return any(_makes_groups(function, _DEEPEST) for function in functions if isinstance(function, FunctionType))
 
 
