@@ -38,6 +38,7 @@ def step(model: nn.Module) -> None:
 
 
 def in_a_child(work: object) -> int:
+    """Forward only: torch refuses backward in a child if its parent has used autograd's threads, as a prediction does."""
     child = os.fork()
     if child == 0:
         try:
@@ -66,7 +67,7 @@ def test_a_child_that_leaves_the_block_does_not_end_the_parents_file(tmp_path: P
     model, path = nn.Linear(4, 4), tmp_path / "run.memfit"
 
     def leave() -> None:
-        step(model)
+        model(torch.ones(2, 4))
         tracker.__exit__(None, None, None)
         sys.exit(3)
 
@@ -87,7 +88,7 @@ def test_a_child_computes_and_can_record_for_itself(tmp_path: Path):
 
     def record() -> None:
         with memfit.track(model, save_to=tmp_path / "child.memfit"):
-            step(model)
+            model(torch.ones(2, 4))
 
     with memfit.track(model) as tracker:
         assert in_a_child(record) == 0
