@@ -106,7 +106,8 @@ def test_models_by_name_on_several_gpus(tmp_path: Path):
 def test_stopping_keeps_what_is_done_and_leaves_no_process(train: str, tmp_path: Path):
     cache = tmp_path / "cache"
     code = (
-        "import pathlib, memfit\n"
+        "import pathlib, signal, memfit\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in the background, a shell has it ignored
         f"memfit.compare({train!r}, layers=list(range(1, 40)), jobs=1, cache=pathlib.Path({str(cache)!r}), "
         "progress=lambda cell, done, total: print(done, flush=True))"
     )
