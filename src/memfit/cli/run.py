@@ -18,6 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--nproc", type=int, default=1, metavar="N", help="processes, as torchrun would start them; 1 by default")
     add_target(parser)
+    parser.add_argument("--write", action="store_true", help="let the script write, delete and rename files as in a real run")
     parser.add_argument("script", type=Path, metavar="SCRIPT", help="the script to run: train.py")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="arguments of the script")
 
@@ -25,20 +26,27 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.phantom.values.expected import Expected
+    from memfit.predict import Prediction
+    from memfit.predict.dry_run import harmlessly
     from memfit.predict.scripts import predict_script
 
     if not args.script.is_file():
         raise ConfigError(f"there is no script {args.script}")
     check_output(args.out, "--out")
-    prediction = predict_script(
-        args.script,
-        args.arguments,
-        gpu=args.gpu,
-        world_size=args.nproc,
-        steps=args.steps,
-        torch_version=args.torch_version or DEFAULT_TORCH,
-        alloc_conf=args.alloc_conf,
-        expected=Expected.parse(args.expected),
-    )
+    expected = Expected.parse(args.expected)
+
+    def predict() -> Prediction:
+        return predict_script(
+            args.script,
+            args.arguments,
+            gpu=args.gpu,
+            world_size=args.nproc,
+            steps=args.steps,
+            torch_version=args.torch_version or DEFAULT_TORCH,
+            alloc_conf=args.alloc_conf,
+            expected=expected,
+        )
+
+    prediction = predict() if args.write else harmlessly(predict)
     tell(prediction, args)
     return 0

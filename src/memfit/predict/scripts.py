@@ -13,6 +13,7 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memfit.errors import ConfigError, ScriptExitError
+from memfit.overlay import in_force
 from memfit.phantom.values.expected import Expected
 from memfit.predict.api import calling
 from memfit.predict.result import Prediction
@@ -38,6 +39,8 @@ def predict_script(
     if steps < 1 or world_size < 1:
         raise ConfigError(f"cannot predict {steps} steps of {world_size} processes: at least one of each")
     session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world_size, 0, expected or Expected())
+    if in_force():
+        session.world.assumptions.add(in_force())
     with session.running(), _as_main(script, arguments), _stopping_after(steps), suppress(_EnoughSteps):
         calling(script.name, lambda: _run(script))
     if not alloc_conf:
