@@ -18,8 +18,9 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from tempfile import _TemporaryFileCloser  # type: ignore[attr-defined]
 from types import ModuleType
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ def install(patches: Patches, union: Union) -> None:
     _keep_what_os_says_of_them(patches, table)
     for module, name, stand_in in _homes(replaced):
         patches.replace(module, name, stand_in)
+    _replace_defaults(patches, replaced, vars(_TemporaryFileCloser).values())
     # It would follow directories by number, into one of the two trees.
     patches.replace(shutil, "_use_fd_functions", False)
     patches.replace(importing, "_os", _Instead(getattr(importing, "_os"), table))  # noqa: B009 (its types do not know it)
@@ -61,6 +63,15 @@ def _homes(replaced: dict[int, Any]) -> list[tuple[ModuleType, str, Any]]:
             names = vars(module)
             found += [(module, name, replaced[id(value)]) for name, value in list(names.items()) if id(value) in replaced]
     return found
+
+
+def _replace_defaults(patches: Patches, replaced: dict[int, Any], functions: Iterable[Any]) -> None:
+    """Functions that have kept one of them as the default of an argument."""
+    for function in functions:
+        defaults = getattr(function, "__defaults__", None)
+        if defaults and any(id(value) in replaced for value in defaults):
+            patches.finally_call(functools.partial(setattr, function, "__defaults__", defaults))
+            function.__defaults__ = tuple(replaced.get(id(value), value) for value in defaults)
 
 
 def _keep_what_os_says_of_them(patches: Patches, table: dict[str, Any]) -> None:
@@ -118,7 +129,8 @@ class Calls:
         return self._open(file, mode, *args[:5], **kwargs | {"opener": self._opener})
 
     def _opener(self, path: str | bytes, flags: int) -> int:
-        return self._union.open(os.fsdecode(path), flags, 0o666)
+        with _told(path):
+            return self._union.open(os.fsdecode(path), flags, 0o666)
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if self._is_stopped:

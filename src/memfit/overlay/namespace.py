@@ -33,6 +33,9 @@ _AS_THEY_ARE: Final = frozenset(
 )
 """File systems that hold no files of the user's."""
 
+_COPIED_BYTES: Final = 16 << 20
+"""The largest file that is copied where an overlay cannot be had for its directory."""
+
 
 @dataclass(frozen=True)
 class Mount:
@@ -153,8 +156,10 @@ class _Builder:
                     self._overlay_each(entry, made, path, deeper)
                 elif os.access(entry, os.R_OK | os.X_OK):
                     self._overlay(entry, made)
-            elif os.access(entry, os.W_OK):
-                raise PermissionError(f"{path} cannot be kept apart: it lies beside something that is mounted")
+            elif stat.S_ISREG(status.st_mode) and os.access(entry, os.R_OK | os.W_OK):
+                if status.st_size > _COPIED_BYTES:
+                    raise OSError(errno.EFBIG, "too large to be kept apart beside something that is mounted", path)
+                shutil.copy2(entry, made)
             else:
                 os.close(os.open(made, os.O_CREAT | os.O_WRONLY, 0o600))
                 _mount(entry, made, None, _MS_BIND)

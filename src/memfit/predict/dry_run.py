@@ -11,6 +11,7 @@ it wants done at exit end with it. Without fork (macOS) this process itself runs
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -18,10 +19,10 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from memfit.errors import PredictionError
-from memfit.overlay import namespace
+from memfit.errors import PredictionError, StepFailedError
+from memfit.overlay import in_force, namespace
 from memfit.overlay.in_python import keeping_apart
 from memfit.overlay.state import BY_SYSTEM, declared
 from memfit.overlay.store import temporary_store
@@ -48,13 +49,31 @@ def harmlessly(make: Make, *, by_system: bool = True) -> Prediction:
 
 
 class _NoOverlayError(Exception):
-    """The operating system gives none; the script has not begun."""
+    """The operating system gives none, or not all that the script asked of it."""
+
+
+_BEYOND_THE_SYSTEM: Final = {
+    errno.EXDEV: "it cannot rename a directory",
+    errno.EOVERFLOW: "it cannot change files of another user",
+    errno.ENOSPC: "what the script writes does not fit into memory",
+}
+"""What a real run can do and the operating system's overlay cannot always: the script is run again on the overlay in Python."""
 
 
 def _by_system(store: str) -> AbstractContextManager[None]:
     if not namespace.enter(store):
         raise _NoOverlayError
     return declared(BY_SYSTEM)
+
+
+def _beyond_the_system(error: BaseException) -> str:
+    """Why an error is one of the operating system's overlay; empty if it is not."""
+    cause: BaseException | None = error.error if isinstance(error, StepFailedError) else error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _BEYOND_THE_SYSTEM and in_force() == BY_SYSTEM:
+            return _BEYOND_THE_SYSTEM[cause.errno]
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def _in_a_child(overlay: Callable[[], AbstractContextManager[None]], make: Make) -> Prediction:
@@ -98,10 +117,14 @@ def _answer(overlay: Callable[[], AbstractContextManager[None]], make: Make, wri
         namespace.end_with_parent()
         found: Prediction | BaseException
         try:
-            overlay().__enter__()
+            entered = overlay()
+            entered.__enter__()
             found = make()
         except BaseException as error:
             found = error
+            if reason := _beyond_the_system(error):
+                print(f"memfit: the system's overlay of files is not enough ({reason}): once more, with the one in Python", file=sys.stderr)
+                found = _NoOverlayError()
         sent = pickle.dumps(sendable(found) if isinstance(found, BaseException) else found)
         for left_over in multiprocessing.active_children():
             left_over.terminate()
