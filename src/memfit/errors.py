@@ -24,10 +24,21 @@ Each message says what to do next.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Self
 
 
 class MemfitError(Exception):
-    """The root of all errors that memfit raises on purpose."""
+    """The root of all errors that memfit raises on purpose. They can be sent to another process, where they are made again."""
+
+    def __new__(cls, *made_of: Any) -> Self:
+        error = super().__new__(cls, *made_of)
+        error._made_of = made_of
+        return error
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        return type(self), self._made_of
+
+    _made_of: tuple[Any, ...]
 
 
 class ConfigError(MemfitError, ValueError):

@@ -1,136 +1,21 @@
-"""A dry run harms nothing: one script writes, deletes, renames and overwrites in every usual way, on both overlays and on none."""
+"""A dry run harms nothing: scripts write, delete, rename and overwrite, on the overlay of the system, on that in Python, and on none."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
-import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
+from helpers.file_ways import BY_OTHER_PROGRAMS, WAYS, fill, script, state_of
+
+from memfit.overlay import namespace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process is forked")
-
-START = """
-import csv, glob, gzip, json, logging, os, pickle, shutil, sqlite3, subprocess, sys, tempfile
-from pathlib import Path
-import numpy as np
-import torch
-import safetensors.torch as st
-from torch import nn
-
-model = nn.Linear(100, 100).cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-host = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-here = Path.cwd()
-"""
-
-WAYS = {
-    "torch.save": 'torch.save(model.state_dict(), "model.pt"); assert torch.load("model.pt")["weight"].is_cuda',
-    "torch.save to a file": 'f = open("model.pt", "wb"); torch.save(model.state_dict(), f); f.close(); assert torch.load("model.pt")["weight"].is_cuda',
-    "torch.save of host copies": 'torch.save(host, "model.pt"); assert torch.load("model.pt")["weight"].shape == (100, 100)',
-    "torch.save of host copies to a file": 'with open("model.pt", "wb") as f:\n    torch.save(host, f)\nassert torch.load("model.pt")["weight"].shape == (100, 100)',
-    "torch.save of host copies, absolute": 'torch.save(host, here / "model.pt"); assert len(torch.load(here / "model.pt")) == 2',
-    "torch.save in the old format": 'torch.save(host, "model.pt", _use_new_zipfile_serialization=False); assert len(torch.load("model.pt")) == 2',
-    "pickle": 'pickle.dump({"a": 1}, open("log.txt", "wb")); assert pickle.load(open("log.txt", "rb")) == {"a": 1}',
-    "gzip": 'gzip.open("log.txt", "wt").write("x"); assert gzip.open("log.txt", "rt").read() == "x"',
-    "numpy.save": 'np.save("array.npy", host["weight"].numpy()); assert np.load("array.npy").shape == (100, 100)',
-    "numpy.tofile": 'np.arange(3).tofile("array.npy"); assert np.fromfile("array.npy", dtype=int).tolist() == [0, 1, 2]',
-    "numpy.memmap": 'm = np.memmap("array.npy", mode="r+", dtype=np.uint8); m[:] = 7; m.flush(); assert open("array.npy", "rb").read(1) == b"\\x07"',
-    "safetensors": 'st.save_file(host, "model.safetensors"); assert len(st.load_file("model.safetensors")) == 2',
-    "safetensors of the GPU": 'st.save_file(model.state_dict(), "model.safetensors"); assert st.load_file("model.safetensors", device="cuda")["weight"].is_cuda',
-    "safetensors by safe_open": 'st.save_file(host, "new.safetensors")\nwith st.safe_open("new.safetensors", framework="pt") as f:\n    assert len(f.keys()) == 2',
-    "a mapped storage": 's = torch.UntypedStorage.from_file("log.txt", True, 4); s[0] = 1; del s',
-    "sqlite3": 'c = sqlite3.connect("log.db"); c.execute("create table if not exists t (a)"); c.execute("insert into t values (1)"); c.commit(); c.close()',
-    "append": 'open("log.txt", "a").write("more"); assert open("log.txt").read() == "beforemore"',
-    "update in place": 'f = open("log.txt", "r+"); f.write("XX"); f.close(); assert open("log.txt").read() == "XXfore"',
-    "text": 'Path("log.txt").write_text("new"); assert Path("log.txt").read_text() == "new" and os.path.getsize("log.txt") == 3',
-    "csv": 'csv.writer(open("log.txt", "w", newline="")).writerow([1])',
-    "logging": 'h = logging.FileHandler("log.txt", mode="w"); logging.getLogger("x").addHandler(h); logging.getLogger("x").warning("y"); h.close()',
-    "os.open": 'n = os.open("log.txt", os.O_RDWR | os.O_TRUNC); os.write(n, b"q"); os.close(n); assert open("log.txt").read() == "q"',
-    "os.truncate": 'os.truncate("log.txt", 2); assert open("log.txt").read() == "be"',
-    "os.remove": 'os.remove("log.txt"); assert not os.path.exists("log.txt") and "log.txt" not in os.listdir(".")',
-    "unlink a path": 'Path("log.txt").unlink(); assert not Path("log.txt").exists(); assert not glob.glob("log*")',
-    "missing after unlink": 'os.remove("log.txt")\ntry:\n    open("log.txt")\n    raise SystemExit(3)\nexcept FileNotFoundError as error:\n    assert error.filename == "log.txt"',
-    "os.rename": 'os.rename("log.txt", "old.txt"); assert open("old.txt").read() == "before" and not os.path.exists("log.txt")',
-    "os.replace": 'open("new.tmp", "w").write("new"); os.replace("new.tmp", "log.txt"); assert open("log.txt").read() == "new" and not os.path.exists("new.tmp")',
-    "backup by renaming": 'os.replace("log.txt", "log.bak"); open("log.txt", "w").write("new"); assert open("log.bak").read() == "before"',
-    "rename a directory": 'os.rename("sub", "moved"); assert open("moved/deep/file.txt").read() == "before" and not os.path.exists("sub")',
-    "shutil.move": 'shutil.move("sub", "moved"); assert sorted(p.name for p in Path("moved").rglob("*")) == ["deep", "file.txt"]',
-    "shutil.rmtree": 'shutil.rmtree("sub"); assert not os.path.exists("sub/deep/file.txt") and "sub" not in os.listdir()',
-    "remove and make again": 'shutil.rmtree("sub"); os.makedirs("sub/deep"); assert os.listdir("sub/deep") == []; Path("sub/deep/n").touch(); assert os.listdir("sub/deep") == ["n"]',
-    "shutil.copy": 'shutil.copy("log.txt", "sub/deep/file.txt"); shutil.copytree("sub", "copy"); assert open("copy/deep/file.txt").read() == "before"',
-    "symbolic links": 'open("link.txt", "w").write("through"); assert open("log.txt").read() == "through"; os.remove("link.txt"); os.symlink("sub", "way"); assert os.listdir("way") == ["deep"]',
-    "os.link": 'os.link("log.txt", "hard.txt"); open("hard.txt", "a").write("x")',
-    "times and modes": 'os.utime("log.txt", (1, 1)); os.chmod("log.txt", 0o600); Path("log.txt").touch(); Path("log.txt").chmod(0o640)',
-    "chdir": 'os.makedirs("run/a"); os.chdir("run/a"); assert os.getcwd() == str(here / "run" / "a"); open("x", "w").write("1"); open("../../log.txt", "w").write("2"); os.chdir(here); assert open("run/a/x").read() == "1"',
-    "listing": 'Path("sub/new.txt").touch(); assert sorted(os.listdir("sub")) == ["deep", "new.txt"] == sorted(e.name for e in os.scandir("sub")); assert sorted(glob.glob("sub/*")) == ["sub/deep", "sub/new.txt"]; assert [len(f) for _, _, f in os.walk("sub")] == [1, 1]',
-    "temporary files": 'with tempfile.TemporaryDirectory(dir=".") as d:\n    open(d + "/x", "w").write("1")\nwith tempfile.NamedTemporaryFile(dir=".") as f:\n    f.write(b"1")\ntempfile.TemporaryFile().write(b"2")',
-    "names imported before": 'from os import remove\nfrom shutil import rmtree\nremove("log.txt"); rmtree("sub")',
-    "a module that the run writes": 'Path("plugin.py").write_text("value = 7"); sys.path.insert(0, "."); import importlib; importlib.invalidate_caches(); import plugin; assert plugin.value == 7; sys.path.pop(0); del sys.modules["plugin"]',
-    "directories by number": 'n = os.open(".", os.O_RDONLY); os.unlink("log.txt", dir_fd=n); assert "log.txt" not in os.listdir(n); os.close(n)',
-    "bytes": 'os.remove(b"log.txt"); assert b"log.txt" not in os.listdir(b"."); open(b"log.txt", "w").write("1")',
-    "a forked process": 'import multiprocessing\nworker = multiprocessing.get_context("fork").Process(target=lambda: open("log.txt", "w").write("worker"))\nworker.start(); worker.join(); assert open("log.txt").read() == "worker"',
-    "at exit": 'import atexit; atexit.register(lambda path=str(here / "log.txt"): open(path, "w").write("late"))',
-    "save, replace, rotate, resume": '''
-for step in range(4):
-    torch.save({"model": model.state_dict(), "rng": torch.get_rng_state(), "step": step}, "tmp.pt")
-    os.replace("tmp.pt", f"step{step}.pt")
-    for old in sorted(glob.glob("step*.pt"))[:-2]:
-        os.remove(old)
-assert sorted(glob.glob("*.pt")) == ["model.pt", "step2.pt", "step3.pt"], glob.glob("*.pt")
-state = torch.load("step3.pt", map_location="cuda")
-model.load_state_dict(state["model"]); assert state["step"] == 3
-torch.set_rng_state(state["rng"].cpu())
-''',
-    "write and open with Path": 'with Path("model.pt").open("wb") as f:\n    torch.save(model.state_dict(), f)\nos.replace("model.pt", "final.pt")\nwith open("final.pt", "rb") as f:\n    assert torch.load(f)["weight"].is_cuda',
-}
-
-ONLY_BY_SYSTEM = {
-    "another program": 'subprocess.run(["rm", "-r", "sub", "log.txt"], check=True); subprocess.run("echo x > model.pt", shell=True, check=True)',
-}
-
-END = """
-while True:
-    model(torch.ones(1, 100, device="cuda")).sum().backward()
-    optimizer.step()
-"""
-
-
-def script(ways: dict[str, str]) -> str:
-    parts = [START]
-    for way, code in ways.items():
-        body = "\n".join(f"    {line}" for line in code.strip().splitlines())
-        parts.append(f"os.chdir(here / {way!r})\nhere = Path.cwd()\ntry:\n{body}\nexcept BaseException:\n    print('FAILED', {way!r}, flush=True)\n    raise\nhere = here.parent\nos.chdir(here)\n")
-    return "".join(parts) + END
-
-
-def fill(folder: Path) -> None:
-    """What somebody has from earlier runs."""
-    (folder / "sub" / "deep").mkdir(parents=True)
-    for name in ("log.txt", "sub/deep/file.txt"):
-        (folder / name).write_text("before")
-    torch.save({"weight": torch.arange(4.0)}, folder / "model.pt")
-    save_file({"weight": torch.arange(4.0)}, folder / "model.safetensors")
-    np.save(folder / "array.npy", np.arange(4))
-    (folder / "link.txt").symlink_to("log.txt")
-    (folder / "step0.pt").write_text("an older checkpoint")
-
-
-def state_of(folder: Path) -> dict[str, tuple[object, ...]]:
-    """Names, contents, times and modes of everything."""
-    found = {}
-    for path in [folder, *sorted(folder.rglob("*"))]:
-        status = path.lstat()
-        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
-        found[str(path.relative_to(folder))] = (content, status.st_mode, status.st_mtime_ns, status.st_size)
-    return found
-
 
 DRIVER = """
 import functools, sys
@@ -141,47 +26,56 @@ sys.exit(memfit.cli.main())
 """
 
 
-def memfit_run(file: Path, *flags: str, by_system: bool, cwd: Path) -> subprocess.CompletedProcess[str]:
-    code = DRIVER.format(by_system=by_system)
-    command = [sys.executable, "-c", code, "run", "--gpu", "T4", "--json", "--out", str(cwd.parent / "run.memfit"), *flags, str(file)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+def memfit_run(folder: Path, *flags: str, by_system: bool = True) -> subprocess.CompletedProcess[str]:
+    """Runs ``train.py`` beside the folder, in the folder."""
+    command = [sys.executable, "-c", DRIVER.format(by_system=by_system), "run", "--gpu", "T4", "--json", *flags]
+    return subprocess.run(
+        [*command, "--out", str(folder.parent / "run.memfit"), str(folder.parent / "train.py")],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
 
 
-def said(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+def figures(done: subprocess.CompletedProcess[str]) -> dict:
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="session")
+def system_gives_an_overlay(tmp_path_factory: pytest.TempPathFactory) -> bool:
+    store = tmp_path_factory.mktemp("probe")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if namespace.enter(str(store)) else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# -- all ways ----------------------------------------------------------------------------------------------------------------
 
 
 class Ran:
-    """Folders before and after a run of all ways, each in a folder of its own."""
+    """Folders before and after a script that goes all the ways, and what memfit said."""
 
-    def __init__(self, root: Path, ways: dict[str, str], *flags: str, by_system: bool) -> None:
+    def __init__(self, root: Path, ways: dict[str, str], *flags: str, by_system: bool = True) -> None:
         folders = root / "folders"
         for way in ways:
             fill(folders / way)
         (root / "train.py").write_text(script(ways))
         self.before = {way: state_of(folders / way) for way in ways}
-        self.done = memfit_run(root / "train.py", *flags, by_system=by_system, cwd=folders)
+        self.figures = figures(memfit_run(folders, *flags, by_system=by_system))
         self.after = {way: state_of(folders / way) for way in ways}
-        self.names = {path.name for path in folders.iterdir()}
-        self.verdict = said(self.done)
+        self.has_ledger = (root / "run.memfit").is_file()
 
-
-def system_gives_an_overlay(tmp_path: Path) -> bool:
-    from memfit.overlay import namespace
-
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if namespace.enter(str(tmp_path)) else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    def said(self) -> str:
+        return next((sentence for sentence in self.figures["assumptions"] if sentence.startswith("no file was changed")), "")
 
 
 @pytest.fixture(scope="module")
-def by_system(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    if not system_gives_an_overlay(tmp_path_factory.mktemp("probe")):
+def by_system(system_gives_an_overlay: bool, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    if not system_gives_an_overlay:
         pytest.skip("this system gives no overlay of its own")
-    return Ran(tmp_path_factory.mktemp("by_system"), WAYS | ONLY_BY_SYSTEM, by_system=True)
+    return Ran(tmp_path_factory.mktemp("by_system"), WAYS | BY_OTHER_PROGRAMS)
 
 
 @pytest.fixture(scope="module")
@@ -189,12 +83,18 @@ def by_python(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return Ran(tmp_path_factory.mktemp("by_python"), WAYS, by_system=False)
 
 
+UNWRITTEN = ("torch.save", "safetensors of the GPU", "save, replace, rotate, resume")
+"""What has no data is not written to real files, and can then not be renamed either."""
+
+HARMFUL = {way: code for way, code in (WAYS | BY_OTHER_PROGRAMS).items() if way not in UNWRITTEN}
+
+
 @pytest.fixture(scope="module")
 def by_nobody(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return Ran(tmp_path_factory.mktemp("by_nobody"), WAYS | ONLY_BY_SYSTEM, "--write", by_system=True)
+    return Ran(tmp_path_factory.mktemp("by_nobody"), HARMFUL, "--write")
 
 
-@pytest.mark.parametrize("way", [*WAYS, *ONLY_BY_SYSTEM])
+@pytest.mark.parametrize("way", [*WAYS, *BY_OTHER_PROGRAMS])
 def test_the_system_keeps_a_folder_as_it_was(by_system: Ran, way: str):
     assert by_system.after[way] == by_system.before[way]
 
@@ -204,11 +104,157 @@ def test_python_keeps_a_folder_as_it_was(by_python: Ran, way: str):
     assert by_python.after[way] == by_python.before[way]
 
 
-_HARMLESS = {"torch.save", "safetensors of the GPU"}
-"""What writes nothing even on real files: tensors without data."""
-
-
-@pytest.mark.parametrize("way", [way for way in (*WAYS, *ONLY_BY_SYSTEM) if way not in _HARMLESS])
-def test_with_write_the_script_does_what_it_says(by_nobody: Ran, way: str):
-    """So the proofs above can fail."""
+@pytest.mark.parametrize("way", HARMFUL)
+def test_with_write_the_script_does_as_it_says(by_nobody: Ran, way: str):
+    """So the two proofs above can fail."""
     assert by_nobody.after[way] != by_nobody.before[way]
+
+
+def test_the_verdict_says_who_kept_files_apart_and_the_ledger_is_real(by_system: Ran, by_python: Ran, by_nobody: Ran):
+    assert "the operating system kept apart" in by_system.said()
+    assert "Python kept apart" in by_python.said() and "not held back" in by_python.said()
+    assert by_nobody.said() == ""
+    assert by_system.has_ledger and by_python.has_ledger and by_nobody.has_ledger
+
+
+# -- frameworks --------------------------------------------------------------------------------------------------------------
+
+TRAINER = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        tokens = torch.randint(0, 100, (16,))
+        return {"input_ids": tokens, "labels": tokens}
+
+model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=100))
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, max_steps=50, report_to=[], save_steps=1, save_total_limit=1)
+Trainer(model=model, args=args, train_dataset=Data()).train()
+"""
+
+LIGHTNING = """
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+
+    def training_step(self, batch, index):
+        loss = self.layer(batch[0]).pow(2).mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 64)), batch_size=8)
+saving = ModelCheckpoint(dirpath="out", filename="{step}", every_n_train_steps=1, save_top_k=1, save_last=True, enable_version_counter=False)
+trainer = lightning.Trainer(accelerator="gpu", devices=1, max_epochs=5, logger=CSVLogger("logs", flush_logs_every_n_steps=1),
+                            log_every_n_steps=1, callbacks=[saving], enable_progress_bar=False, enable_model_summary=False)
+trainer.fit(Module(), loader)
+"""
+
+
+def older_checkpoints(folder: Path) -> None:
+    for name in ("checkpoint-1", "checkpoint-2", "checkpoint-100"):
+        (folder / "out" / name).mkdir(parents=True)
+        (folder / "out" / name / "model.safetensors").write_text("a week of work")
+    for name in ("last.ckpt", "step=1.ckpt", "step=2.ckpt"):
+        (folder / "out" / name).write_text("another week")
+
+
+@pytest.mark.parametrize(("code", "needs"), [(TRAINER, "transformers"), (LIGHTNING, "lightning")], ids=["trainer", "lightning"])
+@pytest.mark.parametrize("keeper", ["system", "python", "nobody"])
+def test_frameworks_keep_older_checkpoints(code: str, needs: str, keeper: str, tmp_path: Path):
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"needs {needs}")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    older_checkpoints(folder)
+    before = state_of(folder)
+    (tmp_path / "train.py").write_text(code)
+    flags = ["--write"] if keeper == "nobody" else []
+    done = memfit_run(folder, "--steps", "3", *flags, by_system=keeper == "system")
+    if keeper == "nobody":  # it may fail on files that were not written
+        assert state_of(folder) != before
+    else:
+        assert figures(done)["peak_allocated"] > 0
+        assert state_of(folder) == before
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------------
+
+LOADING = """
+import os
+import torch
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        with open(f"cache/{index}.txt", "w") as file:
+            file.write("by a worker")
+        return torch.ones(64)
+
+os.remove("cache/0.txt")
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2):
+    assert open("cache/0.txt").read() == "by a worker"
+    model(batch.cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("by_system", [True, False], ids=["system", "python"])
+def test_workers_of_data_loaders_write_to_the_overlay_too(by_system: bool, tmp_path: Path):
+    folder = tmp_path / "folder"
+    (folder / "cache").mkdir(parents=True)
+    (folder / "cache" / "0.txt").write_text("before")
+    before = state_of(folder)
+    (tmp_path / "train.py").write_text(LOADING)
+    figures(memfit_run(folder, by_system=by_system))
+    assert state_of(folder) == before
+
+
+def test_a_script_that_dies_is_told_and_leaves_nothing(tmp_path: Path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "train.py").write_text(f"import os\nopen('x', 'w')\nos.kill(os.getpid(), {int(signal.SIGSEGV)})\n")
+    done = memfit_run(folder)
+    assert (done.returncode, done.stderr) == (2, "memfit: error: the process that ran the script died (signal 11)\n")
+    assert list(folder.iterdir()) == []
+
+
+BEYOND = """
+import errno, os
+import torch
+from memfit.overlay import in_force
+
+print("on", in_force())
+if "operating system" in in_force():
+    raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.ones(1, 64, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_where_the_system_cannot_do_it_python_does(system_gives_an_overlay: bool, tmp_path: Path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "train.py").write_text(BEYOND)
+    done = memfit_run(folder)
+    assert any("Python kept apart" in sentence for sentence in figures(done)["assumptions"])
+    assert ("it cannot change files of another user" in done.stderr) == system_gives_an_overlay

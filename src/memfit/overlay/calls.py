@@ -115,7 +115,9 @@ class Calls:
         table |= {name: self._doing(name, getattr(union, name)) for name in ("mkdir", "rmdir")}
         table |= {name: self._doing_with_two(name, union.rename, follow=False) for name in ("rename", "replace")}
         table["link"] = self._doing_with_two("link", union.link, follow=True)
-        table |= {name: getattr(self, name) for name in ("open", "symlink", "mkfifo", "listdir", "scandir", "chdir", "getcwd", "getcwdb")}
+        table |= {
+            name: getattr(self, name) for name in ("open", "symlink", "mkfifo", "listdir", "scandir", "chdir", "getcwd", "getcwdb")
+        }
         return {name: _named(name, stand_in) for name, stand_in in table.items() if hasattr(self._real, name)}
 
     # -- open ----------------------------------------------------------------------------------------------------------------
@@ -167,7 +169,9 @@ class Calls:
             if said is None or self._union.find(said, follow=follows) is None:
                 return real(path, *args, **kwargs)
             with _told(path):
-                return real(self._union.own(said, follow=follows), *args, **{key: value for key, value in kwargs.items() if key != "dir_fd"})
+                return real(
+                    self._union.own(said, follow=follows), *args, **{key: value for key, value in kwargs.items() if key != "dir_fd"}
+                )
 
         return call
 
@@ -231,11 +235,9 @@ class Calls:
         if isinstance(directory, int):
             return Entry(name, name, os.path.join(self._path(directory, None), name))
         prefix = os.fspath(directory)
-        if isinstance(prefix, bytes):
-            path = os.path.join(prefix, os.fsencode(name))
-            return Entry(os.fsencode(name), path, path)
-        path = os.path.join(prefix, name)
-        return Entry(name, path, path)
+        shown: Any = os.fsencode(name) if isinstance(prefix, bytes) else name
+        path = os.path.join(prefix, shown)
+        return Entry(shown, path, path)
 
     def chdir(self, path: Any) -> None:
         said = self._path_or_none(path, None)

@@ -100,7 +100,7 @@ def _answer(make: Callable[[], Prediction], sender: Connection) -> None:
 def sendable(error: BaseException) -> BaseException:
     """The error, or one that says the same where it cannot leave its process."""
     if isinstance(error, StepFailedError):
-        return _StepFailed(error.what, sendable(error.error), error.users_traceback)
+        return StepFailedError(error.what, sendable(error.error), error.users_traceback)
     try:
         same = str(pickle.loads(pickle.dumps(error))) == str(error)
     except Exception:
@@ -108,10 +108,3 @@ def sendable(error: BaseException) -> BaseException:
     if same:
         return error
     return PredictionError(str(error)) if isinstance(error, PredictionError) else RuntimeError(f"{type(error).__name__}: {error}")
-
-
-class _StepFailed(StepFailedError):
-    """Can be pickled: it is made again from what it was made from."""
-
-    def __reduce__(self) -> tuple[type[StepFailedError], tuple[str, BaseException, str]]:
-        return StepFailedError, (self.what, self.error, self.users_traceback)

@@ -123,7 +123,10 @@ def _answer(overlay: Callable[[], AbstractContextManager[None]], make: Make, wri
         except BaseException as error:
             found = error
             if reason := _beyond_the_system(error):
-                print(f"memfit: the system's overlay of files is not enough ({reason}): once more, with the one in Python", file=sys.stderr)
+                print(
+                    f"memfit: the system's overlay of files is not enough ({reason}): once more, with the one in Python",
+                    file=sys.stderr,
+                )
                 found = _NoOverlayError()
         sent = pickle.dumps(sendable(found) if isinstance(found, BaseException) else found)
         for left_over in multiprocessing.active_children():
