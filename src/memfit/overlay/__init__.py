@@ -7,6 +7,7 @@
                                             calls.py        open, os.*, and what is built on them
                                             path_writers.py torch, safetensors, sqlite3, h5py: they open paths themselves
                                             union.py        which file is meant: that of before, or what the run has written
+                                            sockets.py      where processes meet
     store.py   where it goes               state.py       which of the two is in force
 
 Later reads of the same run see what it wrote, so that saving, replacing, rotating and resuming work as in a real run.

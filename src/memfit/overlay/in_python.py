@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from memfit.overlay import calls, path_writers
+from memfit.overlay import calls, path_writers, sockets
 from memfit.overlay.state import BY_PYTHON, declared
 from memfit.overlay.union import Union
 from memfit.torch_compat.patches import Patches
@@ -17,6 +17,7 @@ def keeping_apart(store: str) -> Iterator[None]:
     union, patches = Union(store), Patches("the overlay of files")
     cwd = union.real.getcwd()
     try:
+        sockets.install(patches.because("processes meet at sockets, which have paths"), union)
         calls.install(patches.because("files of before are kept as they are"), union)
         path_writers.install(patches.because("libraries that open paths themselves are given another"), union)
         with declared(BY_PYTHON):

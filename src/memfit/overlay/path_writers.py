@@ -68,9 +68,9 @@ def _lead(patches: Patches, union: Union, name: str, number: int, keyword: str, 
     def make(below: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if keyword in kwargs:
-                kwargs[keyword] = _led(union, kwargs[keyword], lead)
+                kwargs[keyword] = led(union, kwargs[keyword], lead)
             elif len(args) > number:
-                args = (*args[:number], _led(union, args[number], lead), *args[number + 1 :])
+                args = (*args[:number], led(union, args[number], lead), *args[number + 1 :])
             return below(*args, **kwargs)
 
         return call
@@ -78,7 +78,7 @@ def _lead(patches: Patches, union: Union, name: str, number: int, keyword: str, 
     patches.wrap(module, name, make)
 
 
-def _led(union: Union, path: Any, lead: Lead) -> Any:
+def led(union: Union, path: Any, lead: Lead) -> Any:
     """Open files, databases in memory and addresses are left as they are."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return path
@@ -93,7 +93,7 @@ def _lead_storages(patches: Patches, union: Union) -> None:
 
     def leading(from_file: Callable[..., Any]) -> Callable[..., Any]:
         def stand_in(filename: Any, shared: bool | None = False, *args: Any, **kwargs: Any) -> Any:
-            return from_file(_led(union, filename, to_update if shared else to_read), shared, *args, **kwargs)
+            return from_file(led(union, filename, to_update if shared else to_read), shared, *args, **kwargs)
 
         return stand_in
 
@@ -105,7 +105,7 @@ def _lead_hdf5(patches: Patches, union: Union, file: Any) -> None:
     def make(below: Callable[..., Any]) -> Callable[..., Any]:
         def opened(self: Any, name: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
             lead = to_read if mode == "r" else to_write if mode == "w" else to_update
-            below(self, _led(union, name, lead), mode, *args, **kwargs)
+            below(self, led(union, name, lead), mode, *args, **kwargs)
 
         return opened
 
