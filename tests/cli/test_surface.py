@@ -29,8 +29,8 @@ SURFACE = {
         *("--steps", "--strategy", "--torch-version", "--world-size", "-h", "FILE.py:FUNCTION"),
     ],
     "memfit run": [
-        *("--alloc-conf", "--expected", "--gpu", "--help", "--json", "--nproc", "--out", "--steps", "--torch-version", "-h"),
-        *("SCRIPT", "ARGUMENTS"),
+        *("--alloc-conf", "--expected", "--gpu", "--help", "--json", "--nproc", "--out", "--steps", "--torch-version", "--write"),
+        *("-h", "SCRIPT", "ARGUMENTS"),
     ],
     "memfit doctor": ["--help", "--json", "--patches", "-h"],
 }

@@ -112,9 +112,10 @@ def test_with_write_the_script_does_as_it_says(by_nobody: Ran, way: str):
 
 def test_the_verdict_says_who_kept_files_apart_and_the_ledger_is_real(by_system: Ran, by_python: Ran, by_nobody: Ran):
     assert "the operating system kept apart" in by_system.said()
-    assert "Python kept apart" in by_python.said() and "not held back" in by_python.said()
+    assert "Python kept apart" in by_python.said()
+    assert "not held back" in by_python.said()
     assert by_nobody.said() == ""
-    assert by_system.has_ledger and by_python.has_ledger and by_nobody.has_ledger
+    assert (by_system.has_ledger, by_python.has_ledger, by_nobody.has_ledger) == (True, True, True)
 
 
 # -- frameworks --------------------------------------------------------------------------------------------------------------
@@ -132,7 +133,8 @@ class Data(torch.utils.data.Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=100))
-args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, max_steps=50, report_to=[], save_steps=1, save_total_limit=1)
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=4, max_steps=50, report_to=[],
+                         save_steps=1, save_total_limit=1)
 Trainer(model=model, args=args, train_dataset=Data()).train()
 """
 
@@ -156,7 +158,8 @@ class Module(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters())
 
 loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 64)), batch_size=8)
-saving = ModelCheckpoint(dirpath="out", filename="{step}", every_n_train_steps=1, save_top_k=1, save_last=True, enable_version_counter=False)
+saving = ModelCheckpoint(dirpath="out", filename="{step}", every_n_train_steps=1, save_top_k=1, save_last=True,
+                         enable_version_counter=False)
 trainer = lightning.Trainer(accelerator="gpu", devices=1, max_epochs=5, logger=CSVLogger("logs", flush_logs_every_n_steps=1),
                             log_every_n_steps=1, callbacks=[saving], enable_progress_bar=False, enable_model_summary=False)
 trainer.fit(Module(), loader)

@@ -3,7 +3,7 @@
 ::
 
     predict(build, gpu, ...)  api.py      predict_script(train.py, ...)  scripts.py
-        │                                     │
+        │                                     │   └─ dry_run.py  in a child whose files are thrown away (memfit.overlay)
         PhantomSession  session.py ── a PhantomWorld, recorded
         │                    ├─ workspaces.py      what kernels and libraries take, beside what the recorder sees
         │                    ├─ meter.py           torch.cuda.memory_allocated() and its kin, in the midst of it
