@@ -1,4 +1,4 @@
-"""A dry run harms nothing: scripts write, delete, rename and overwrite, on the overlay of the system, on that in Python, and on none."""
+"""A dry run harms nothing: scripts write, delete and rename, on the overlay of the system, on that in Python, and on none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The overlay that the operating system keeps: a mount namespace of this process's own, in which every file system lies under an overlay.
+"""The overlay that the operating system keeps: a mount namespace of this process's own, with every file system under an overlay.
 
 ::
 
@@ -28,8 +28,10 @@ from memfit.overlay.union import SYSTEM
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _AS_THEY_ARE: Final = frozenset(
-    "autofs binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs fusectl hugetlbfs mqueue nsfs proc pstore ramfs "
-    "rpc_pipefs securityfs selinuxfs sysfs tracefs".split()
+    {
+        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs", "fusectl"),
+        *("hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
+    }
 )
 """File systems that hold no files of the user's."""
 
@@ -55,7 +57,7 @@ class Mount:
 
 
 def enter(store: str) -> bool:
-    """Puts this process, which must have one thread, on top of an overlay of all files. Afterwards ``store`` is a folder like others."""
+    """Puts this process, which must have one thread, on top of an overlay of all files; ``store`` is a real folder for its use."""
     try:
         _prepare_proof(store)
         number = os.open(store, os.O_PATH)

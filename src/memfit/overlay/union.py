@@ -8,8 +8,8 @@
 
     store/written/... as a link to "memfit-moved:/old/path"           a file of before, under a new name: it is not copied
 
-All of it is on disk, so that forked processes see each other's changes. A mark hides a path of before and everything below it; what is
-written at the same place later is seen in spite of it.
+All of it is on disk, so that forked processes see each other's changes. A mark hides a path of before and everything below it; what
+is written at the same place later is seen in spite of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import shutil
 import stat
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
@@ -189,7 +190,7 @@ class Union:
         spot = self.find(path, follow=not flags & getattr(os, "O_NOFOLLOW", 0) and flags & _EXCLUSIVE != _EXCLUSIVE)
         if spot is None:
             return int(self.real.open(path, flags, mode))
-        if not flags & _CHANGES or _UNNAMED and flags & _UNNAMED:
+        if not flags & _CHANGES or (_UNNAMED and flags & _UNNAMED):
             return int(self.real.open(spot.actual, flags, mode))
         with self.lock:
             if spot.status is None:
@@ -331,10 +332,8 @@ class Union:
 
     def _make_directory(self, path: str) -> None:
         """Also where a forked process has made it in the meantime."""
-        try:
+        with suppress(FileExistsError):
             self.real.mkdir(path)
-        except FileExistsError:
-            pass
 
     def _is_directory(self, path: str) -> bool:
         try:
@@ -365,8 +364,7 @@ class Union:
 
     def _copy(self, source: str, target: str, status: os.stat_result, with_data: bool) -> None:
         # Opened by number, because the open() of this process may be ours.
-        writer = open(self.real.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
-        with writer:
+        with open(self.real.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writer:
             if with_data:
                 with open(self.real.open(source, os.O_RDONLY), "rb") as reader:
                     shutil.copyfileobj(reader, writer, 1 << 20)

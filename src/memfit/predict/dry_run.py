@@ -5,8 +5,8 @@
     memfit run ──> fork ──> the operating system's overlay ──> the script ──> the prediction, by a pipe
                         └─> or the one in Python, where the system gives none
 
-The child is a copy of this process, so that nothing has to be imported twice; files that the script holds open, its threads and what
-it wants done at exit end with it. Without fork (macOS) this process itself runs the script, on the overlay in Python.
+The child is a copy of this process, so that nothing has to be imported twice; files that the script holds open, its threads and
+what it wants done at exit end with it. Without fork (macOS) this process itself runs the script, on the overlay in Python.
 """
 
 from __future__ import annotations
