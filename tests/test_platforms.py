@@ -114,7 +114,7 @@ def build():
 
 def test_without_fork_the_process_itself_predicts_and_says_so(monkeypatch):
     expected = memfit.predict(build, gpu="T4", steps=1).peak_allocated
-    monkeypatch.setattr(child_process, "_CAN_FORK", False)
+    monkeypatch.setattr(child_process, "CAN_FORK", False)
     monkeypatch.setattr(child_process.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     with pytest.warns(
@@ -124,7 +124,7 @@ def test_without_fork_the_process_itself_predicts_and_says_so(monkeypatch):
 
 
 def test_without_fork_a_process_that_used_its_gpu_is_refused(monkeypatch):
-    monkeypatch.setattr(child_process, "_CAN_FORK", False)
+    monkeypatch.setattr(child_process, "CAN_FORK", False)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(ConfigError, match="predict before the first work on the GPU"):

@@ -24,10 +24,22 @@ Each message says what to do next.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
 class MemfitError(Exception):
-    """The root of all errors that memfit raises on purpose."""
+    """The root of all errors that memfit raises on purpose. They can be sent to another process, where they are made again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (type(self), self.args, vars(self))
+
+
+def _made_again(kind: type[MemfitError], args: tuple[Any, ...], fields: dict[str, Any]) -> MemfitError:
+    """Without calling ``__init__``, which would want other arguments than the message."""
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(fields)
+    return error
 
 
 class ConfigError(MemfitError, ValueError):

@@ -30,7 +30,7 @@ SURFACE = {
     ],
     "memfit run": [
         *("--alloc-conf", "--expected", "--gpu", "--help", "--json", "--max-seconds", "--nproc", "--out", "--steps"),
-        *("--torch-version", "-h", "-m", "-o", "SCRIPT", "ARGUMENTS"),
+        *("--torch-version", "--write", "-h", "-m", "-o", "SCRIPT", "ARGUMENTS"),
     ],
     "memfit doctor": ["--help", "--json", "--patches", "-h"],
 }

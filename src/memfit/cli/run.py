@@ -28,6 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--max-seconds", type=float, metavar="S", help="stop the script after so long; never by default")
     add_target(parser)
+    parser.add_argument("--write", action="store_true", help="let the script write, delete and rename files as in a real run")
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module and its arguments, in place of a script"
     )
@@ -39,6 +40,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.phantom.values.expected import Expected
+    from memfit.predict import Prediction
+    from memfit.predict.dry_run import harmlessly
     from memfit.predict.launchers import read_command
     from memfit.predict.scripts import predict_script
     from memfit.predict.stopping import Bounds
@@ -47,15 +50,20 @@ def run(args: argparse.Namespace) -> int:
     job = read_command(words, args.nproc)
     bounds = Bounds(steps=args.steps, max_seconds=args.max_seconds)
     check_output(args.out, "--out")
-    with stdout_kept_clean(wanted=args.json):
-        prediction = predict_script(
+    expected = Expected.parse(args.expected)
+
+    def predict() -> Prediction:
+        return predict_script(
             job,
             gpu=args.gpu,
             torch_version=args.torch_version or DEFAULT_TORCH,
             bounds=bounds,
             alloc_conf=args.alloc_conf,
-            expected=Expected.parse(args.expected),
+            expected=expected,
             progress=tell_progress,
         )
+
+    with stdout_kept_clean(wanted=args.json):
+        prediction = predict() if args.write else harmlessly(predict)
     tell(prediction, args)
     return 0

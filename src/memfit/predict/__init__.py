@@ -4,6 +4,7 @@
 
     predict(build, gpu, ...)  api.py      memfit run torchrun ... train.py
         │                                     │   launchers.py      what was typed: program, processes, environment
+        │                                     │   dry_run.py        in a child whose files are thrown away (memfit.overlay)
         │                                 predict_script(job, ...)  scripts.py
         │                                     │   stopping.py       until memory has settled
         │                                     │   blame.py          whose error it is

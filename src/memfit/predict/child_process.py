@@ -30,7 +30,7 @@ _AUTOGRAD_REFUSES: Final = "fork-based multiprocessing"
 """In what torch says where the parent's autograd has threads that a copy of it lacks."""
 
 
-_CAN_FORK = sys.platform == "linux"
+CAN_FORK = sys.platform == "linux"
 
 _SYSTEM_NAMES: Final = {"Darwin": "macOS"}
 
@@ -49,7 +49,7 @@ def has_a_gpu_to_spare() -> bool:
     """Is there a GPU that this process may want to use, and a child process that could spare it?"""
     if not torch.accelerator.is_available():
         return False
-    if not _CAN_FORK:
+    if not CAN_FORK:
         if torch.cuda.is_initialized():
             raise _too_late()
         system = platform.system()
@@ -58,7 +58,7 @@ def has_a_gpu_to_spare() -> bool:
             "To train on it, predict in another process: memfit predict FILE.py:FUNCTION",
             stacklevel=3,
         )
-    return _CAN_FORK
+    return CAN_FORK
 
 
 def in_a_child(make: Callable[[], Prediction]) -> Prediction:
@@ -94,13 +94,13 @@ def _answer(make: Callable[[], Prediction], sender: Connection) -> None:
         found = make()
     except BaseException as error:
         found = error
-    sender.send_bytes(pickle.dumps(_sendable(found) if isinstance(found, BaseException) else found))
+    sender.send_bytes(pickle.dumps(sendable(found) if isinstance(found, BaseException) else found))
 
 
-def _sendable(error: BaseException) -> BaseException:
+def sendable(error: BaseException) -> BaseException:
     """The error, or one that says the same where it cannot leave its process."""
     if isinstance(error, StepFailedError):
-        return _StepFailed(error.what, _sendable(error.error), error.users_traceback, error.advice)
+        return StepFailedError(error.what, sendable(error.error), error.users_traceback, error.advice)
     try:
         same = str(pickle.loads(pickle.dumps(error))) == str(error)
     except Exception:
@@ -108,10 +108,3 @@ def _sendable(error: BaseException) -> BaseException:
     if same:
         return error
     return PredictionError(str(error)) if isinstance(error, PredictionError) else RuntimeError(f"{type(error).__name__}: {error}")
-
-
-class _StepFailed(StepFailedError):
-    """Can be pickled: it is made again from what it was made from."""
-
-    def __reduce__(self) -> tuple[type[StepFailedError], tuple[str, BaseException, str, str]]:
-        return StepFailedError, (self.what, self.error, self.users_traceback, self.advice)

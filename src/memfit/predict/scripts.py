@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memfit.errors import ScriptExitError
+from memfit.overlay import in_force
 from memfit.phantom.values.expected import Expected
 from memfit.predict.api import calling
 from memfit.predict.launchers import Job, Program, console_script
@@ -31,6 +32,8 @@ def predict_script(
 ) -> Prediction:
     """Runs a program as its launcher would, without a GPU, until its memory has settled. ``progress`` is told where it is."""
     session = PhantomSession.prepare(gpu, torch_version, alloc_conf, job.world, expected or Expected())
+    if in_force():
+        session.world.assumptions.add(in_force())
     watch = StopWatch(session.recording.recorder, session.device, bounds or Bounds(), progress)
     with _in_environment(job), session.running(), _as_main(job.program), watch.watching():
         calling(job.program.name, lambda: _run(job.program))

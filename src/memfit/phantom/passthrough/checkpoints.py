@@ -2,10 +2,12 @@
 
 ::
 
-    torch.save     of phantom tensors: no file is written, for it might be taken for a checkpoint; what was saved is remembered
-    torch.load     of what was remembered: phantom tensors again
+    torch.save     of phantom tensors, on an overlay (memfit run): a file that says what was saved, without data
+                   of phantom tensors, on real files: no file is written, for it might be taken for a checkpoint; what was saved is
+                   remembered
+    torch.load     of either: phantom tensors again
                    of a real file: real data on the host, phantom tensors on the GPU
-    safetensors, torch.distributed.checkpoint: likewise passed over
+    safetensors, torch.distributed.checkpoint: likewise; on an overlay there are files of the right names, without data
 
 Saving takes no memory of a GPU: torch copies one storage after the other to the host.
 """
@@ -13,15 +15,18 @@ Saving takes no memory of a GPU: torch copies one storage after the other to the
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from memfit.overlay import in_force
 from memfit.phantom.tensors.notes import ON_GPU
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.dispatch import tree_map, without_modes
@@ -37,6 +42,7 @@ def install(patches: Patches, assumptions: Assumptions) -> None:
         patches.replace(module, "save", shelf.save)
         patches.replace(module, "load", shelf.load)
     patches.replace(torch.UntypedStorage, "cuda", _to_gpu)
+    _install_random_states(patches, assumptions)
     patches.when_imported("safetensors.torch", lambda module: _install_safetensors(patches, module, assumptions))
     patches.when_imported("torch.distributed.checkpoint", lambda module: _install_dcp(patches, module, assumptions))
 
@@ -55,13 +61,15 @@ class Shelf:
                 self._save(obj, f, *args, **kwargs)
             return
         self._assumptions.add("torch.save was passed over: it would have written a file, and taken nothing of the GPU")
-        if isinstance(f, (str, os.PathLike)):
+        if isinstance(f, (str, os.PathLike)) and in_force():
+            Path(f).write_bytes(described)
+        elif isinstance(f, (str, os.PathLike)):
             self._by_path[os.path.abspath(f)] = described
         else:
             f.write(described)
 
     def load(self, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        described = self._by_path.get(os.path.abspath(f)) if isinstance(f, (str, os.PathLike)) else _marked(f)
+        described = self._described(f)
         if described is not None:
             return _Rebuilder(io.BytesIO(described.removeprefix(MARK)), self._load, map_location).load()
         if isinstance(f, (str, os.PathLike)) and zipfile.is_zipfile(f):
@@ -70,6 +78,16 @@ class Shelf:
         with without_modes():
             loaded = self._load(f, _remembering(map_location, on_gpu), *args, **kwargs)
         return _to_phantom(loaded, on_gpu)
+
+    def _described(self, f: Any) -> bytes | None:
+        """What was saved there without data."""
+        if not isinstance(f, (str, os.PathLike)):
+            return _marked(f)
+        described = self._by_path.get(os.path.abspath(f))
+        if described is None and os.path.isfile(f):
+            with open(f, "rb") as file:
+                return _marked(file)
+        return described
 
     def _describe(self, obj: Any) -> bytes | None:
         """An object with its tensors' shapes and without their data; ``None`` if all its tensors have data."""
@@ -111,8 +129,10 @@ class _Rebuilder(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Any:
         if isinstance(pid, bytes):
+            on_gpu: dict[int, str] = {}
             with without_modes():
-                return self._load(io.BytesIO(pid), weights_only=False)
+                loaded = self._load(io.BytesIO(pid), _remembering(self._map_location, on_gpu), weights_only=False)
+            return _to_phantom(loaded, on_gpu)
         shape, dtype, device, is_parameter, requires_grad, number = pid
         if number not in self._made:
             made = torch.empty(shape, dtype=dtype, device=_located(self._map_location, device))
@@ -184,6 +204,22 @@ def _to_phantom(loaded: Any, on_gpu: dict[int, str]) -> Any:
     return tree_map(move, loaded) if on_gpu else loaded
 
 
+def _install_random_states(patches: Patches, assumptions: Assumptions) -> None:
+    """A random state that came back from the GPU has no data, and none is needed: nothing that is drawn changes a size."""
+
+    def make(below: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+        def set_rng_state(new_state: torch.Tensor) -> None:
+            try:
+                below(new_state)
+            except RuntimeError:
+                assumptions.add("the state of the random numbers was not restored: it went by way of the GPU, which keeps no data")
+
+        return set_rng_state
+
+    for module in (torch, torch.random):
+        patches.wrap(module, "set_rng_state", make)
+
+
 # -- other formats -----------------------------------------------------------------------------------------------------------
 
 
@@ -194,21 +230,50 @@ def _install_safetensors(patches: Patches, module: Any, assumptions: Assumptions
         return
     flatten = getattr(module, collect)
 
-    def flatten_real(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        return None if any(type(tensor) is FakeTensor for tensor in tensors.values()) else flatten(tensors, *args, **kwargs)
+    names = {dtype: name for name, dtype in module._TYPES.items()}
 
-    def writing(write: Callable[..., Any], nothing: Any) -> Callable[..., Any]:
+    def flatten_real(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(type(tensor) is FakeTensor for tensor in tensors.values()):
+            return _Header(tensors, names)
+        return flatten(tensors, *args, **kwargs)
+
+    def writing(write: Callable[..., Any], write_empty: Callable[..., Any]) -> Callable[..., Any]:
         def write_real(flat: Any, *args: Any, **kwargs: Any) -> Any:
-            if flat is not None:
+            if not isinstance(flat, _Header):
                 return write(flat, *args, **kwargs)
             assumptions.add("safetensors were not written: there are no data, and it would have taken nothing of the GPU")
-            return nothing
+            return write_empty(flat, *args, **kwargs)
 
         return write_real
 
     patches.replace(module, collect, flatten_real)
-    patches.replace(module, "serialize_file", writing(module.serialize_file, None))
-    patches.replace(module, "serialize", writing(module.serialize, b""))
+    patches.replace(module, "serialize_file", writing(module.serialize_file, _Header.write))
+    patches.replace(module, "serialize", writing(module.serialize, lambda flat, *args, **kwargs: b""))
+
+
+class _Header:
+    """A safetensors file whose data are a hole: it has its size and takes no space. The header is as the format's README has it."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], names: dict[torch.dtype, str]) -> None:
+        self._entries: dict[str, Any] = {}
+        self._size_bytes = 0
+        for name, tensor in tensors.items():
+            end = self._size_bytes + tensor.numel() * tensor.element_size()
+            self._entries[name] = {
+                "dtype": names[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [self._size_bytes, end],
+            }
+            self._size_bytes = end
+
+    def write(self, filename: Any, metadata: dict[str, str] | None = None) -> None:
+        if not in_force():
+            return
+        said = json.dumps(({"__metadata__": metadata} if metadata else {}) | self._entries).encode()
+        said += b" " * (-len(said) % 8)
+        with open(filename, "wb") as file:
+            file.write(len(said).to_bytes(8, "little") + said)
+            file.truncate(8 + len(said) + self._size_bytes)
 
 
 def _install_dcp(patches: Patches, package: Any, assumptions: Assumptions) -> None:
@@ -219,6 +284,10 @@ def _install_dcp(patches: Patches, package: Any, assumptions: Assumptions) -> No
         for value in state_dict.values():
             if hasattr(value, "state_dict"):
                 value.state_dict()
+        checkpoint = kwargs.get("checkpoint_id")
+        if in_force() and checkpoint is not None:
+            os.makedirs(checkpoint, exist_ok=True)
+            Path(checkpoint, ".metadata").write_bytes(MARK)
         assumptions.add(passed_over)
         return Done()
 
