@@ -18,7 +18,7 @@ from memfit.phantom.device import generators, pinned_memory, pointers, streams, 
 from memfit.phantom.distributed import ddp, fsdp1_state_dicts, process_groups, rank_shortcuts
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
-from memfit.phantom.tensors import defaults, existing_models, parameters
+from memfit.phantom.tensors import defaults, existing_models, forks, parameters, threads
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.torch_cuda import autocast, cached_answers, markers, memory_tools, module, sensors, tensor_types
 from memfit.phantom.torch_cuda.module import CudaModule, Meter
@@ -63,6 +63,7 @@ class PhantomWorld:
         self.expected = expected or Expected()
         self.values = answers.Values(self.assumptions, self.expected)
         self.mode = PhantomMode(self.values)
+        self.threads = threads.Threads(self.mode, self.assumptions)
         self._meter = meter
         self._world_size, self._rank = world_size, rank
         self._patches = Patches("the phantom GPU")
@@ -76,6 +77,7 @@ class PhantomWorld:
             self._install()
             # Autograd has a thread for every device that existed when it first ran: perhaps before ours did.
             self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            self.threads.begin()
             self._stack.enter_context(self.mode)
         except BaseException:
             self._leave()
@@ -116,11 +118,15 @@ class PhantomWorld:
         ddp.install(because("DistributedDataParallel without its C++"))
         fsdp1_state_dicts.install(because("what FSDP1 asks the other ranks"))
         rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)
+        threads.install(because("threads that start inside the world are in it"), self.threads)
+        forks.Forks(self._patches, self.mode, self.threads, self.values).begin()
 
     def _leave(self) -> None:
         # The mode first: what is put back must not be looked at by it.
         try:
+            self.threads.finish()
             self._stack.close()
+            self.threads.put_flags_back()
         finally:
             try:
                 self._patches.undo()

@@ -64,7 +64,12 @@ class PhantomSession:
         gc.collect()
         calibrate()  # on real tensors, before the world is entered
         with self.world, self.recording.recording():
-            yield
+            withdraw = self.world.threads.invite(self.recording.recorder)
+            try:
+                yield
+            finally:
+                withdraw()
+            self.world.threads.raise_failure()
 
     def ledger(self) -> Ledger:
         """The ledger so far, with what had to be assumed."""

@@ -6,6 +6,7 @@ pass run (and whose), does this operator make new tensors at all, and is the sto
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from memfit.record.operators import OperatorObserver, OutputPlans
 from memfit.record.position import RunPosition
 from memfit.record.roles import Roles, tensors_in
 from memfit.record.run_hooks import patch_loaded
+from memfit.record.scopes import Lead
 from memfit.record.storages import PLAIN_TYPES, plain_tensors
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread
@@ -46,7 +48,8 @@ class Recorder(Listener, TorchDispatchMode):
         super().__init__()
         self.builder = builder
         self._silenced = 0
-        self.position = RunPosition(builder, self._after_backward, self._end_pass)
+        self._lead = Lead()
+        self.position = RunPosition(builder, self._after_backward, self._end_pass, self._lead)
         self._blocks = BlockWriter(builder, self.position.scopes)
         self._names = ModuleNames(builder)
         self.roles = Roles(builder, self._blocks, self._names)
@@ -184,17 +187,25 @@ class Recorder(Listener, TorchDispatchMode):
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Our own looks at tensors are not part of the run."""
-        self._silenced += 1
+        self.silence(+1)
         try:
             yield
         finally:
-            self._silenced -= 1
+            self.silence(-1)
 
     def catch_up(self) -> None:
         """Closes what is over but has not been noticed, so that a ledger read now is up to date."""
         if not self.failed:
             with self.quiet():
                 self.position.follow(graph_task_id())
+
+    def close(self) -> None:
+        """No scope stays open."""
+        self.position.close()
+
+    def share(self, turn: Any) -> None:
+        """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
+        _SharedRecorder.take_over(self, turn)
 
     def give_up(self) -> None:
         """Listens no more, without a word: the recording belongs to another process."""
@@ -209,6 +220,55 @@ class Recorder(Listener, TorchDispatchMode):
         problem = f"the recorder failed and detached: {type(error).__name__}: {error}"
         self.builder.mark_incomplete(problem)
         return problem
+
+
+class _SharedRecorder(Recorder):
+    """What a recorder becomes when a second thread enters it: each operator and each hook waits for its turn.
+
+    Every thread has a position of its own. Blocks, roles and names are those of the run.
+    """
+
+    def take_over(self, turn: Any) -> None:
+        """Makes another recorder one of these."""
+        self.__class__ = _SharedRecorder
+        self._turn = turn
+        self._thread = threading.get_ident()
+        self._positions = {self._thread: self.position}
+        self._plans.move_to(self.position, _SharedRecorder.__torch_dispatch__.__code__)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self._turn:
+            self._turn_to_this_thread()
+            return Recorder.__torch_dispatch__(self, func, types, args, kwargs)
+
+    def _turn_to_this_thread(self) -> None:
+        thread = threading.get_ident()
+        if thread == self._thread:
+            return
+        position = self._positions.get(thread)
+        if position is None:
+            position = self._positions[thread] = RunPosition(self.builder, self._after_backward, self._end_pass, self._lead)
+        self._thread, self.position = thread, position
+        self._plans.move_to(position, _SharedRecorder.__torch_dispatch__.__code__)
+
+    def listening(self) -> bool:
+        with self._turn:
+            return super().listening()
+
+    def silence(self, by: int) -> None:
+        """Nobody else gets a turn while we look for ourselves: their work would not be written down."""
+        if by > 0:
+            self._turn.acquire()
+            self._turn_to_this_thread()
+        super().silence(by)
+        if by < 0:
+            self._turn.release()
+
+    def close(self) -> None:
+        with self._turn:
+            for position in self._positions.values():
+                position.close()
+            self._silenced += 1  # threads that go on are no part of the recording
 
 
 def _bytes_of(value: Any) -> int:

@@ -69,7 +69,7 @@ class RecordingSession:
         self._leave_mode()
         run_hooks.detach(self.recorder)
         self.recorder.catch_up()
-        self.recorder.position.close()
+        self.recorder.close()
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -8,11 +8,12 @@ costs no more than one built on the GPU. Whatever is computed from a tensor with
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import torch
 
-from memfit.errors import NeedsGpuError
+from memfit.errors import NeedsGpuError, PredictionError
 from memfit.phantom.device.pinned_memory import mark_pinned
 from memfit.phantom.device.two_names import INNER, OUTER, outer
 from memfit.phantom.kernels import RULES
@@ -114,6 +115,14 @@ class PhantomMode(FakeTensorMode):
             keep_host_data(result, source)
         return result
 
+    def share(self, turn: Any) -> None:
+        """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
+        _SharedMode.take_over(self, turn)
+
+    def stay_behind(self) -> None:
+        """In a forked child: host tensors are real."""
+        self.__class__ = _ChildsMode
+
     def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         """Would this make a host tensor that nobody should have to pay for?"""
         if not args or func.namespace != "aten" or func._schema.name.removeprefix("aten::") not in _SIZE_FIRST:
@@ -127,6 +136,73 @@ class PhantomMode(FakeTensorMode):
 
     def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.from_tensor(tensor, static_shapes=True) if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
+
+
+class _SharedMode(PhantomMode):
+    """What the mode becomes when a second thread enters it.
+
+    Fake tensors keep two things on their mode that are of one thread: how often it has been entered, and whether a kernel runs.
+    """
+
+    def take_over(self, turn: Any) -> None:
+        """Makes another mode one of these."""
+        of_thread, entered = _OfThread(), self.enter_stack
+        self.__class__ = _SharedMode
+        self._turn, self._of_thread = turn, of_thread
+        of_thread.entered = entered
+
+    @property
+    def enter_stack(self) -> Any:
+        return self._of_thread.entered
+
+    @property
+    def in_kernel_invocation(self) -> bool:
+        return self._of_thread.in_kernel
+
+    @in_kernel_invocation.setter
+    def in_kernel_invocation(self, value: bool) -> None:
+        self._of_thread.in_kernel = value
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self._turn:
+            return PhantomMode.__torch_dispatch__(self, func, types, args, kwargs)
+
+    def switch_off(self) -> None:
+        """The world is left: what other threads still do is on the host, and real."""
+        self.__class__ = _LeftMode
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.entered: list[Any] = []
+        self.in_kernel = False
+
+
+class _LeftMode(_SharedMode):
+    """In a thread that outlives the world."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        device = (kwargs or {}).get("device")
+        if FakeTensor in types or (device is not None and device.type in (INNER, OUTER)):
+            raise WorldIsOverError()
+        return func(*args, **(kwargs or {}))
+
+
+class _ChildsMode(PhantomMode):
+    """In a forked child: nobody enters it, and tensors stay as they are."""
+
+    def from_tensor(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return tensor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class WorldIsOverError(PredictionError, RuntimeError):
+    """A thread goes on with the phantom GPU when the prediction is over."""
+
+    def __init__(self) -> None:
+        super().__init__("the prediction is over, and its GPU with it: end this thread before the last step ends")
 
 
 def _is_small_on_gpu(tensor: torch.Tensor) -> bool:

@@ -65,8 +65,14 @@ class Values:
         data = host_data_of(x)
         if data is not None:
             return data.to(dtype, copy=True)
-        value = torch.tensor(self._copied(x), dtype=x.dtype, device="cpu").to(dtype)
-        return value.expand(x.shape).clone()
+        return self.on_host(x).to(dtype).clone()
+
+    def on_host(self, x: torch.Tensor) -> torch.Tensor:
+        """The same to be read only: it takes the memory of one element, however large it is."""
+        data = host_data_of(x)
+        if data is not None:
+            return data
+        return torch.tensor(self._copied(x), dtype=x.dtype, device="cpu").expand(x.shape)
 
     def scalar(self, x: torch.Tensor, what: str = "read from the GPU") -> Any:
         """What ``x.item()`` says."""
