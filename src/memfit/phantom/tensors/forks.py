@@ -22,6 +22,7 @@ import torch
 from torch import multiprocessing
 
 from memfit.errors import PredictionError
+from memfit.phantom.device.two_names import inner
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.tensors.threads import Threads
 from memfit.phantom.values.answers import Values
@@ -61,7 +62,7 @@ class Forks:
     def _compute(self, cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """An operator on real tensors, where some had no data."""
         if func is device_query:
-            return args[0].fake_device
+            return inner(args[0].fake_device)
         return func(*tree_map(self._real, args), **tree_map(self._real, kwargs or {}))
 
     def _real(self, value: Any) -> Any:

@@ -19,7 +19,7 @@ from memfit.phantom.device.two_names import INNER, OUTER, outer
 from memfit.phantom.kernels import RULES
 from memfit.phantom.tensors.dispatch_cache import DispatchCache
 from memfit.phantom.values.answers import Values
-from memfit.phantom.values.host_data import follow, keep_host_data
+from memfit.phantom.values.host_data import follow, host_data_of, keep_host_data, may_be_known
 from memfit.torch_compat.dispatch import HigherOrderOperator, tree_map_only
 from memfit.torch_compat.fake_tensors import FakeTensor, FakeTensorMode, device_handlers, device_query, is_unknown_shape
 from memfit.units import MIB
@@ -91,7 +91,7 @@ class PhantomMode(FakeTensorMode):
             return args[0]
         if not func._schema.returns and func._schema.name.startswith(_UPDATING) and FakeTensor in types:
             return None
-        if func is _TO_COPY and device is not None and device.type == "cpu" and _is_small_on_gpu(args[0]):
+        if func is _TO_COPY and device is not None and device.type == "cpu" and _is_real_on_host(args[0]):
             return self._to_host(args[0], kwargs.get("dtype") or args[0].dtype)
         answer = self._answers.get(func)
         if answer is not None:
@@ -132,7 +132,8 @@ class PhantomMode(FakeTensorMode):
             return False
         size = next((value for value in args if isinstance(value, (list, tuple))), ())
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
-        return math.prod(size) * dtype.itemsize > self.largest_real_bytes
+        count = math.prod(size)
+        return count * dtype.itemsize > self.largest_real_bytes and not (self.largest_real_bytes > 0 and may_be_known(dtype, count))
 
     def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.from_tensor(tensor, static_shapes=True) if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
@@ -205,9 +206,11 @@ class WorldIsOverError(PredictionError, RuntimeError):
         super().__init__("the prediction is over, and its GPU with it: end this thread before the last step ends")
 
 
-def _is_small_on_gpu(tensor: torch.Tensor) -> bool:
+def _is_real_on_host(tensor: torch.Tensor) -> bool:
     """What is copied from the GPU to the host is real there, if it is worth it: whatever reads it finds ordinary numbers."""
-    return tensor.device.type == OUTER and tensor.numel() * tensor.dtype.itemsize <= LARGEST_REAL_BYTES
+    if tensor.device.type != OUTER:
+        return False
+    return tensor.numel() * tensor.dtype.itemsize <= LARGEST_REAL_BYTES or host_data_of(tensor) is not None
 
 
 def _unknown_operator(func: Any) -> NeedsGpuError:

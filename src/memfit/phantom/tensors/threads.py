@@ -247,6 +247,8 @@ class Threads:
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_over:
             raise self._refusal
+        if threading.get_ident() in self._inside:
+            raise NotImplementedError("the phantom GPU makes no tensors while its dispatch mode is off")
         error = OutsiderError(threading.current_thread().name)
         self.fail(f"the thread {threading.current_thread().name}", error)
         raise error
