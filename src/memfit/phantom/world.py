@@ -13,7 +13,7 @@ import torch
 from memfit.errors import PredictionError
 from memfit.hardware import GPUS_PER_NODE
 from memfit.phantom import kernels
-from memfit.phantom.compile import passed_over
+from memfit.phantom.compile import control_flow, passed_over
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
 from memfit.phantom.distributed import ddp, fsdp1_state_dicts, process_groups, rank_shortcuts
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
@@ -103,6 +103,7 @@ class PhantomWorld:
         pinned_memory.install(because("pinned memory is host memory that says it is pinned"))
         pointers.install(because("addresses of memory that is not there"))
         passed_over.install(because("torch.compile and CUDA graphs are passed over"), assumptions)
+        control_flow.install(because("the inside of torch.cond and its kin is seen"))
         checkpoints.install(because("saving and loading without data"), assumptions)
         refusals.install(because("what needs a real GPU is refused by name"))
         transformers.install(because("no library takes the prediction for a compiler at work"))

@@ -205,7 +205,9 @@ class Recorder(Listener, TorchDispatchMode):
 
     def share(self, turn: Any) -> None:
         """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
-        _SharedRecorder.take_over(self, turn)
+        self.__class__ = _SharedRecorder
+        assert isinstance(self, _SharedRecorder)
+        self.begin(turn)
 
     def give_up(self) -> None:
         """Listens no more, without a word: the recording belongs to another process."""
@@ -228,9 +230,8 @@ class _SharedRecorder(Recorder):
     Every thread has a position of its own. Blocks, roles and names are those of the run.
     """
 
-    def take_over(self, turn: Any) -> None:
-        """Makes another recorder one of these."""
-        self.__class__ = _SharedRecorder
+    def begin(self, turn: Any) -> None:
+        """This thread, the first one, goes on where it is."""
         self._turn = turn
         self._thread = threading.get_ident()
         self._positions = {self._thread: self.position}

@@ -95,7 +95,9 @@ def test_a_thread_beside_an_open_module_leaves_its_scopes_alone():
 
     ledger = memfit.predict(build, steps=2).ledger.check()
     assert ledger.info.complete
-    forward = [ledger.strings[ledger.modules.kind[m]] for m, p in zip(ledger.scopes.module, ledger.scopes.phase, strict=True) if p == 0]
+    forward = [
+        ledger.strings[ledger.modules.kind[m]] for m, p in zip(ledger.scopes.module, ledger.scopes.phase, strict=True) if p == 0
+    ]
     assert forward == ["Both", "Linear"] * 2  # the thread's own Linear is of no scope
 
 

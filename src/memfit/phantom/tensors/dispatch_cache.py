@@ -62,12 +62,12 @@ class DispatchCache:
     def __init__(self) -> None:
         self._recipes: dict[Any, tuple[type | None, tuple[Recipe, ...]]] = {}
 
-    def answer(self, ask: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """What ``ask`` would return, from memory if it was asked before."""
+    def answer(self, ask: Callable[..., Any], ask_odd: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What ``ask`` would return, from memory if it was asked before; ``ask_odd`` is for what is no plain tensor."""
         try:
             key = _describe(func, args, kwargs)
         except _Unknown:
-            return ask(func, types, args, kwargs)
+            return ask_odd(func, types, args, kwargs)
         known = self._recipes.get(key)
         if known is not None:
             kind, recipes = known

@@ -18,10 +18,18 @@ from memfit.phantom.device.pinned_memory import mark_pinned
 from memfit.phantom.device.two_names import INNER, OUTER, outer
 from memfit.phantom.kernels import RULES
 from memfit.phantom.tensors.dispatch_cache import DispatchCache
+from memfit.phantom.tensors.sparse import SPARSE_FACTORIES, SparseAnswers, is_sparse
 from memfit.phantom.values.answers import Values
 from memfit.phantom.values.host_data import follow, host_data_of, keep_host_data, may_be_known
 from memfit.torch_compat.dispatch import HigherOrderOperator, tree_map_only
-from memfit.torch_compat.fake_tensors import FakeTensor, FakeTensorMode, device_handlers, device_query, is_unknown_shape
+from memfit.torch_compat.fake_tensors import (
+    FakeTensor,
+    FakeTensorMode,
+    device_handlers,
+    device_query,
+    is_unknown_shape,
+    make_nested_int,
+)
 from memfit.units import MIB
 
 aten = torch.ops.aten
@@ -61,6 +69,8 @@ class PhantomMode(FakeTensorMode):
         self._note, self._to_host = values.note, values.to_host
         self.largest_real_bytes = LARGEST_REAL_BYTES
         self._answers = RULES.returns_beside(values.answers())
+        self._num_jagged = 0
+        self._sparse = SparseAnswers(values.assumptions)
 
     @property
     def avoid_device_init(self) -> bool:
@@ -76,7 +86,7 @@ class PhantomMode(FakeTensorMode):
         if func is device_query:
             return device_handlers[device_query](args)
         if isinstance(func, HigherOrderOperator):
-            return super().__torch_dispatch__(func, types, args, kwargs or {})  # type: ignore[arg-type]
+            return self._dispatch_higher_order(func, types, args, kwargs or {})
         kwargs = dict(kwargs) if kwargs else {}
         if kwargs.pop("pin_memory", None):  # there is nobody to pin it for
             return mark_pinned(self.__torch_dispatch__(func, types, args, kwargs))
@@ -105,7 +115,7 @@ class PhantomMode(FakeTensorMode):
             source = args[0] if func is _TO_COPY else None
             args = tree_map_only(torch.Tensor, self._without_data, args)
         try:
-            result = self._cache.answer(self.dispatch, func, types, args, kwargs)
+            result = self._cache.answer(self.dispatch, self._dispatch_odd, func, types, args, kwargs)
         except RuntimeError as error:
             if is_unknown_shape(error):
                 raise _unknown_operator(func) from None
@@ -115,9 +125,49 @@ class PhantomMode(FakeTensorMode):
             keep_host_data(result, source)
         return result
 
+    def _dispatch_higher_order(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except AttributeError as error:
+            if "_schema" not in str(error):
+                raise
+            raise NeedsGpuError(
+                f"the higher-order operator {func}", "Switch to ordinary control flow in Python for the prediction."
+            ) from None
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
+        """The length of a jagged dimension is a number of its own, as it is without fake tensors: nothing is symbolic here."""
+        self._num_jagged += 1
+        return make_nested_int(self._num_jagged, 1)
+
+    def _dispatch_odd(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """For arguments that are no plain tensors."""
+        if any(is_sparse(value) for value in args):
+            with self:
+                answered = self._sparse.answer(func, args, kwargs)
+            if answered is not NotImplemented:
+                return answered
+        result = self.dispatch(func, types, args, kwargs)
+        if (
+            isinstance(result, torch.Tensor)
+            and is_sparse(result)
+            and func.namespace == "aten"
+            and not result._nnz()
+            and func not in SPARSE_FACTORIES
+        ):
+            raise _unknown_operator(func)  # torch forgets the elements, and says nothing
+        return result
+
     def share(self, turn: Any) -> None:
         """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
-        _SharedMode.take_over(self, turn)
+        entered = self.enter_stack
+        self.__class__ = _SharedMode
+        assert isinstance(self, _SharedMode)
+        self.begin(turn, entered)
+
+    def switch_off(self) -> None:
+        """The world is left: what other threads still do is on the host, and real."""
+        self.__class__ = _LeftMode
 
     def stay_behind(self) -> None:
         """In a forked child: host tensors are real."""
@@ -145,16 +195,18 @@ class _SharedMode(PhantomMode):
     Fake tensors keep two things on their mode that are of one thread: how often it has been entered, and whether a kernel runs.
     """
 
-    def take_over(self, turn: Any) -> None:
-        """Makes another mode one of these."""
-        of_thread, entered = _OfThread(), self.enter_stack
-        self.__class__ = _SharedMode
-        self._turn, self._of_thread = turn, of_thread
-        of_thread.entered = entered
+    def begin(self, turn: Any, entered: list[Any]) -> None:
+        """``entered`` is what this thread, the first one, has on its stack."""
+        self._turn, self._of_thread = turn, _OfThread()
+        self._of_thread.entered = entered
 
     @property
     def enter_stack(self) -> Any:
         return self._of_thread.entered
+
+    @enter_stack.setter
+    def enter_stack(self, value: list[Any]) -> None:
+        self._of_thread.entered = value
 
     @property
     def in_kernel_invocation(self) -> bool:
@@ -167,10 +219,6 @@ class _SharedMode(PhantomMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with self._turn:
             return PhantomMode.__torch_dispatch__(self, func, types, args, kwargs)
-
-    def switch_off(self) -> None:
-        """The world is left: what other threads still do is on the host, and real."""
-        self.__class__ = _LeftMode
 
 
 class _OfThread(threading.local):

@@ -154,7 +154,7 @@ class Threads:
             self.fail(f"the thread {thread.name}", error)
         else:  # a log server that does not answer ends no run
             self._assumptions.add(
-                f"the thread {thread.name} ended with {type(error).__name__}: {error}; the prediction went on without it, as a run would"
+                f"the thread {thread.name} ended with {type(error).__name__}: {error}; the prediction went on, as a run would"
             )
 
     # -- in the place of Python's own ------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Values:
     """Answers for operators whose result depends on data."""
 
     def __init__(self, assumptions: Assumptions, expected: Expected) -> None:
-        self._assumptions = assumptions
+        self.assumptions = assumptions
         self._expected = expected
 
     def answers(self) -> dict[Any, Callable[..., Any]]:
@@ -42,6 +42,8 @@ class Values:
             aten.allclose.default: lambda a, b, *args: self._assume(True, "two tensors compared as a whole", "close"),
             aten.nonzero.default: self._nonzero,
             aten.argwhere.default: self._nonzero,
+            aten._to_sparse.default: self._to_sparse,
+            aten._to_sparse.sparse_dim: lambda x, dims: self._to_sparse(x) if dims == x.dim() else NotImplemented,
             aten.masked_select.default: self._masked_select,
             aten.index.Tensor: self._index,
             aten._unique.default: lambda x, *args, **kwargs: self._unique(x)[:2],
@@ -97,7 +99,7 @@ class Values:
         return 1 if _torch_asks() and getattr(x, CONSTANT, None) is None else self.scalar(x, "copied to the host")
 
     def _assume(self, value: Any, what: str, as_what: str) -> Any:
-        self._assumptions.add(f"{_caller()}: {what} was taken to be {as_what}")
+        self.assumptions.add(f"{_caller()}: {what} was taken to be {as_what}")
         return value
 
     def _size(self, kind: str, what: str, largest: int, likely: int | None = None, why: str = "an even share") -> int:
@@ -128,6 +130,13 @@ class Values:
     def _nonzero(self, x: torch.Tensor) -> torch.Tensor:
         count = self._set_in(x, "nonzero", "nonzero's result")
         return x.new_empty((x.dim(), count), dtype=torch.int64).t()
+
+    def _to_sparse(self, x: torch.Tensor, *, layout: Any = None, blocksize: Any = None, dense_dim: int | None = None) -> Any:
+        if layout not in (None, torch.sparse_coo) or blocksize or dense_dim:
+            return NotImplemented
+        count = self._set_in(x, "nonzero", "the number of elements of a sparse tensor")
+        indices = x.new_empty((x.dim(), count), dtype=torch.int64)
+        return torch.sparse_coo_tensor(indices, x.new_empty((count,)), x.shape, is_coalesced=True)
 
     def _masked_select(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         shape = torch.broadcast_shapes(x.shape, mask.shape)
@@ -160,9 +169,7 @@ class Values:
 
     def _unique_dim(self, x: torch.Tensor, dim: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         data, length = host_data_of(x), x.shape[dim]
-        count = (
-            data.unique(dim=dim).shape[dim] if data is not None else self._size("unique", "the number of unique slices", length)
-        )
+        count = data.unique(dim=dim).shape[dim] if data is not None else self._size("unique", "the number of unique slices", length)
         shape = [*x.shape]
         shape[dim] = count
         return x.new_empty(shape), x.new_empty((length,), dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -39,6 +40,9 @@ MOST_BYTES = 2**30
 """All host copies together; beyond it nothing new is kept."""
 _COUNTED_FROM = 4096
 """Smaller copies are not counted."""
+
+_SHARED_FROM = 2**14
+"""Torch shares work on so many elements between cores."""
 
 _WHOLE = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 _REAL = frozenset((torch.float32, torch.float64))
@@ -90,7 +94,8 @@ def may_be_known(dtype: torch.dtype, num_elements: int) -> bool:
 def keep_host_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """``tensor`` of the GPU was just made from ``source`` of the host."""
     if may_be_known(tensor.dtype, tensor.numel()) and source.layout == torch.strided:
-        copy = source.detach().to(tensor.dtype).expand(tensor.shape).clone()
+        with _one_thread(source):
+            copy = source.detach().to(tensor.dtype).expand(tensor.shape).clone()
         if _copies.admit(copy):
             setattr(tensor, HOST_DATA, copy)
 
@@ -126,10 +131,24 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         return  # what they receive is told below
     followed: Any = None
     if func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags and _is_worth_it(func, result):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception), _one_thread(first):
             real = {name: value for name, value in kwargs.items() if name not in ("device", "layout")}
             followed = func(*tree_map(_real, args), **tree_map(_real, real))
     _attach(result, followed)
+
+
+@contextlib.contextmanager
+def _one_thread(tensor: Any) -> Iterator[None]:
+    """Waking other cores for a million elements takes longer than the work, above all where others use them."""
+    num_threads = torch.get_num_threads()
+    if num_threads == 1 or tensor.numel() < _SHARED_FROM:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _is_worth_it(func: Any, result: Any) -> bool:
