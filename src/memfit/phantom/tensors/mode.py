@@ -65,7 +65,7 @@ class PhantomMode(FakeTensorMode):
 
     def __init__(self, values: Values) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._cache = DispatchCache()
+        self._cache = DispatchCache(self._dispatch_odd)
         self._note, self._to_host = values.note, values.to_host
         self.largest_real_bytes = LARGEST_REAL_BYTES
         self._answers = RULES.returns_beside(values.answers())
@@ -115,7 +115,7 @@ class PhantomMode(FakeTensorMode):
             source = args[0] if func is _TO_COPY else None
             args = tree_map_only(torch.Tensor, self._without_data, args)
         try:
-            result = self._cache.answer(self.dispatch, self._dispatch_odd, func, types, args, kwargs)
+            result = self._cache.answer(self.dispatch, func, types, args, kwargs)
         except RuntimeError as error:
             if is_unknown_shape(error):
                 raise _unknown_operator(func) from None
