@@ -25,6 +25,7 @@ from memfit.phantom.torch_cuda.module import CudaModule, Meter
 from memfit.phantom.values import answers
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.phantom.values.expected import Expected
+from memfit.torch_compat.autograd import calibrate
 from memfit.torch_compat.patches import Patches
 
 _one_at_a_time = threading.Lock()
@@ -72,6 +73,8 @@ class PhantomWorld:
     def __enter__(self) -> Self:
         refuse_a_second()
         _one_at_a_time.acquire()
+        # The first backward of a process starts a thread for every device there is, and no child can run autograd after that.
+        calibrate()
         two_names.register()
         try:
             self._install()

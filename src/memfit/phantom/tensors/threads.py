@@ -244,6 +244,16 @@ class Threads:
 
         return classmethod(__torch_dispatch__)
 
+    def initialise(self, initialise: Callable[[], Any]) -> Callable[[], Any]:
+        """For ``torch.cuda._lazy_init``: C++ remembers for good that it was called, and asks only where no mode is."""
+
+        def _lazy_init() -> Any:
+            if not self._is_over and threading.get_ident() not in self._inside:
+                self._refuse()
+            return initialise()
+
+        return _lazy_init
+
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_over:
             raise self._refusal
@@ -272,6 +282,7 @@ def install(patches: Patches, threads: Threads) -> None:
         patches.wrap(Future, name, threads.read)
     patches.wrap(threading, "excepthook", threads.hook)
     patches.replace(FakeTensor, "__torch_dispatch__", threads.refuse_outsiders(FakeTensor.__torch_dispatch__))
+    patches.wrap(torch.cuda, "_lazy_init", threads.initialise)
     for key in ("PrivateUse1", "CUDA"):
         for name in _FACTORIES:
             if not has_kernel(f"aten::{name}", key):
