@@ -30,6 +30,12 @@ has_kernel: Callable[[str, str], bool] = need(torch._C, "_dispatch_has_kernel_fo
 DispatchKey: Any = need(torch._C, "DispatchKey")
 DispatchKeySet: Any = need(torch._C, "DispatchKeySet")
 
+CONTROL_FLOW = {
+    "cond": ("torch._higher_order_ops.cond",),
+    "while_loop": ("torch._higher_order_ops.while_loop", "torch._higher_order_ops"),
+}
+"""Functions that run a part of a script as one operator, and the modules that scripts import them from."""
+
 # -- entering and leaving modes in any order, in any thread ----------------------------------------------------------------------
 
 _FLAGS = [
@@ -98,6 +104,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 __all__ = [
+    "CONTROL_FLOW",
     "DispatchKey",
     "DispatchKeySet",
     "HigherOrderOperator",

@@ -5,21 +5,25 @@ Torch runs them through its compiler, which is passed over here, and then as one
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from memfit.torch_compat.dispatch import CONTROL_FLOW
 from memfit.torch_compat.patches import Patches
-
-WHILE_LOOP = "torch._higher_order_ops.while_loop"
 
 
 def install(patches: Patches) -> None:
     patches.replace(torch, "cond", _cond)
-    patches.when_imported("torch._higher_order_ops.cond", lambda module: patches.replace(module, "cond", _cond))
-    patches.when_imported(WHILE_LOOP, lambda module: patches.replace(module, "while_loop", _while_loop))
-    patches.when_imported("torch._higher_order_ops", lambda module: patches.replace(module, "while_loop", _while_loop))
+    for name, stand_in in (("cond", _cond), ("while_loop", _while_loop)):
+        for module in CONTROL_FLOW[name]:
+            patches.when_imported(module, functools.partial(_replace, patches, name, stand_in))
+
+
+def _replace(patches: Patches, name: str, stand_in: Callable[..., Any], module: Any) -> None:
+    patches.replace(module, name, stand_in)
 
 
 def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()) -> Any:

@@ -152,7 +152,7 @@ class PhantomMode(FakeTensorMode):
             isinstance(result, torch.Tensor)
             and is_sparse(result)
             and func.namespace == "aten"
-            and not result._nnz()
+            and not result._values().shape[0]
             and func not in SPARSE_FACTORIES
         ):
             raise _unknown_operator(func)  # torch forgets the elements, and says nothing
