@@ -12,19 +12,20 @@ import torch
 
 from memfit.errors import PredictionError
 from memfit.phantom import kernels
-from memfit.phantom.compile import passed_over
+from memfit.phantom.compile import control_flow, passed_over
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
 from memfit.phantom.distributed import ddp, environment, fsdp1_state_dicts, process_groups, rank_shortcuts
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
-from memfit.phantom.tensors import defaults, existing_models, parameters
+from memfit.phantom.tensors import defaults, existing_models, forks, parameters, threads
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.torch_cuda import autocast, cached_answers, markers, memory_tools, module, sensors, tensor_types
 from memfit.phantom.torch_cuda.module import CudaModule, Meter
 from memfit.phantom.values import answers
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.phantom.values.expected import Expected
+from memfit.torch_compat.autograd import calibrate
 from memfit.torch_compat.patches import Patches
 
 _one_at_a_time = threading.Lock()
@@ -61,6 +62,7 @@ class PhantomWorld:
         self.expected = expected or Expected()
         self.values = answers.Values(self.assumptions, self.expected)
         self.mode = PhantomMode(self.values)
+        self.threads = threads.Threads(self.mode, self.assumptions)
         self._meter = meter
         self._processes = processes or World()
         self.world_size = self._processes.world_size
@@ -71,11 +73,14 @@ class PhantomWorld:
     def __enter__(self) -> Self:
         refuse_a_second()
         _one_at_a_time.acquire()
+        # The first backward of a process starts a thread for every device there is, and no child can run autograd after that.
+        calibrate()
         two_names.register()
         try:
             self._install()
             # Autograd has a thread for every device that existed when it first ran: perhaps before ours did.
             self._stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            self.threads.begin()
             self._stack.enter_context(self.mode)
         except BaseException:
             self._leave()
@@ -102,6 +107,7 @@ class PhantomWorld:
         pinned_memory.install(because("pinned memory is host memory that says it is pinned"))
         pointers.install(because("addresses of memory that is not there"))
         passed_over.install(because("torch.compile and CUDA graphs are passed over"), assumptions)
+        control_flow.install(because("the inside of torch.cond and its kin is seen"))
         checkpoints.install(because("saving and loading without data"), assumptions)
         refusals.install(because("what needs a real GPU is refused by name"))
         transformers.install(because("no library takes the prediction for a compiler at work"))
@@ -117,6 +123,8 @@ class PhantomWorld:
         ddp.install(because("DistributedDataParallel without its C++"))
         fsdp1_state_dicts.install(because("what FSDP1 asks the other ranks"))
         rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)
+        threads.install(because("threads that start inside the world are in it"), self.threads)
+        forks.Forks(self._patches, self.mode, self.threads, self.values).begin()
 
     def _learn_world_size(self, world_size: int) -> None:
         self.world_size = world_size
@@ -124,7 +132,9 @@ class PhantomWorld:
     def _leave(self) -> None:
         # The mode first: what is put back must not be looked at by it.
         try:
+            self.threads.finish()
             self._stack.close()
+            self.threads.put_flags_back()
         finally:
             try:
                 self._patches.undo()

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import torch
 
 import memfit
-from memfit.errors import NoGpuWorkError
+from memfit.errors import NoGpuWorkError, StepFailedError
 from memfit.ledger import Ledger, LedgerBuilder, RunInfo
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.target import Target
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
+from memfit.predict.blame import advise, users_traceback
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.result import Prediction
 from memfit.predict.workspaces import WorkspaceObserver
@@ -64,7 +65,14 @@ class PhantomSession:
         gc.collect()
         calibrate()  # on real tensors, before the world is entered
         with self.world, self.recording.recording():
-            yield
+            withdraw = self.world.threads.invite(self.recording.recorder)
+            try:
+                yield
+            finally:
+                withdraw()
+            if failure := self.world.threads.failure():
+                what, error = failure
+                raise StepFailedError(what, error, users_traceback(error), advise(error)) from error
 
     def ledger(self, notes: tuple[str, ...] = ()) -> Ledger:
         """The ledger so far, with what had to be assumed."""

@@ -17,7 +17,9 @@ class BlockWriter:
     """Writes blocks with the device, the stream, the operator and the scope of the moment."""
 
     def __init__(self, builder: LedgerBuilder, scopes: ScopeStack) -> None:
-        self._builder, self._scopes = builder, scopes
+        self._builder = builder
+        self.scopes = scopes
+        """Those of the thread that is at work."""
         self.table = StorageTable(builder)
         self._ops: dict[Any, int] = {}
         self._devices: dict[torch.device, tuple[int, Callable[[], int] | None]] = {}
@@ -39,7 +41,7 @@ class BlockWriter:
             known = self._devices[device] = (self._builder.device(str(device)), raw_stream_getter(device))
         number, get_stream = known
         stream = get_stream() if get_stream is not None else 0
-        size, scope = int(storage.nbytes()), self._scopes.top
+        size, scope = int(storage.nbytes()), self.scopes.top
         if before:
             return self.table.add(storage, self._builder.alloc_before(size, number, op, stream), -1, size, stream, get_stream)
         return self.table.add(storage, self._builder.alloc(size, number, op, scope, stream), scope, size, stream, get_stream)
@@ -57,7 +59,7 @@ class BlockWriter:
     def write_workspace(self, func: Any, device: torch.device, size: int) -> int:
         """Memory that an operator takes for itself, on a device that the recording knows; gives the block's number."""
         number, get_stream = self._devices[device]
-        block = self._builder.alloc(size, number, self.op(func), self._scopes.top, get_stream() if get_stream is not None else 0)
+        block = self._builder.alloc(size, number, self.op(func), self.scopes.top, get_stream() if get_stream is not None else 0)
         self._builder.role(block, Category.WORKSPACE)
         return block
 

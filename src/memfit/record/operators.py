@@ -55,6 +55,11 @@ class OutputPlans(dict[Any, "Plan | None"]):
         """The code of the function that calls the plans: who called it issued the operator."""
         self._refs = blocks.table.refs
 
+    def move_to(self, position: RunPosition, dispatcher: CodeType) -> None:
+        """What comes next is the work of another thread."""
+        self._position, self._dispatcher = position, dispatcher
+        self._blocks.scopes = position.scopes
+
     def __missing__(self, func: Any) -> Plan | None:
         plan = self._choose(func)
         for observer in self._observers:

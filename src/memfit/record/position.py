@@ -15,7 +15,7 @@ from functools import partial
 
 from memfit.ledger import LedgerBuilder, Phase
 from memfit.record.module_calls import ModuleCalls
-from memfit.record.scopes import BackwardPass, ScopeStack
+from memfit.record.scopes import BackwardPass, Lead, ScopeStack
 from memfit.torch_compat.autograd import LEAF_SEQUENCE_NR, call_after_backward, current_node, graph_task_id
 
 MOST_NODES = 10_000
@@ -28,8 +28,14 @@ To ask a node gives it a Python object, and torch frees nodes that have one by r
 class RunPosition:
     """Keeps the open scopes in step with the run."""
 
-    def __init__(self, builder: LedgerBuilder, after_backward: Callable[[], None], end_pass: Callable[[int], None]) -> None:
-        self.scopes = ScopeStack(builder)
+    def __init__(
+        self,
+        builder: LedgerBuilder,
+        after_backward: Callable[[], None],
+        end_pass: Callable[[int], None],
+        lead: Lead | None = None,
+    ) -> None:
+        self.scopes = ScopeStack(builder, lead)
         self.calls = ModuleCalls()
         self.task = -1
         """The backward pass that was running when we last looked, -1 outside one."""

@@ -22,6 +22,7 @@ from memfit.record.operators import OperatorObserver, OutputPlans
 from memfit.record.position import RunPosition
 from memfit.record.roles import Roles, tensors_in
 from memfit.record.run_hooks import patch_loaded
+from memfit.record.scopes import Lead
 from memfit.record.storages import PLAIN_TYPES, plain_tensors
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread
@@ -47,7 +48,8 @@ class Recorder(Listener, TorchDispatchMode):
         super().__init__()
         self.builder = builder
         self._silenced, self._counting = 0, threading.Lock()
-        self.position = RunPosition(builder, self._after_backward, self._end_pass)
+        self._lead = Lead()
+        self.position = RunPosition(builder, self._after_backward, self._end_pass, self._lead)
         self._blocks = BlockWriter(builder, self.position.scopes)
         self._names = ModuleNames(builder)
         self.roles = Roles(builder, self._blocks, self._names)
@@ -208,19 +210,76 @@ class Recorder(Listener, TorchDispatchMode):
         except Exception as error:
             self.fail(error)
 
+    def share(self, turn: Any) -> None:
+        """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
+        self.__class__ = _SharedRecorder
+        assert isinstance(self, _SharedRecorder)
+        self.begin(turn)
+
     def give_up(self) -> None:
         """Listens no more, without a word: the recording belongs to another process."""
-        self.silence(not self.failed)
+        Recorder.silence(self, not self.failed)  # a thread of that process may have had its turn: no waiting for it
         self.failed = True
 
     def fail(self, error: BaseException) -> None:
-        self.silence(not self.failed)  # operators from here on only pass through
+        Recorder.silence(self, not self.failed)  # operators from here on only pass through, also those of other threads
         super().fail(error)
 
     def describe_failure(self, error: BaseException) -> str:
         problem = f"the recorder failed and detached: {type(error).__name__}: {error}"
         self.builder.mark_incomplete(problem)
         return problem
+
+
+class _SharedRecorder(Recorder):
+    """What a recorder becomes when a second thread enters it: each operator and each hook waits for its turn.
+
+    Every thread has a position of its own. Blocks, roles and names are those of the run.
+    """
+
+    def begin(self, turn: Any) -> None:
+        """This thread, the first one, goes on where it is."""
+        self._turn = turn
+        self._thread = threading.get_ident()
+        self._positions = {self._thread: self.position}
+        self._plans.move_to(self.position, _SharedRecorder.__torch_dispatch__.__code__)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self._turn:
+            self._turn_to_this_thread()
+            return Recorder.__torch_dispatch__(self, func, types, args, kwargs)
+
+    def _turn_to_this_thread(self) -> None:
+        thread = threading.get_ident()
+        if thread == self._thread:
+            return
+        position = self._positions.get(thread)
+        if position is None:
+            position = self._positions[thread] = RunPosition(self.builder, self._after_backward, self._end_pass, self._lead)
+        self._thread, self.position = thread, position
+        self._plans.move_to(position, _SharedRecorder.__torch_dispatch__.__code__)
+
+    def listening(self) -> bool:
+        with self._turn:
+            return super().listening()
+
+    def silence(self, by: int) -> None:
+        """Nobody else gets a turn while we look for ourselves: their work would not be written down."""
+        if by > 0:
+            self._turn.acquire()
+            self._turn_to_this_thread()
+        super().silence(by)
+        if by < 0:
+            self._turn.release()
+
+    def end(self) -> None:
+        with self._turn:
+            try:
+                for position in self._positions.values():
+                    position.close()
+            except Exception as error:
+                self.fail(error)
+            super().silence(1)  # threads that go on are no part of the recording
 
 
 def _bytes_of(value: Any) -> int:

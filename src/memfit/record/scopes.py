@@ -10,11 +10,22 @@ from memfit.ledger import LedgerBuilder, Phase
 from memfit.record.module_calls import Chain, SequenceTable
 
 
-class ScopeStack:
-    """The open scopes, innermost last, written to the ledger as they open and close."""
+class Lead:
+    """Which thread's scopes the ledger has: in a ledger, a scope is inside another or beside it, never half of both."""
 
-    def __init__(self, builder: LedgerBuilder) -> None:
+    def __init__(self) -> None:
+        self.leader: ScopeStack | None = None
+
+
+class ScopeStack:
+    """One thread's open scopes, innermost last, written to the ledger as they open and close.
+
+    While another thread has scopes open there, nothing is written, and this thread's blocks are of no scope.
+    """
+
+    def __init__(self, builder: LedgerBuilder, lead: Lead | None = None) -> None:
         self._builder = builder
+        self._lead = lead or Lead()
         self._open: list[int] = []
         self.top = -1
 
@@ -23,7 +34,10 @@ class ScopeStack:
         return len(self._open)
 
     def push(self, phase: Phase, module: int = -1, size: int = 0) -> int:
-        self.top = self._builder.enter(phase, module, self.top, size)
+        if not self._open and self._lead.leader is None:
+            self._lead.leader = self
+        if self._lead.leader is self:
+            self.top = self._builder.enter(phase, module, self.top, size)
         self._open.append(self.top)
         return self.top
 
@@ -31,8 +45,11 @@ class ScopeStack:
         """Closes scopes until ``depth`` are open; ``size`` is what the last of them gave back."""
         while len(self._open) > depth:
             scope = self._open.pop()
-            self._builder.exit(scope, size if len(self._open) == depth else 0)
+            if scope != -1:
+                self._builder.exit(scope, size if len(self._open) == depth else 0)
         self.top = self._open[-1] if self._open else -1
+        if not self._open and self._lead.leader is self:
+            self._lead.leader = None
 
 
 class BackwardPass:

@@ -24,8 +24,17 @@ without_modes: Callable[[], Any] = need(_python_dispatch, "_disable_current_mode
 excluding_keys: Callable[..., Any] = need(torch._C, "_ExcludeDispatchKeyGuard")
 """A guard under which the given dispatch keys are passed over in this thread."""
 
+has_kernel: Callable[[str, str], bool] = need(torch._C, "_dispatch_has_kernel_for_dispatch_key")
+"""Has an operator a kernel of its own for a dispatch key?"""
+
 DispatchKey: Any = need(torch._C, "DispatchKey")
 DispatchKeySet: Any = need(torch._C, "DispatchKeySet")
+
+CONTROL_FLOW = {
+    "cond": ("torch._higher_order_ops.cond",),
+    "while_loop": ("torch._higher_order_ops.while_loop", "torch._higher_order_ops"),
+}
+"""Functions that run a part of a script as one operator, and the modules that scripts import them from."""
 
 # -- entering and leaving modes in any order, in any thread ----------------------------------------------------------------------
 
@@ -50,7 +59,7 @@ def enter_mode(mode: TorchDispatchMode) -> None:
     global _num_entered
     with _lock:
         if _num_entered == 0:
-            _flags_before.update({name: getattr(_python_dispatch, name) for name in _FLAGS})
+            _flags_before.update(flags_of_modes())
         _num_entered += 1
         TorchDispatchMode.__enter__(mode)
 
@@ -68,16 +77,21 @@ def leave_mode(mode: TorchDispatchMode) -> None:
             TorchDispatchMode.__enter__(inner)
         _num_entered -= 1
         if _num_entered == 0 and not above:
-            _put_flags_back()
+            put_flags_back(_flags_before)
 
 
-def _put_flags_back() -> None:
+def flags_of_modes() -> dict[str, bool]:
+    """What torch has noted, for ``put_flags_back``."""
+    return {name: getattr(_python_dispatch, name) for name in _FLAGS}
+
+
+def put_flags_back(flags: dict[str, bool]) -> None:
     """With modes in several threads, what the last one found when it was entered says nothing of what was there before all."""
-    for name, value in _flags_before.items():
+    for name, value in flags.items():
         setattr(_python_dispatch, name, value)
     tell_compiler = getattr(_python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None)
     if tell_compiler is not None:
-        tell_compiler(_flags_before["_is_in_any_mode_without_ignore_compile_internals"])
+        tell_compiler(flags["_is_in_any_mode_without_ignore_compile_internals"])
 
 
 def _renew_lock() -> None:
@@ -90,6 +104,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 __all__ = [
+    "CONTROL_FLOW",
     "DispatchKey",
     "DispatchKeySet",
     "HigherOrderOperator",
@@ -97,8 +112,11 @@ __all__ = [
     "TorchDispatchMode",
     "enter_mode",
     "excluding_keys",
+    "flags_of_modes",
+    "has_kernel",
     "leave_mode",
     "modes_of_this_thread",
+    "put_flags_back",
     "tree_leaves",
     "tree_map",
     "tree_map_only",

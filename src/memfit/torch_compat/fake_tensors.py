@@ -27,6 +27,10 @@ need(torch._subclasses, "FakeTensor")
 SUBCLASSES_MODULE = torch._subclasses
 """Where libraries look for ``FakeTensor`` to learn whether they are being traced."""
 
+need(FakeTensorMode, "create_symbolic_nested_int")
+make_nested_int: Callable[[int, int], Any] = need(torch._C, "_get_nested_int")
+"""The length of the jagged dimension of a nested tensor, from a number that tells it from others, and a factor."""
+
 LOGGER_NAME = fake_tensor.__name__
 
 _UNKNOWN_SHAPE: tuple[type[Exception], ...] = (
@@ -63,5 +67,6 @@ __all__ = [
     "fake_implementations",
     "forget_fake_answers",
     "is_unknown_shape",
+    "make_nested_int",
     "num_recalled_by_torch",
 ]

@@ -169,7 +169,7 @@ def _answer_to_cpp(patches: Patches) -> None:
     def _make_wrapper_subclass(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is not None:
             kwargs["device"] = inner(torch.device(kwargs["device"]))
-        return make_wrapper(*args, **kwargs)
+        return make_wrapper(*(inner(arg) if isinstance(arg, torch.device) else arg for arg in args), **kwargs)
 
     def __torch_dispatch__(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result: Any = dispatch(func, types, args, kwargs or {})

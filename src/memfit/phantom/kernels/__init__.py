@@ -13,7 +13,8 @@
       ├─ loss.py          CTC, mean squared error, smooth L1
       ├─ reduction.py     sums, means, extremes, norms (also of lists of tensors, as gradient clipping needs them)
       ├─ sorting.py       sort, topk, unique, randperm, multinomial
-      └─ indexing.py      embeddings, sums by index, scatter, nonzero, one_hot, roll
+      ├─ indexing.py      embeddings, sums by index, scatter, nonzero, one_hot, roll
+      └─ quantization.py  fake quantisation
              │
              └──> RULES ──> install()        gives torch the kernels that CUDA runs     (phantom/world.py)
                        ├──> returns_beside() results without data                       (phantom/tensors/mode.py)
@@ -36,6 +37,7 @@ from memfit.phantom.kernels import (
     loss,
     matmul,
     norm,
+    quantization,
     recurrent,
     reduction,
     sorting,
@@ -49,7 +51,7 @@ __all__ = ["RULES", "Registry", "Rule", "install"]
 RULES = Registry()
 """Every rule there is."""
 
-for _family in (attention, convolution, recurrent, matmul, norm, activation, loss, reduction, sorting, indexing):
+for _family in (attention, convolution, recurrent, matmul, norm, activation, loss, reduction, sorting, indexing, quantization):
     RULES.register(_family.__name__.rpartition(".")[2], _family.RULES)
 
 

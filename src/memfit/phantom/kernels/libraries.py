@@ -15,11 +15,45 @@ _BACKWARD_THREAD = -1
 _PROCESS = (0, 0)
 
 
+class _Handles:
+    """Threads have a library's handles one after the other: a thread that ends gives its own back, and the next takes it.
+
+    Source: ATen/cuda/detail/DeviceThreadHandles.h.
+    """
+
+    def __init__(self) -> None:
+        self.free: list[int] = []
+        self.num_made = 0
+        self._of_thread = threading.local()
+
+    def of_this_thread(self) -> int:
+        held: _Held | None = getattr(self._of_thread, "held", None)
+        if held is None:
+            held = self._of_thread.held = _Held(self)
+        return held.number
+
+
+class _Held:
+    """Dies with its thread."""
+
+    def __init__(self, handles: _Handles) -> None:
+        self._handles = handles
+        if handles.free:
+            self.number = handles.free.pop()
+        else:
+            self.number = handles.num_made
+            handles.num_made += 1
+
+    def __del__(self) -> None:
+        self._handles.free.append(self.number)
+
+
 class Libraries:
     """What cuBLAS, cuBLASLt and cuDNN keep in one process, as the rules' ``keeps`` say."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._handles = _Handles()
         self._taken: set[tuple[Kept, tuple[int, int]]] = set()
 
     def newly_taken(self, func: Any, args: Arguments) -> list[int]:
@@ -27,14 +61,13 @@ class Libraries:
         rule = RULES.get(func)
         if rule is None or rule.keeps is None:
             return []
-        needed = [(kept, _thread_and_stream() if kept.is_per_thread_and_stream else _PROCESS) for kept in rule.keeps(args)]
+        needed = [(kept, self._thread_and_stream() if kept.is_per_thread_and_stream else _PROCESS) for kept in rule.keeps(args)]
         fresh = [key for key in needed if key not in self._taken]
         self._taken.update(fresh)
         sizes = [kept.size_bytes(self._target) for kept, _ in fresh]
         return [size for size in sizes if size]
 
-
-def _thread_and_stream() -> tuple[int, int]:
-    """On a GPU backward has a thread of its own; in the phantom world it runs on the caller's."""
-    thread = threading.get_ident() if graph_task_id() == -1 else _BACKWARD_THREAD
-    return thread, current_stream_number()
+    def _thread_and_stream(self) -> tuple[int, int]:
+        """On a GPU backward has a thread of its own; in the phantom world it runs on the caller's."""
+        thread = self._handles.of_this_thread() if graph_task_id() == -1 else _BACKWARD_THREAD
+        return thread, current_stream_number()

@@ -59,7 +59,9 @@ Recipe = _Same | _New | None
 class DispatchCache:
     """Asked before torch is."""
 
-    def __init__(self) -> None:
+    def __init__(self, ask_odd: Callable[..., Any] | None = None) -> None:
+        """``ask_odd`` is asked about what is no plain tensor."""
+        self._ask_odd = ask_odd
         self._recipes: dict[Any, tuple[type | None, tuple[Recipe, ...]]] = {}
 
     def answer(self, ask: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -67,7 +69,7 @@ class DispatchCache:
         try:
             key = _describe(func, args, kwargs)
         except _Unknown:
-            return ask(func, types, args, kwargs)
+            return (self._ask_odd or ask)(func, types, args, kwargs)
         known = self._recipes.get(key)
         if known is not None:
             kind, recipes = known

@@ -8,19 +8,28 @@ costs no more than one built on the GPU. Whatever is computed from a tensor with
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import torch
 
-from memfit.errors import NeedsGpuError
+from memfit.errors import NeedsGpuError, PredictionError
 from memfit.phantom.device.pinned_memory import mark_pinned
 from memfit.phantom.device.two_names import INNER, OUTER, outer
 from memfit.phantom.kernels import RULES
 from memfit.phantom.tensors.dispatch_cache import DispatchCache
+from memfit.phantom.tensors.sparse import SPARSE_FACTORIES, SparseAnswers, is_sparse
 from memfit.phantom.values.answers import Values
-from memfit.phantom.values.host_data import follow, keep_host_data
+from memfit.phantom.values.host_data import follow, host_data_of, keep_host_data, may_be_known
 from memfit.torch_compat.dispatch import HigherOrderOperator, tree_map_only
-from memfit.torch_compat.fake_tensors import FakeTensor, FakeTensorMode, device_handlers, device_query, is_unknown_shape
+from memfit.torch_compat.fake_tensors import (
+    FakeTensor,
+    FakeTensorMode,
+    device_handlers,
+    device_query,
+    is_unknown_shape,
+    make_nested_int,
+)
 from memfit.units import MIB
 
 aten = torch.ops.aten
@@ -56,10 +65,12 @@ class PhantomMode(FakeTensorMode):
 
     def __init__(self, values: Values) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self._cache = DispatchCache()
+        self._cache = DispatchCache(self._dispatch_odd)
         self._note, self._to_host = values.note, values.to_host
         self.largest_real_bytes = LARGEST_REAL_BYTES
         self._answers = RULES.returns_beside(values.answers())
+        self._num_jagged = 0
+        self._sparse = SparseAnswers(values.assumptions)
 
     @property
     def avoid_device_init(self) -> bool:
@@ -75,7 +86,7 @@ class PhantomMode(FakeTensorMode):
         if func is device_query:
             return device_handlers[device_query](args)
         if isinstance(func, HigherOrderOperator):
-            return super().__torch_dispatch__(func, types, args, kwargs or {})  # type: ignore[arg-type]
+            return self._dispatch_higher_order(func, types, args, kwargs or {})
         kwargs = dict(kwargs) if kwargs else {}
         if kwargs.pop("pin_memory", None):  # there is nobody to pin it for
             return mark_pinned(self.__torch_dispatch__(func, types, args, kwargs))
@@ -90,7 +101,7 @@ class PhantomMode(FakeTensorMode):
             return args[0]
         if not func._schema.returns and func._schema.name.startswith(_UPDATING) and FakeTensor in types:
             return None
-        if func is _TO_COPY and device is not None and device.type == "cpu" and _is_small_on_gpu(args[0]):
+        if func is _TO_COPY and device is not None and device.type == "cpu" and _is_real_on_host(args[0]):
             return self._to_host(args[0], kwargs.get("dtype") or args[0].dtype)
         answer = self._answers.get(func)
         if answer is not None:
@@ -114,6 +125,54 @@ class PhantomMode(FakeTensorMode):
             keep_host_data(result, source)
         return result
 
+    def _dispatch_higher_order(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except AttributeError as error:
+            if "_schema" not in str(error):
+                raise
+            raise NeedsGpuError(
+                f"the higher-order operator {func}", "Switch to ordinary control flow in Python for the prediction."
+            ) from None
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
+        """The length of a jagged dimension is a number of its own, as it is without fake tensors: nothing is symbolic here."""
+        self._num_jagged += 1
+        return make_nested_int(self._num_jagged, 1)
+
+    def _dispatch_odd(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """For arguments that are no plain tensors."""
+        if any(is_sparse(value) for value in args):
+            with self:
+                answered = self._sparse.answer(func, args, kwargs)
+            if answered is not NotImplemented:
+                return answered
+        result = self.dispatch(func, types, args, kwargs)
+        if (
+            isinstance(result, torch.Tensor)
+            and is_sparse(result)
+            and func.namespace == "aten"
+            and not result._values().shape[0]
+            and func not in SPARSE_FACTORIES
+        ):
+            raise _unknown_operator(func)  # torch forgets the elements, and says nothing
+        return result
+
+    def share(self, turn: Any) -> None:
+        """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
+        entered = self.enter_stack
+        self.__class__ = _SharedMode
+        assert isinstance(self, _SharedMode)
+        self.begin(turn, entered)
+
+    def switch_off(self) -> None:
+        """The world is left: what other threads still do is on the host, and real."""
+        self.__class__ = _LeftMode
+
+    def stay_behind(self) -> None:
+        """In a forked child: host tensors are real."""
+        self.__class__ = _ChildsMode
+
     def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         """Would this make a host tensor that nobody should have to pay for?"""
         if not args or func.namespace != "aten" or func._schema.name.removeprefix("aten::") not in _SIZE_FIRST:
@@ -123,15 +182,83 @@ class PhantomMode(FakeTensorMode):
             return False
         size = next((value for value in args if isinstance(value, (list, tuple))), ())
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
-        return math.prod(size) * dtype.itemsize > self.largest_real_bytes
+        count = math.prod(size)
+        return count * dtype.itemsize > self.largest_real_bytes and not (self.largest_real_bytes > 0 and may_be_known(dtype, count))
 
     def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.from_tensor(tensor, static_shapes=True) if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
 
 
-def _is_small_on_gpu(tensor: torch.Tensor) -> bool:
+class _SharedMode(PhantomMode):
+    """What the mode becomes when a second thread enters it.
+
+    Fake tensors keep two things on their mode that are of one thread: how often it has been entered, and whether a kernel runs.
+    """
+
+    def begin(self, turn: Any, entered: list[Any]) -> None:
+        """``entered`` is what this thread, the first one, has on its stack."""
+        self._turn, self._of_thread = turn, _OfThread()
+        self._of_thread.entered = entered
+
+    @property
+    def enter_stack(self) -> Any:
+        return self._of_thread.entered
+
+    @enter_stack.setter
+    def enter_stack(self, value: list[Any]) -> None:
+        self._of_thread.entered = value
+
+    @property
+    def in_kernel_invocation(self) -> bool:
+        return self._of_thread.in_kernel
+
+    @in_kernel_invocation.setter
+    def in_kernel_invocation(self, value: bool) -> None:
+        self._of_thread.in_kernel = value
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self._turn:
+            return PhantomMode.__torch_dispatch__(self, func, types, args, kwargs)
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.entered: list[Any] = []
+        self.in_kernel = False
+
+
+class _LeftMode(_SharedMode):
+    """In a thread that outlives the world."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        device = (kwargs or {}).get("device")
+        if FakeTensor in types or (device is not None and device.type in (INNER, OUTER)):
+            raise WorldIsOverError()
+        return func(*args, **(kwargs or {}))
+
+
+class _ChildsMode(PhantomMode):
+    """In a forked child: nobody enters it, and tensors stay as they are."""
+
+    def from_tensor(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return tensor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class WorldIsOverError(PredictionError, RuntimeError):
+    """A thread goes on with the phantom GPU when the prediction is over."""
+
+    def __init__(self) -> None:
+        super().__init__("the prediction is over, and its GPU with it: end this thread before the last step ends")
+
+
+def _is_real_on_host(tensor: torch.Tensor) -> bool:
     """What is copied from the GPU to the host is real there, if it is worth it: whatever reads it finds ordinary numbers."""
-    return tensor.device.type == OUTER and tensor.numel() * tensor.dtype.itemsize <= LARGEST_REAL_BYTES
+    if tensor.device.type != OUTER:
+        return False
+    return tensor.numel() * tensor.dtype.itemsize <= LARGEST_REAL_BYTES or host_data_of(tensor) is not None
 
 
 def _unknown_operator(func: Any) -> NeedsGpuError:

@@ -18,9 +18,9 @@ import torch
 
 from memfit.phantom.tensors.notes import CONSTANT
 from memfit.phantom.values.assumptions import Assumptions
-from memfit.phantom.values.constants import note_constant
+from memfit.phantom.values.constants import Likely, note_constant
 from memfit.phantom.values.expected import Expected
-from memfit.phantom.values.host_data import follow, host_data_of
+from memfit.phantom.values.host_data import count_set, follow, host_data_of, keep_copied
 from memfit.phantom.values.routing import expected_count, note_routing
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
@@ -32,21 +32,23 @@ class Values:
     """Answers for operators whose result depends on data."""
 
     def __init__(self, assumptions: Assumptions, expected: Expected) -> None:
-        self._assumptions = assumptions
+        self.assumptions = assumptions
         self._expected = expected
 
     def answers(self) -> dict[Any, Callable[..., Any]]:
         return {
             aten._local_scalar_dense.default: self.scalar,
-            aten.equal.default: lambda a, b: self._assume(True, "two tensors compared as a whole", "equal"),
+            aten.equal.default: self._equal,
             aten.allclose.default: lambda a, b, *args: self._assume(True, "two tensors compared as a whole", "close"),
             aten.nonzero.default: self._nonzero,
             aten.argwhere.default: self._nonzero,
+            aten._to_sparse.default: self._to_sparse,
+            aten._to_sparse.sparse_dim: lambda x, dims: self._to_sparse(x) if dims == x.dim() else NotImplemented,
             aten.masked_select.default: self._masked_select,
             aten.index.Tensor: self._index,
             aten._unique.default: lambda x, *args, **kwargs: self._unique(x)[:2],
             aten._unique2.default: self._unique,
-            aten.unique_consecutive.default: lambda x, *args, **kwargs: self._unique(x),
+            aten.unique_consecutive.default: self._unique_consecutive,
             aten.unique_dim.default: self._unique_dim,
             aten.unique_dim_consecutive.default: self._unique_dim,
             aten.bincount.default: self._bincount,
@@ -65,21 +67,30 @@ class Values:
         data = host_data_of(x)
         if data is not None:
             return data.to(dtype, copy=True)
-        value = torch.tensor(self._copied(x), dtype=x.dtype, device="cpu").to(dtype)
-        return value.expand(x.shape).clone()
+        return self.on_host(x).to(dtype).clone()
+
+    def on_host(self, x: torch.Tensor) -> torch.Tensor:
+        """The same to be read only: it takes the memory of one element, however large it is."""
+        data = host_data_of(x)
+        if data is not None:
+            return data
+        return torch.tensor(self._copied(x), dtype=x.dtype, device="cpu").expand(x.shape)
 
     def scalar(self, x: torch.Tensor, what: str = "read from the GPU") -> Any:
         """What ``x.item()`` says."""
         data, known = host_data_of(x), getattr(x, CONSTANT, None)
         if data is not None:
             return data.item()
-        if known is not None:
+        if known is not None and not isinstance(known, Likely):
             return torch.tensor(known, dtype=x.dtype, device="cpu").item()
         kind = str(x.dtype).removeprefix("torch.")
         expected = self._expected.value("number", _caller())
         if expected is not None:
             value: Any = torch.tensor(expected, device="cpu").to(x.dtype).item()
             return self._assume(value, f"a {kind} {what}", f"{value}, as expected")
+        if known is not None:
+            value = torch.tensor(float(known), dtype=x.dtype, device="cpu").item()
+            return self._assume(value, f"a {kind} {what}", f"{value}, as of a batch without padding and without errors")
         value = False if x.dtype == torch.bool else 1.0 if x.dtype.is_floating_point else 1 + 0j if x.dtype.is_complex else 1
         return self._assume(value, f"a {kind} {what}", str(value))
 
@@ -88,7 +99,7 @@ class Values:
         return 1 if _torch_asks() and getattr(x, CONSTANT, None) is None else self.scalar(x, "copied to the host")
 
     def _assume(self, value: Any, what: str, as_what: str) -> Any:
-        self._assumptions.add(f"{_caller()}: {what} was taken to be {as_what}")
+        self.assumptions.add(f"{_caller()}: {what} was taken to be {as_what}")
         return value
 
     def _size(self, kind: str, what: str, largest: int, likely: int | None = None, why: str = "an even share") -> int:
@@ -103,16 +114,29 @@ class Values:
     def _set_in(self, mask: torch.Tensor, kind: str, what: str) -> int:
         data, known = host_data_of(mask), getattr(mask, CONSTANT, None)
         if data is not None:
-            return int(data.count_nonzero())
+            return count_set(data)
         if isinstance(known, bool):
             return mask.numel() if known else 0
         return self._size(kind, what, mask.numel(), expected_count(mask))
 
     # -- operators -----------------------------------------------------------------------------------------------------------
 
+    def _equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        left, right = _data_of(one), _data_of(other)
+        if left is not None and right is not None:
+            return torch.equal(left, right)
+        return one.shape == other.shape and bool(self._assume(True, "two tensors compared as a whole", "equal"))
+
     def _nonzero(self, x: torch.Tensor) -> torch.Tensor:
         count = self._set_in(x, "nonzero", "nonzero's result")
         return x.new_empty((x.dim(), count), dtype=torch.int64).t()
+
+    def _to_sparse(self, x: torch.Tensor, *, layout: Any = None, blocksize: Any = None, dense_dim: int | None = None) -> Any:
+        if layout not in (None, torch.sparse_coo) or blocksize or dense_dim:
+            return NotImplemented
+        count = self._set_in(x, "nonzero", "the number of elements of a sparse tensor")
+        indices = x.new_empty((x.dim(), count), dtype=torch.int64)
+        return torch.sparse_coo_tensor(indices, x.new_empty((count,)), x.shape, is_coalesced=True)
 
     def _masked_select(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         shape = torch.broadcast_shapes(x.shape, mask.shape)
@@ -136,20 +160,33 @@ class Values:
         count = len(data.unique()) if data is not None else self._size("unique", "the number of unique elements", x.numel())
         return x.new_empty((count,)), x.new_empty(x.shape, dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)
 
+    def _unique_consecutive(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        data = host_data_of(x)
+        if data is None or x.dim() > 1:
+            return self._unique(x)
+        count = len(data.unique_consecutive())
+        return x.new_empty((count,)), x.new_empty(x.shape, dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)
+
     def _unique_dim(self, x: torch.Tensor, dim: int, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        length = x.shape[dim]
-        count = self._size("unique", "the number of unique slices", length)
+        data, length = host_data_of(x), x.shape[dim]
+        count = data.unique(dim=dim).shape[dim] if data is not None else self._size("unique", "the number of unique slices", length)
         shape = [*x.shape]
         shape[dim] = count
         return x.new_empty(shape), x.new_empty((length,), dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)
 
     def _bincount(self, x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-        expected = self._expected.value("bins", _caller())
+        data, expected = host_data_of(x), self._expected.value("bins", _caller())
+        dtype = torch.int64 if weights is None else torch.float64
+        if data is not None:
+            return x.new_empty((max(minlength, int(data.max()) + 1 if data.numel() else 0),), dtype=dtype)
         length = max(minlength, 1) if expected is None else max(minlength, round(expected))
         self._assume(length, "the number of bins of bincount", f"{length:,}")
-        return x.new_empty((length,), dtype=torch.int64 if weights is None else torch.float64)
+        return x.new_empty((length,), dtype=dtype)
 
     def _repeat_interleave(self, repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+        data = host_data_of(repeats)
+        if output_size is None and data is not None:
+            output_size = int(data.sum())
         if output_size is None:
             known, expected = getattr(repeats, CONSTANT, None), self._expected.value("repeats", _caller())
             each = known if known is not None else 1
@@ -158,7 +195,10 @@ class Values:
         return repeats.new_empty((output_size,), dtype=torch.int64)
 
     def _copy_to_host(self, to: torch.Tensor, source: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if type(to) is FakeTensor or type(source) is not FakeTensor:
+        if type(to) is FakeTensor:
+            keep_copied(to, source)
+            return NotImplemented
+        if type(source) is not FakeTensor:
             return NotImplemented
         data = host_data_of(source)
         return to.copy_(data) if data is not None else to.fill_(self._copied(source))
@@ -185,6 +225,10 @@ def install(patches: Patches, values: Values) -> None:
     patches.replace(FakeTensor, "numpy", numpy)
     patches.replace(FakeTensor, "__array__", array)
     patches.replace(FakeTensor, "__format__", format_)
+
+
+def _data_of(x: torch.Tensor) -> torch.Tensor | None:
+    return host_data_of(x) if isinstance(x, FakeTensor) else x
 
 
 def _torch_asks() -> bool:

@@ -4,11 +4,12 @@
 
     zeros, full, fill_            the constant
     isnan(x), x == inf, x != x    no tensor here holds a nan or an infinity
-    all, any                      checks ask whether all is well, or whether anything is amiss
+    all, any, sum of a mask       a mask of which nothing is known hides nothing; nothing is amiss
     and, or, not, clone, view     what follows from their operands
     add_, copy_, ...              what was known is known no longer
 
-A truth value (``True``) is certain, as far as anything is here; a number (``1.0``) may be only likely, or true of a part no longer.
+A truth value (``True``) is certain, as far as anything is here; a number (``1.0``) may be true of a part no longer. ``Likely``
+numbers are assumed: a normal run would have them, and whoever reads one is told so.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import CONSTANT
+from memfit.phantom.tensors.notes import CONSTANT, HOST_DATA, SHARE
 from memfit.torch_compat.fake_tensors import FakeTensor
 
 aten = torch.ops.aten
 
-"""Where a tensor carries what is known of all its elements."""
+
+class Likely(float):
+    """What a normal run would have: a batch without padding, a check that finds nothing."""
 
 
 def note_constant(func: Any, args: Any, result: Any) -> None:
@@ -41,6 +44,8 @@ def note_constant(func: Any, args: Any, result: Any) -> None:
         setattr(result, CONSTANT, None)
     if args and result is args[0] and result._base is not None:
         setattr(result._base, CONSTANT, None)  # a part of it has changed
+        if result.__dict__.get(HOST_DATA) is None:
+            setattr(result._base, HOST_DATA, None)
 
 
 def known(value: Any) -> Any:
@@ -67,9 +72,14 @@ def _first_or(likely: bool) -> Callable[[Any], Any]:
 
     def note(args: Any) -> Any:
         value = known(args[0])
-        return float(likely) if value is None else value
+        return Likely(likely) if value is None else value
 
     return note
+
+
+def _as_likely(value: Any, *operands: Any) -> Any:
+    """A result is only likely where an operand is."""
+    return Likely(value) if any(isinstance(operand, Likely) for operand in operands) else value
 
 
 def _compare(compare: Callable[[Any, Any], bool]) -> Callable[[Any], Any]:
@@ -80,7 +90,7 @@ def _compare(compare: Callable[[Any, Any], bool]) -> Callable[[Any], Any]:
         left, right = known(left), known(right)
         if _is_extreme(right) and left is None:
             left = 1.0
-        return None if left is None or right is None else compare(left, right)
+        return None if left is None or right is None else _as_likely(compare(left, right), left, right)
 
     return note
 
@@ -96,7 +106,7 @@ def _combine(combine: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
         if left is None or right is None:
             return None
         value = combine(bool(left), bool(right))
-        return value if isinstance(left, bool) and isinstance(right, bool) else float(value)
+        return value if isinstance(left, bool) and isinstance(right, bool) else _as_likely(float(value), left, right)
 
     return note
 
@@ -110,12 +120,15 @@ def _product(args: Any) -> Any:
 def _sum(args: Any) -> Any:
     """A mask of ones hides nothing, which is what counting them is for."""
     value = known(args[0])
-    return None if value is None else float(value) * args[0].numel()
+    if value is None:
+        share = getattr(args[0], SHARE, 1.0)
+        return Likely(round(share * args[0].numel())) if args[0].dtype is torch.bool else None
+    return _as_likely(float(value) * args[0].numel(), value)
 
 
 def _negate(args: Any) -> Any:
     value = known(args[0])
-    return None if value is None else not value if isinstance(value, bool) else float(not value)
+    return None if value is None else not value if isinstance(value, bool) else _as_likely(float(not value), value)
 
 
 _COMPARISONS = {
@@ -160,6 +173,7 @@ _NOTERS: dict[Any, Callable[[Any], Any]] = (
         aten.ones.default: _always(1.0),
         aten.ones_like.default: _always(1.0),
         aten.new_ones.default: _always(1.0),
+        aten.scalar_tensor.default: _argument(0),
         aten.full.default: _filled_with,
         aten.full_like.default: _filled_with,
         aten.fill_.Scalar: _filled_with,

@@ -1,41 +1,83 @@
-"""Small tensors that came from the host keep their data.
+"""Tensors that came from the host keep their data: token ids, masks, lengths, flags.
 
 ::
 
     torch.tensor(shape, device="cuda")      the same tensor is kept on the host
+    torch.arange(..., device="cuda")        says itself what it holds
     x[None], x.max(), ...                   what follows from it is computed on the host as well
     all_reduce, all_gather, broadcast       as if every rank had what this one has
     .item(), .tolist(), .cpu()              the real values
 
-Frameworks tell their ranks apart and together with such tensors: how long a batch is, whether to stop, how much to pad. A guess
-would send a script down a path that it never takes. Anything larger is data, and nothing is known of data here.
+Frameworks tell their ranks apart and together with such tensors: how long a batch is, whether to stop, how much to pad; models ask
+them whether there is padding at all, and where the image goes. A guess would send a script down a path that it never takes.
+Anything larger, and real numbers but for a few, is data, and nothing is known of data here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from memfit.phantom.tensors.notes import CONSTANT, HOST_DATA
+from memfit.phantom.values.constants import Likely
 from memfit.torch_compat.dispatch import tree_map
 from memfit.torch_compat.fake_tensors import FakeTensor
 
-aten = torch.ops.aten
+_COLLECTIVES = frozenset(("c10d", "_c10d_functional"))
 
-LARGEST_SOURCE = 64
-"""A tensor of the host with at most so many elements is remembered."""
-LARGEST_BYTES = 2**20
-"""The same for one-dimensional tensors of bytes: states of generators, objects that were pickled."""
-LARGEST_RESULT = 2**20
-"""The most elements of a tensor that is computed from them: a gathered one has those of every rank."""
+LARGEST_KNOWN = 2**20
+"""Of tensors of whole numbers and truth values (token ids, masks, lengths) the data are known up to so many elements.
 
-_EXACT = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64))
+``benchmarks/known_data.py`` says what that costs."""
+LARGEST_REAL = 4096
+"""The same for real numbers, which decide little, and which more is computed from."""
+MOST_BYTES = 2**30
+"""All host copies together; beyond it nothing new is kept."""
+_COUNTED_FROM = 4096
+"""Smaller copies are not counted."""
+
+_SHARED_FROM = 2**14
+"""Torch shares work on so many elements between cores."""
+
+_WHOLE = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
+_REAL = frozenset((torch.float32, torch.float64))
 
 
 class _NotKnown(Exception):
     """The data of an operand are not known."""
+
+
+class _Copies:
+    """The bytes of host copies that are counted, which fall when one dies."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def admit(self, copy: torch.Tensor) -> bool:
+        """Is there room for it? Views of what is there take none."""
+        storage = copy.untyped_storage()
+        key, size = id(storage), int(storage.nbytes())
+        if size <= _COUNTED_FROM or key in self._known:
+            return True
+        if self.size_bytes + size > MOST_BYTES:
+            return False
+        self.size_bytes += size
+
+        def forget(reference: Any) -> None:
+            del self._known[key]
+            self.size_bytes -= size
+
+        self._known[key] = weakref.ref(storage, forget)
+        return True
+
+
+_copies = _Copies()
 
 
 def host_data_of(tensor: Any) -> torch.Tensor | None:
@@ -44,12 +86,38 @@ def host_data_of(tensor: Any) -> torch.Tensor | None:
     return found
 
 
+def may_be_known(dtype: torch.dtype, num_elements: int) -> bool:
+    """Is a tensor such that its data are worth knowing?"""
+    return num_elements <= (LARGEST_KNOWN if dtype in _WHOLE else LARGEST_REAL if dtype in _REAL else 0)
+
+
 def keep_host_data(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """``tensor`` of the GPU was just made from ``source`` of the host."""
-    is_bytes = source.dtype == torch.uint8 and source.dim() == 1
-    largest = LARGEST_BYTES if is_bytes else LARGEST_SOURCE
-    if source.numel() <= largest and tensor.dtype in _EXACT and source.layout == torch.strided:
-        setattr(tensor, HOST_DATA, source.detach().to(tensor.dtype).expand(tensor.shape).clone())
+    if may_be_known(tensor.dtype, tensor.numel()) and source.layout == torch.strided:
+        with _one_thread(source):
+            copy = source.detach().to(tensor.dtype).expand(tensor.shape).clone()
+        if _copies.admit(copy):
+            setattr(tensor, HOST_DATA, copy)
+
+
+def keep_copied(to: torch.Tensor, source: torch.Tensor) -> None:
+    """``to`` of the GPU is about to be overwritten as a whole: what is known of the source is known of it."""
+    data = host_data_of(source) if isinstance(source, FakeTensor) else source
+    if data is not None and host_data_of(to) is None and to._base is None:
+        keep_host_data(to, data)
+
+
+def keep_range(args: Any, result: Any) -> None:
+    """``torch.arange`` on the GPU says itself what it holds."""
+    if type(result) is FakeTensor and may_be_known(result.dtype, result.numel()):
+        setattr(result, HOST_DATA, torch.arange(*args, dtype=result.dtype, device="cpu"))
+
+
+def count_set(data: torch.Tensor) -> int:
+    """How many elements are not zero; dimensions along which a mask was expanded are counted once."""
+    repeated = math.prod(size for size, stride in zip(data.shape, data.stride(), strict=True) if stride == 0)
+    whole = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in data.stride())
+    return int(data[whole].count_nonzero()) * repeated
 
 
 def follow(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
@@ -59,12 +127,37 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         first = first[0]
     if host_data_of(first) is None:
         return
+    if func.namespace in _COLLECTIVES:
+        return  # what they receive is told below
     followed: Any = None
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        with contextlib.suppress(Exception):
+    if func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags and _is_worth_it(func, result):
+        with contextlib.suppress(Exception), _one_thread(first):
             real = {name: value for name, value in kwargs.items() if name not in ("device", "layout")}
             followed = func(*tree_map(_real, args), **tree_map(_real, real))
     _attach(result, followed)
+
+
+@contextlib.contextmanager
+def _one_thread(tensor: Any) -> Iterator[None]:
+    """Waking other cores for a million elements takes longer than the work, above all where others use them."""
+    num_threads = torch.get_num_threads()
+    if num_threads == 1 or tensor.numel() < _SHARED_FROM:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _is_worth_it(func: Any, result: Any) -> bool:
+    """Views cost nothing, however large; of the rest the size tells."""
+    if type(result) is FakeTensor:
+        return may_be_known(result.dtype, result.numel()) or (func.is_view and result.dtype in _WHOLE)
+    if isinstance(result, (list, tuple)):
+        return all(_is_worth_it(func, part) for part in result)
+    return False
 
 
 def _real(value: Any) -> Any:
@@ -74,16 +167,18 @@ def _real(value: Any) -> Any:
     known = host_data_of(value)
     if known is None:
         constant = getattr(value, CONSTANT, None)
-        if constant is None or value.numel() > LARGEST_SOURCE:
+        if constant is None or isinstance(constant, Likely):
             raise _NotKnown
-        return torch.full(value.shape, constant, dtype=value.dtype, device="cpu")
+        return torch.tensor(constant, dtype=value.dtype, device="cpu").expand(value.shape)
     return known
 
 
 def _attach(result: Any, followed: Any) -> None:
     if type(result) is FakeTensor:
-        fits = isinstance(followed, torch.Tensor) and followed.shape == result.shape and followed.numel() <= LARGEST_RESULT
-        setattr(result, HOST_DATA, followed if fits and result.dtype in _EXACT else None)
+        fits = isinstance(followed, torch.Tensor) and followed.shape == result.shape and _copies.admit(followed)
+        setattr(result, HOST_DATA, followed if fits else None)
+        if not fits and result._base is not None:
+            setattr(result._base, HOST_DATA, None)  # a part of it may have changed
     elif isinstance(result, (list, tuple)):
         for index, part in enumerate(result):
             _attach(part, followed[index] if isinstance(followed, (list, tuple)) else None)

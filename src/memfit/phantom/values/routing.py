@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from memfit.phantom.tensors.notes import CHOICES, SHARE
+from memfit.phantom.values.host_data import keep_range
 
 aten = torch.ops.aten
 
@@ -100,4 +101,7 @@ _NOTERS: dict[Any, Callable[[Any, Any], None]] = dict.fromkeys(_PASSING, _pass_o
     aten.eq.Tensor: _compare_with_each,
     aten.scatter.value: _scatter,
     aten.scatter_.value: _scatter,
+    aten.arange.default: keep_range,
+    aten.arange.start: keep_range,
+    aten.arange.start_step: keep_range,
 }

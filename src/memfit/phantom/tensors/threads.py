@@ -1,0 +1,299 @@
+"""Threads that a script starts are in the world as well.
+
+::
+
+    Thread.start, executor.submit     the thread (or the pool's worker, for this one task) enters the world's dispatch modes, and
+        │                             leaves them when it is done: modes belong to one thread in torch
+        ├─ one at a time              fake tensors and the recorder are not made for several threads: from the first one on, the
+        │                             modes take a lock for each operator; a run without threads pays nothing
+        ├─ what a thread raises       fails the prediction, unless the script itself reads it from the future
+        └─ a thread from before       that works on the phantom GPU is refused by name: nobody would see what it allocates
+
+A thread that is still at work when the world is left finds its modes switched off, and the GPU gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import torch
+
+from memfit.errors import PredictionError
+from memfit.phantom.tensors.mode import PhantomMode, WorldIsOverError
+from memfit.phantom.values.assumptions import Assumptions
+from memfit.torch_compat.dispatch import TorchDispatchMode, flags_of_modes, has_kernel, put_flags_back
+from memfit.torch_compat.fake_tensors import FakeTensor, device_query
+from memfit.torch_compat.patches import Patches
+
+_FACTORIES = ("empty.memory_format", "empty_strided")
+"""Every tensor of a device begins with one of these."""
+
+
+LONGEST_WAIT_SECONDS = 5.0
+"""How long the end of a prediction waits for threads that are still at work."""
+
+
+class Threads:
+    """The threads that are in one world."""
+
+    def __init__(self, mode: PhantomMode, assumptions: Assumptions) -> None:
+        self._mode = mode
+        self._assumptions = assumptions
+        self._turn = threading.RLock()
+        self._is_shared = False
+        self._is_over = False
+        self._inside: set[int] = set()
+        self._guests: list[Any] = []
+        self._flags: dict[str, bool] = {}
+        self._failures: list[tuple[str, BaseException]] = []
+        self._unread: dict[int, tuple[Future[Any], BaseException]] = {}
+        self._refusal: PredictionError = WorldIsOverError()
+        self._tasks: set[Future[Any]] = set()
+        self._threads: set[threading.Thread] = set()
+
+    def begin(self) -> None:
+        """This thread is about to enter the world."""
+        self._inside.add(threading.get_ident())
+        self._flags = flags_of_modes()
+
+    def invite(self, guest: Any) -> Callable[[], None]:
+        """A mode that every thread enters after the world's own; gives what ends that.
+
+        ``guest.share(lock)`` is called before a second thread enters it."""
+        self._guests.append(guest)
+        if self._is_shared:
+            guest.share(self._turn)
+        return lambda: self._guests.remove(guest)
+
+    # -- entering and leaving --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """This thread is in the world for a while, if there still is one."""
+        thread = threading.get_ident()
+        if self._is_over or thread in self._inside:
+            yield
+            return
+        with self._turn:
+            entered: list[TorchDispatchMode] = [self._mode, *self._guests]
+            for mode in entered:
+                mode.__enter__()
+            self._inside.add(thread)
+        try:
+            with torch.autograd.set_multithreading_enabled(False):
+                yield
+        finally:
+            with self._turn:
+                self._inside.discard(thread)
+                for mode in reversed(entered):
+                    mode.__exit__(None, None, None)
+                if self._is_over:
+                    self.put_flags_back()
+
+    def share(self) -> None:
+        """There will be a second thread."""
+        if not self._is_shared:
+            self._is_shared = True
+            self._mode.share(self._turn)
+            for guest in self._guests:
+                guest.share(self._turn)
+
+    def finish(self) -> None:
+        """The world is about to be left; threads that are still at work do no more there."""
+        with self._turn:
+            self._is_over = True
+            if self._is_shared:
+                self._mode.switch_off()
+
+    def stay_behind(self, refusal: PredictionError) -> None:
+        """In a forked child: its threads are its own, and the GPU is not there."""
+        self._is_over, self._refusal = True, refusal
+
+    def put_flags_back(self) -> None:
+        """Whoever leaves last found the flags as another thread had set them."""
+        if self._is_shared:
+            put_flags_back(self._flags)
+
+    # -- failures --------------------------------------------------------------------------------------------------------------
+
+    def fail(self, what: str, error: BaseException) -> None:
+        if not self._is_over:
+            self._failures.append((what, error))
+
+    def failure(self) -> tuple[str, BaseException] | None:
+        """What a thread died of, and nobody has heard of: the prediction is to die of it too."""
+        self._wait()
+        unread = [("a task of a thread pool", error) for _, error in self._unread.values()]
+        return next(iter((*self._failures, *unread)), None)
+
+    def _wait(self) -> None:
+        """Python does not end before its threads have, apart from daemons; here they get some seconds, as some wait for ever."""
+        until = time.monotonic() + LONGEST_WAIT_SECONDS
+        wait(list(self._tasks), timeout=LONGEST_WAIT_SECONDS)
+        for thread in list(self._threads):
+            if not thread.daemon:
+                thread.join(max(0.0, until - time.monotonic()))
+        waiting = [*self._tasks, *(thread for thread in self._threads if not thread.daemon and thread.is_alive())]
+        if waiting:
+            self._assumptions.add(f"{len(waiting)} threads were still at work after the last step, and were not waited for")
+
+    def _escaped(self, thread: threading.Thread, error: Exception) -> None:
+        """What nobody in the thread has caught; Python would print it, and go on."""
+        if self._is_over and isinstance(error, WorldIsOverError):
+            return
+        if self._is_over:
+            raise error
+        if not isinstance(error, OSError):
+            self.fail(f"the thread {thread.name}", error)
+        else:  # a log server that does not answer ends no run
+            self._assumptions.add(
+                f"the thread {thread.name} ended with {type(error).__name__}: {error}; the prediction went on, as a run would"
+            )
+
+    # -- in the place of Python's own ------------------------------------------------------------------------------------------
+
+    def start(self, start: Callable[..., None]) -> Callable[..., None]:
+        """For ``Thread.start``, also of a subclass with a ``run`` of its own."""
+
+        def start_inside(thread: threading.Thread) -> None:
+            if self._is_over or threading.get_ident() not in self._inside or _is_worker_of_a_pool(thread):
+                start(thread)
+                return
+            self.share()
+            run = thread.run
+
+            def run_inside() -> None:
+                try:
+                    with self.inside():
+                        run()
+                except Exception as error:
+                    self._escaped(thread, error)
+                finally:
+                    self._threads.discard(thread)
+                    thread.__dict__.pop("run", None)  # it holds on to the thread itself
+
+            thread.run = run_inside  # type: ignore[method-assign]
+            self._threads.add(thread)
+            start(thread)
+
+        return start_inside
+
+    def submit(self, submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+        """For ``ThreadPoolExecutor.submit``: its workers may be older than the world, and may outlive it."""
+
+        def submit_inside(executor: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            if self._is_over or threading.get_ident() not in self._inside:
+                return submit(executor, fn, *args, **kwargs)
+            self.share()
+
+            def task() -> Any:
+                with self.inside():
+                    return fn(*args, **kwargs)
+
+            future = submit(executor, task)
+            self._tasks.add(future)
+            future.add_done_callback(self._done)
+            return future
+
+        return submit_inside
+
+    def _done(self, future: Future[Any]) -> None:
+        self._tasks.discard(future)
+        error = None if future.cancelled() else _exception_of(future)
+        if error is not None and not isinstance(error, OSError) and not self._is_over:
+            self._unread[id(future)] = (future, error)
+
+    def read(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        """For ``Future.result`` and ``Future.exception``: from here on the error is the script's own matter."""
+
+        def read_and_forget(future: Future[Any], timeout: float | None = None) -> Any:
+            try:
+                return read(future, timeout)
+            finally:
+                if future.done():
+                    self._unread.pop(id(future), None)
+
+        return read_and_forget
+
+    def hook(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """For ``threading.excepthook``: threads from before the world end here too."""
+
+        def excepthook(args: Any) -> Any:
+            if isinstance(args.exc_value, OutsiderError):
+                self.fail(f"the thread {args.thread.name if args.thread else ''}", args.exc_value)
+            return hook(args)
+
+        return excepthook
+
+    # -- who is outside ----------------------------------------------------------------------------------------------------------
+
+    def refuse_outsiders(self, dispatch: Callable[..., Any]) -> Any:
+        """For what fake tensors do where no mode is: in a thread of the world that is torch's own wish."""
+
+        def __torch_dispatch__(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if threading.get_ident() not in self._inside and func is not device_query:
+                self._refuse()
+            return dispatch(func, types, args, kwargs)
+
+        return classmethod(__torch_dispatch__)
+
+    def initialise(self, initialise: Callable[[], Any]) -> Callable[[], Any]:
+        """For ``torch.cuda._lazy_init``: C++ remembers for good that it was called, and asks only where no mode is."""
+
+        def _lazy_init() -> Any:
+            if not self._is_over and threading.get_ident() not in self._inside:
+                self._refuse()
+            return initialise()
+
+        return _lazy_init
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_over:
+            raise self._refusal
+        if threading.get_ident() in self._inside:
+            raise NotImplementedError("the phantom GPU makes no tensors while its dispatch mode is off")
+        error = OutsiderError(threading.current_thread().name)
+        self.fail(f"the thread {threading.current_thread().name}", error)
+        raise error
+
+
+class OutsiderError(PredictionError, RuntimeError):
+    """A thread that is not in the world works on the phantom GPU."""
+
+    def __init__(self, thread: str) -> None:
+        super().__init__(
+            f"the thread {thread} was there before the prediction began, and works on the predicted GPU, where nobody sees what it "
+            "allocates: start it inside the prediction (in build, or in the script), or give it work by an executor's submit"
+        )
+        self.thread = thread
+
+
+def install(patches: Patches, threads: Threads) -> None:
+    patches.wrap(threading.Thread, "start", threads.start)
+    patches.wrap(ThreadPoolExecutor, "submit", threads.submit)
+    for name in ("result", "exception"):
+        patches.wrap(Future, name, threads.read)
+    patches.wrap(threading, "excepthook", threads.hook)
+    patches.replace(FakeTensor, "__torch_dispatch__", threads.refuse_outsiders(FakeTensor.__torch_dispatch__))
+    patches.wrap(torch.cuda, "_lazy_init", threads.initialise)
+    for key in ("PrivateUse1", "CUDA"):
+        for name in _FACTORIES:
+            if not has_kernel(f"aten::{name}", key):
+                patches.implement(key, name, threads._refuse)
+
+
+def _is_worker_of_a_pool(thread: threading.Thread) -> bool:
+    """It enters the world for each task, and leaves it again: a pool may be used when the prediction is over."""
+    target = getattr(thread, "_target", None)
+    return getattr(target, "__module__", None) == ThreadPoolExecutor.__module__
+
+
+def _exception_of(future: Future[Any]) -> BaseException | None:
+    """Without reading it, as far as the script is concerned."""
+    found: BaseException | None = vars(future)["_exception"]
+    return found
