@@ -74,10 +74,10 @@ def test_a_run_that_never_trained_is_not_said_to_fit(capsys: pytest.CaptureFixtu
     assert "incomplete: no training step was seen" in capsys.readouterr().out
 
 
-def test_progress_is_told_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_progress_is_told_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     assert main(["run", "train.py"]) == 0
-    assert "memfit: " not in capsys.readouterr().err
+    assert "memfit: " not in capfd.readouterr().err
     monkeypatch.setattr(consoles, "_is_watched", lambda: True)
     assert main(["run", "train.py"]) == 0
-    told = capsys.readouterr().err.splitlines()
+    told = capfd.readouterr().err.splitlines()
     assert {line.partition(",")[0] for line in told} >= {"memfit: 1 training step", "memfit: 2 training steps"}

@@ -68,12 +68,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def told_by(folder: Path, capsys: pytest.CaptureFixture[str]) -> ToldBy:
+def told_by(folder: Path, capfd: pytest.CaptureFixture[str]) -> ToldBy:
     """What the script in the folder was told by whoever started it."""
 
     def run(*words: str) -> dict[str, Any]:
         assert main(["run", "--json", *words]) == 0
-        line = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("TOLD "))
+        line = next(line for line in capfd.readouterr().err.splitlines() if line.startswith("TOLD "))
         found: dict[str, Any] = json.loads(line.removeprefix("TOLD "))
         return found
 

@@ -53,8 +53,8 @@ def own_names() -> set[str]:
 OTHERS = {"argparse", "ctypes", "sys", "ForkingPickler"}
 """Private parts of Python's own library, which is not torch."""
 
-OF_OTHERS = {"_from_config"}
-"""Of transformers: its factory of models without weights."""
+OF_OTHERS = {"_from_config", "_TYPES"}
+"""Of transformers: its factory of models without weights. Of safetensors: the names of types in its files."""
 
 OWN = own_names()
 
