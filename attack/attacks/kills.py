@@ -18,7 +18,7 @@ from memfit.ledger import Ledger, builder
 class Kills(Attack):
     name = "kills"
     promise = "a killed run leaves a lawful ledger that says it is incomplete"
-    share = 1.0
+    share = 2.0
     limits = Limits(cpu_seconds=20.0, memory_bytes=6 * 2**30)
 
     def prepare(self, folder: Path) -> None:

@@ -131,6 +131,7 @@ def tell(prediction: Prediction, args: argparse.Namespace) -> None:
 def _say(prediction: Prediction, args: argparse.Namespace) -> None:
     if args.json:
         more: dict[str, Any] = {"problem": prediction.problem, "assumptions": prediction.assumptions, "ledger": str(args.out)}
+        more["num_steps"] = len(prediction.steps)
         if prediction.problem and prediction.verdict.fits:
             more["fits"] = None  # not known: what was not seen may take more
         print(json.dumps(prediction.verdict.to_json() | more))
