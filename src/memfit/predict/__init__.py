@@ -6,6 +6,7 @@
         │                                     │   launchers.py      what was typed: program, processes, environment
         │                                     │   dry_run.py        in a child whose files are thrown away (memfit.overlay)
         │                                 predict_script(job, ...)  scripts.py
+        │                                     │   started_programs.py   what it only starts is followed in its place
         │                                     │   stopping.py       until memory has settled
         │                                     │   blame.py          whose error it is
         PhantomSession  session.py ── a PhantomWorld, recorded

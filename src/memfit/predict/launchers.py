@@ -73,6 +73,15 @@ def read_command(words: Sequence[str], num_processes: int | None = None) -> Job:
     return _plain(_program(words), num_processes)
 
 
+def is_launcher(words: Sequence[str]) -> bool:
+    """Do the words start the processes of a training run, by torchrun or accelerate?"""
+    name = Path(words[0]).name
+    if name.startswith("python"):
+        after = list(words[words.index("-m") + 1 :]) if "-m" in words else []
+        return bool(after) and after[0] in LAUNCHER_MODULES and (not after[0].endswith("_cli") or after[1:2] == ["launch"])
+    return name in ("torchrun", "accelerate-launch") or (name == "accelerate" and words[1:2] == ["launch"])
+
+
 def _plain(program: Program, num_processes: int | None) -> Job:
     """Started without a launcher, or by ``--nproc`` as torchrun would."""
     return Job(program=program, world=World(world_size=num_processes or 1, is_launched=num_processes is not None))
@@ -178,14 +187,20 @@ def _torchrun(words: Sequence[str], num_processes: int | None, *, is_old: bool =
     if is_old:  # python -m torch.distributed.launch
         parser.add_argument("--use-env", "--use_env", action="store_true")
     given = _parse(parser, words, "torchrun")
+    if is_old and not given.use_env:
+        given.training_script_args = ["--local-rank=0", *given.training_script_args]
+    return read_torchrun(given, num_processes)
+
+
+def read_torchrun(given: argparse.Namespace, num_processes: int | None = None) -> Job:
+    """Of torchrun's own words, parsed."""
     # 2:4 is a job that grows and shrinks: with the fewest processes, each needs the most memory.
     fewest, _, most = str(given.nnodes).partition(":")
     num_nodes = _number(fewest, "--nnodes")
     notes = (f"torchrun's --nnodes {given.nnodes} was taken to be {num_nodes}",) if most not in ("", fewest) else ()
     per_node = _processes_per_node(str(given.nproc_per_node), num_nodes, num_processes)
     world = _world(per_node, num_nodes, int(given.node_rank or 0), num_processes, "torchrun")
-    arguments = [*(["--local-rank=0"] if is_old and not given.use_env else []), *given.training_script_args]
-    return Job(program=_launched_program(given, arguments), world=world, notes=notes)
+    return Job(program=_launched_program(given, given.training_script_args), world=world, notes=notes)
 
 
 def _processes_per_node(said: str, num_nodes: int, num_processes: int | None) -> int:

@@ -7,17 +7,22 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from memfit.errors import ScriptExitError
+from memfit.errors import PredictionError, ScriptExitError
 from memfit.overlay import in_force
 from memfit.phantom.values.expected import Expected
 from memfit.predict.api import calling
 from memfit.predict.launchers import Job, Program, console_script
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
+from memfit.predict.started_programs import AnotherProgram, StartedPrograms
 from memfit.predict.stopping import Bounds, StopWatch
 from memfit.torch_compat.patches import Patches
+
+_MOST_PROGRAMS: Final = 5
 
 
 def predict_script(
@@ -31,15 +36,33 @@ def predict_script(
     progress: Callable[[str], None] = lambda line: None,
 ) -> Prediction:
     """Runs a program as its launcher would, without a GPU, until its memory has settled. ``progress`` is told where it is."""
-    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, job.world, expected or Expected())
+    for _ in range(_MOST_PROGRAMS):
+        try:
+            return _predict_program(job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected or Expected(), progress)
+        except AnotherProgram as started:
+            job = replace(started.job, notes=(*job.notes, *started.job.notes))
+    raise PredictionError(f"{job.program.name} starts a program that starts a program, and so on: name the training script itself")
+
+
+def _predict_program(
+    job: Job,
+    gpu: str,
+    torch_version: str,
+    bounds: Bounds,
+    alloc_conf: str,
+    expected: Expected,
+    progress: Callable[[str], None],
+) -> Prediction:
+    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, job.world, expected)
     if in_force():
         session.world.assumptions.add(in_force())
-    watch = StopWatch(session.recording.recorder, session.device, bounds or Bounds(), progress)
-    with _in_environment(job), session.running(), _as_main(job.program), watch.watching():
+    watch = StopWatch(session.recording.recorder, session.device, bounds, progress)
+    started = StartedPrograms()
+    with _in_environment(job), session.running(), _as_main(job.program), started.watching(), watch.watching():
         calling(job.program.name, lambda: _run(job.program))
     if not alloc_conf:
         session.meter.configure(_alloc_conf_in_environment())
-    return session.prediction(notes=(*job.notes, *watch.notes), problem=watch.missing())
+    return session.prediction(notes=(*job.notes, *watch.notes, *started.notes), problem=watch.missing())
 
 
 def _alloc_conf_in_environment() -> str:

@@ -1,0 +1,69 @@
+"""Runs a script on this machine's GPU until an optimizer has stepped so often, and writes what the allocator says.
+
+    python on_gpu.py STEPS OUT.json [torchrun ... | accelerate launch ... | -m module | script.py] ARGUMENTS...
+
+Launchers of one process are passed over: the script runs in this one. More processes than one are not measured here.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+
+class _EnoughError(BaseException):
+    """Ends the script; no ``except Exception`` of a script catches it."""
+
+
+def _program(words: list[str]) -> list[str]:
+    """What the launcher would run."""
+    if words[:2] == ["accelerate", "launch"]:
+        words = words[2:]
+        while words[0].startswith("--"):
+            words = words[2:]
+    return words
+
+
+def main() -> None:
+    steps, out, words = int(sys.argv[1]), Path(sys.argv[2]), _program(sys.argv[3:])
+    peaks: list[int] = []
+
+    def stepped(*_: object) -> None:
+        peaks.append(torch.cuda.max_memory_allocated())
+        if len(peaks) >= steps:
+            raise _EnoughError
+
+    register_optimizer_step_post_hook(stepped)
+    start = time.perf_counter()
+    is_module = words[0] == "-m"
+    program = words[1] if is_module else words[0]
+    sys.argv = words[is_module:]
+    sys.path.insert(0, "" if is_module else str(Path(program).parent))
+    try:
+        if is_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(program if Path(program).exists() else str(shutil.which(program)), run_name="__main__")
+    except (_EnoughError, SystemExit):
+        pass
+    found = {
+        "peak_allocated": torch.cuda.max_memory_allocated(),
+        "peak_reserved": torch.cuda.max_memory_reserved(),
+        "steps": len(peaks),
+        "peaks_after_steps": peaks,
+        "seconds": time.perf_counter() - start,
+        "torch": torch.__version__,
+        "gpu": torch.cuda.get_device_name(),
+    }
+    out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
