@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-WORDS = [a + b for a in "ba be bi bo bu da de di do du ka ke ki ko ku la le li lo lu".split() for b in "n r s t l m".split()]
+WORDS = [first + vowel + last for first in "bdkl" for vowel in "aeiou" for last in "nrstlm"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|> {{ message['content'] }} </s>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|> {% endif %}"
@@ -82,11 +82,17 @@ def make_images(root: Path) -> None:
 
     rng = np.random.default_rng(1)
     for split in ("train", "val"):
-        for kind in ("cat", "dog"):
-            folder = root / split / kind
+        for kind in range(10):
+            folder = root / split / f"kind{kind}"
             folder.mkdir(parents=True, exist_ok=True)
-            for number in range(64):
+            for number in range(16):
                 Image.fromarray(rng.integers(0, 255, (256, 256, 3), dtype=np.uint8)).save(folder / f"{number}.jpg")
+    pets = root.parent / "pets"
+    pets.mkdir(parents=True, exist_ok=True)
+    for number in range(64):
+        Image.fromarray(rng.integers(0, 255, (256, 256, 3), dtype=np.uint8)).save(
+            pets / f"{('cat', 'dog')[number % 2]}_{number}.jpg"
+        )
     rows = []
     captioned = root.parent / "captioned" / "train"
     captioned.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """The scripts: each with what is typed after ``memfit run``.
 
-``{data}`` and ``{models}`` are what ``data.py`` makes, ``{out}`` a folder that a script may write to. A script runs in ``folder`` of its
-repository at a pinned commit, or, where it comes with a package, in an empty folder.
+``{data}`` and ``{models}`` are what ``data.py`` makes, ``{out}`` a folder to write to. A script runs in ``folder`` of
+its repository at a pinned commit, or, where it comes with a package, in an empty folder.
 """
 
 from __future__ import annotations
@@ -22,10 +22,37 @@ REPOSITORIES = {
     "lightning": ("Lightning-AI/pytorch-lightning", "7f0c3436cd"),
 }
 
-PACKAGES = """
-transformers==5.17.0 accelerate==1.15.0 datasets peft trl diffusers timm torchvision lightning litgpt evaluate torchtitan==0.2.2
-scikit-learn pillow sentencepiece soundfile librosa liger-kernel bitsandbytes sentence-transformers torchao tensorboard jiwer tyro
-""".split()
+PACKAGES = [
+    "transformers==5.17.0",
+    "accelerate==1.15.0",
+    "datasets==5.2.0",
+    "peft==0.21.2",
+    "trl==1.16.0",
+    "diffusers==0.42.1",
+    "timm==1.0.30",
+    "torchvision",
+    "lightning==2.6.6",
+    "litgpt==0.5.9",
+    "torchtitan==0.2.2",
+    "liger-kernel==0.8.5",
+    "bitsandbytes==0.50.2",
+    "sentence-transformers",
+    "torchao==0.18.0",
+    "evaluate",
+    "scikit-learn",
+    "pillow",
+    "sentencepiece",
+    "soundfile",
+    "librosa",
+    "tensorboard",
+    "jiwer",
+    "tyro",
+    "boto3",
+    "fire",
+    "hydra-core",
+    "torchdata",
+    "tiktoken",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +105,6 @@ SCRIPTS = [
     Script("lstm_words", "main.py --accel", "examples", "word_language_model"),
     Script("transformer_words", "main.py --accel --model Transformer --lr 5", "examples", "word_language_model"),
     Script("forward_forward", "main.py", "examples", "mnist_forward_forward"),
-    Script("gat", "main.py", "examples", "gat"),
     Script("ddp_example", "torchrun --nproc_per_node=4 example.py", "examples", "distributed/ddp"),
     Script(
         "ddp_tutorial",
@@ -87,7 +113,12 @@ SCRIPTS = [
         "distributed/ddp-tutorial-series",
     ),
     Script("ddp_spawned", "multigpu.py 5 10", "examples", "distributed/ddp-tutorial-series"),
-    Script("mingpt_ddp", "torchrun --standalone --nproc_per_node=4 main.py", "examples", "distributed/minGPT-ddp/mingpt"),
+    Script(
+        "mingpt_ddp",
+        "torchrun --standalone --nproc_per_node=4 main.py data_config.path={data}/texts/plain.txt",
+        "examples",
+        "distributed/minGPT-ddp/mingpt",
+    ),
     Script("fsdp2_example", "torchrun --nproc_per_node=2 example.py", "examples", "distributed/FSDP2"),
     Script(
         "tensor_parallel", "torchrun --nproc_per_node=4 tensor_parallel_example.py", "examples", "distributed/tensor_parallelism"
@@ -144,7 +175,8 @@ SCRIPTS = [
     Script(
         "classification",
         "run_classification.py --model_name_or_path {models}/bert --train_file {data}/texts/pairs/train.jsonl "
-        f"--validation_file {{data}}/texts/pairs/test.jsonl --text_column_names sentence1,sentence2 --label_column_name label {_HF} --fp16",
+        f"--validation_file {{data}}/texts/pairs/test.jsonl --text_column_names sentence1,sentence2 "
+        f"--label_column_name label {_HF} --fp16",
         "transformers",
         "examples/pytorch/text-classification",
     ),
@@ -248,7 +280,7 @@ SCRIPTS = [
     # accelerate
     Script(
         "accelerate_cv",
-        "accelerate launch --num_processes 1 cv_example.py --data_dir {data}/images/train/cat",
+        "accelerate launch --num_processes 1 cv_example.py --data_dir {data}/pets",
         "accelerate",
         "examples",
     ),
@@ -268,16 +300,18 @@ SCRIPTS = [
         "examples/unconditional_image_generation",
     ),
     # timm
-    Script("timm_resnet50", "train.py --data-dir {data}/images --model resnet50 --num-classes 2 -b 32 -j 2 --output {out}", "timm"),
+    Script(
+        "timm_resnet50", "train.py --data-dir {data}/images --model resnet50 --num-classes 10 -b 32 -j 2 --output {out}", "timm"
+    ),
     Script(
         "timm_vit_amp",
-        "train.py --data-dir {data}/images --model vit_small_patch16_224 --num-classes 2 -b 64 -j 2 --amp "
+        "train.py --data-dir {data}/images --model vit_small_patch16_224 --num-classes 10 -b 64 -j 2 --amp "
         "--amp-dtype bfloat16 --opt adamw --mixup 0.2 --output {out}",
         "timm",
     ),
     Script(
         "timm_ddp",
-        "torchrun --nproc_per_node=4 train.py --data-dir {data}/images --model convnext_tiny --num-classes 2 -b 16 -j 2 "
+        "torchrun --nproc_per_node=4 train.py --data-dir {data}/images --model convnext_tiny --num-classes 10 -b 16 -j 2 "
         "--opt adamw --model-ema --output {out}",
         "timm",
     ),
