@@ -92,10 +92,14 @@ class Workshop:
             ("MNIST", "digits/MNIST"),
             ("input.txt", "texts/plain.txt"),
             ("wikitext-2", "texts/words"),
+            ("wikitext-2.txt", "texts/plain.txt"),
         ):
             for place in (inside / "data", inside.parent / "data"):
                 if place.is_dir() and not (place / name).exists():
                     (place / name).symlink_to(data / made)
+        for found in (*(data / "metrics").iterdir(), *(data / "hub").iterdir()):
+            if not (inside / found.name).exists():
+                (inside / found.name).symlink_to(found)
         if not (inside.parent / "data").exists() and script.repository == "examples":
             (inside.parent / "data").symlink_to(data / "digits")
         return inside
@@ -111,9 +115,21 @@ class Workshop:
 
     def environment(self, script: Script) -> dict[str, str]:
         offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "WANDB_MODE": "disabled"}
+        offline["NLTK_DATA"] = str(self.root / "data" / "metrics" / "nltk")
         own = dict(pair.split("=", 1) for pair in script.environment.split())
         path = f"{Path(self.python).parent}{os.pathsep}{os.environ['PATH']}"
+        if script.packages:
+            own["PYTHONPATH"] = str(self._extra(script.packages))
         return {**os.environ, **offline, "PATH": path, "HF_HOME": str(self.root / "hf"), **own}
+
+    def _extra(self, packages: str) -> Path:
+        """Packages that one script needs in another version than the rest."""
+        folder = self.root / "extra" / packages.replace(" ", "+")
+        if not folder.exists():
+            subprocess.run(
+                [self.python, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), *packages.split()], check=True
+            )
+        return folder
 
 
 def predict(workshop: Workshop, script: Script) -> dict[str, object]:

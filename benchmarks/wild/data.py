@@ -55,7 +55,7 @@ def make_texts(root: Path) -> None:
     }
     for name, make in forms.items():
         for split in ("train", "test"):
-            _write_rows(root / name / f"{split}.jsonl", several(make))
+            _write_rows(root / name / f"{split}.json", several(make))
     questions = []
     for number in range(64):
         context = _sentence(rng, 120)
@@ -140,6 +140,47 @@ def make_tokens(root: Path) -> None:
     rng = np.random.default_rng(4)
     for split in ("train", "val"):
         rng.integers(0, 50_000, 2_000_000, dtype=np.uint16).tofile(root / f"{split}.bin")
+
+
+def make_hub(root: Path, texts: Path) -> None:
+    """What scripts name on the Hub: a folder of that name beside a script is taken in its place."""
+    rng = np.random.default_rng(5)
+    glue = root / "nyu-mll" / "glue"
+    for split in ("train", "validation", "test"):
+        rows = [
+            {"idx": number, "sentence1": _sentence(rng, 20), "sentence2": _sentence(rng, 20), "label": number % 2}
+            for number in range(128)
+        ]
+        _write_rows(glue / "mrpc" / f"{split}.json", rows)
+    (glue / "README.md").write_text("---\nconfigs:\n- config_name: mrpc\n  data_dir: mrpc\n---\n")
+    _write_rows(root / "roneneldan" / "TinyStories" / "train.json", [{"text": _sentence(rng, 200)} for _ in range(400)])
+    for name, model in (("bert-base-cased", "bert"), ("bert-base-uncased", "bert")):
+        place = root / name
+        if not place.exists():
+            place.symlink_to(texts.parent / "models" / model)
+
+
+METRIC = """
+import datasets
+import evaluate
+
+
+class Metric(evaluate.Metric):
+    def _info(self):
+        features = datasets.Features({"predictions": datasets.Value("int64"), "references": datasets.Value("int64")})
+        return evaluate.MetricInfo(description="", citation="", features=features)
+
+    def _compute(self, predictions, references):
+        return {"score": 0.0}
+"""
+"""In the place of those that a script would download; none is computed before the memory has settled."""
+
+
+def make_metrics(root: Path) -> None:
+    for name in ("accuracy", "sacrebleu", "rouge", "seqeval", "wer", "squad", "glue", "f1"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        (root / name / f"{name}.py").write_text(METRIC)
+    (root / "nltk" / "tokenizers" / "punkt_tab").mkdir(parents=True, exist_ok=True)
 
 
 # -- models with random weights --------------------------------------------------------------------------------------------------
@@ -230,6 +271,8 @@ def make_all(root: Path) -> None:
     make_sounds(root / "sounds")
     make_digits(root / "digits")
     make_tokens(root / "tokens")
+    make_metrics(root / "metrics")
+    make_hub(root / "hub", root / "texts")
     make_models(root / "models", root / "texts")
     done.touch()
 

@@ -52,6 +52,10 @@ PACKAGES = [
     "hydra-core",
     "torchdata",
     "tiktoken",
+    "rouge_score",
+    "sacrebleu",
+    "seqeval",
+    "nltk",
 ]
 
 
@@ -66,6 +70,8 @@ class Script:
     folder: str = ""
     environment: str = ""
     """NAME=VALUE, by spaces."""
+    packages: str = ""
+    """What it needs in another version than the rest."""
 
 
 _HF = "--per_device_train_batch_size 8 --max_steps 5 --do_train --report_to none --output_dir {out} --overwrite_output_dir"
@@ -174,28 +180,28 @@ SCRIPTS = [
     ),
     Script(
         "classification",
-        "run_classification.py --model_name_or_path {models}/bert --train_file {data}/texts/pairs/train.jsonl "
-        f"--validation_file {{data}}/texts/pairs/test.jsonl --text_column_names sentence1,sentence2 "
+        "run_classification.py --model_name_or_path {models}/bert --train_file {data}/texts/pairs/train.json "
+        f"--validation_file {{data}}/texts/pairs/test.json --text_column_names sentence1,sentence2 "
         f"--label_column_name label {_HF} --fp16",
         "transformers",
         "examples/pytorch/text-classification",
     ),
     Script(
         "ner",
-        f"run_ner.py --model_name_or_path {{models}}/bert --train_file {{data}}/texts/entities/train.jsonl {_HF}",
+        f"run_ner.py --model_name_or_path {{models}}/bert --train_file {{data}}/texts/entities/train.json {_HF}",
         "transformers",
         "examples/pytorch/token-classification",
     ),
     Script(
         "summarization",
-        "run_summarization.py --model_name_or_path {models}/t5 --train_file {data}/texts/summaries/train.jsonl "
+        "run_summarization.py --model_name_or_path {models}/t5 --train_file {data}/texts/summaries/train.json "
         f"{_HF} --source_prefix summarize",
         "transformers",
         "examples/pytorch/summarization",
     ),
     Script(
         "translation",
-        "run_translation.py --model_name_or_path {models}/t5 --train_file {data}/texts/translations/train.jsonl "
+        "run_translation.py --model_name_or_path {models}/t5 --train_file {data}/texts/translations/train.json "
         f"--source_lang en --target_lang ro {_HF} --gradient_checkpointing",
         "transformers",
         "examples/pytorch/translation",
@@ -209,7 +215,7 @@ SCRIPTS = [
     ),
     Script(
         "mae",
-        f"run_mae.py --train_dir {{data}}/images/train {_HF} --remove_unused_columns False",
+        f"run_mae.py --dataset_name {{data}}/images/train {_HF} --remove_unused_columns False",
         "transformers",
         "examples/pytorch/image-pretraining",
     ),
@@ -219,6 +225,7 @@ SCRIPTS = [
         f"--text_column_name text --train_split_name train --eval_split_name test {_HF}",
         "transformers",
         "examples/pytorch/speech-recognition",
+        packages="datasets==3.6.0",
     ),
     Script(
         "audio_classification",
@@ -226,6 +233,7 @@ SCRIPTS = [
         f"--audio_column_name audio --label_column_name label {_HF}",
         "transformers",
         "examples/pytorch/audio-classification",
+        packages="datasets==3.6.0",
     ),
     # TRL
     Script("trl_sft", f"trl sft --model_name_or_path {{models}}/qwen2 --dataset_name {{data}}/texts/chat {_TRL}"),
@@ -269,7 +277,6 @@ SCRIPTS = [
         "peft",
         "examples/sft",
     ),
-    Script("peft_lora_clm", "causal_language_modeling/peft_lora_clm_accelerate_ds_zero3_offload.py", "peft", "examples"),
     Script(
         "peft_olora",
         "olora_finetuning.py --base_model {models}/llama --data_path {data}/texts/instructions --output_dir {out} "
@@ -278,15 +285,32 @@ SCRIPTS = [
         "examples/olora_finetuning",
     ),
     # accelerate
+    Script("accelerate_nlp", "accelerate launch --num_processes 1 --mixed_precision bf16 nlp_example.py", "accelerate", "examples"),
     Script(
-        "accelerate_cv",
-        "accelerate launch --num_processes 1 cv_example.py --data_dir {data}/pets",
+        "accelerate_ddp_hook",
+        "accelerate launch --num_processes 4 --multi_gpu by_feature/ddp_comm_hook.py --ddp_comm_hook bf16",
+        "accelerate",
+        "examples",
+    ),
+    Script(
+        "accelerate_accumulation",
+        "accelerate launch --num_processes 1 by_feature/gradient_accumulation.py --gradient_accumulation_steps 4",
+        "accelerate",
+        "examples",
+    ),
+    Script(
+        "accelerate_local_sgd", "accelerate launch --num_processes 4 --multi_gpu by_feature/local_sgd.py", "accelerate", "examples"
+    ),
+    Script(
+        "accelerate_fsdp",
+        "accelerate launch --num_processes 4 --use_fsdp --fsdp_version 2 --fsdp_auto_wrap_policy "
+        "TRANSFORMER_BASED_WRAP --mixed_precision bf16 nlp_example.py",
         "accelerate",
         "examples",
     ),
     Script(
         "accelerate_nd",
-        "accelerate launch --num_processes 8 torch_native_parallelism/nd_parallel.py --tp-size 2 --dp-shard-degree 4 "
+        "accelerate launch --num_processes 8 torch_native_parallelism/nd_parallel.py --tp-size 2 --dp-shard-size 4 "
         "--model-name {models}/llama",
         "accelerate",
         "examples",
@@ -316,7 +340,7 @@ SCRIPTS = [
         "timm",
     ),
     # Lightning
-    Script("lightning_autoencoder", "basics/autoencoder.py fit --trainer.max_steps 5", "lightning", "examples/pytorch"),
+    Script("lightning_autoencoder", "basics/autoencoder.py --trainer.max_steps 5", "lightning", "examples/pytorch"),
     Script("lightning_transformer", "basics/transformer.py", "lightning", "examples/pytorch"),
     Script("fabric_language_model", "language_model/train.py", "lightning", "examples/fabric"),
     Script("fabric_classifier", "fabric run image_classifier/train_fabric.py --epochs 1", "lightning", "examples/fabric"),
