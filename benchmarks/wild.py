@@ -102,6 +102,9 @@ class Workshop:
                 (inside / found.name).symlink_to(found)
         if not (inside.parent / "data").exists() and script.repository == "examples":
             (inside.parent / "data").symlink_to(data / "digits")
+        if script.repository == "lightning":
+            for place in (inside.parent, inside.parent.parent):
+                (place / "Datasets").symlink_to(data / "digits")
         return inside
 
     def words(self, script: Script) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +74,15 @@ def test_a_command_line_that_cannot_be_meant(argv: list[str], capsys: pytest.Cap
         main(argv)
     assert ended.value.code == 2
     assert "memfit" in capsys.readouterr().err
+
+
+def test_too_little_memory_on_this_machine_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def run(args: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(COMMANDS["show"], "run", run)
+    assert main(["show", str(tmp_path / "run.memfit")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "more memory than there is" in line

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,10 @@ def test_without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert "pip install transformers" in reason(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes with names")
+def test_a_config_that_is_a_pipe_is_refused_at_once(tmp_path: Path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ConfigError, match="there is no file"):
+        Recipe(hf=str(tmp_path / "config.json"))
