@@ -110,11 +110,8 @@ class Workshop:
     def words(self, script: Script) -> list[str]:
         data = self.root / "data"
         out = self.root / "runs" / f"{script.name}.out"
-        places = {"data": data, "models": data / "models", "out": out, "titan": self._titan()}
+        places = {"data": data, "models": data / "models", "out": out}
         return script.command.format(**places).split()
-
-    def _titan(self) -> str:
-        return str(self.root / "titan")
 
     def environment(self, script: Script) -> dict[str, str]:
         offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "WANDB_MODE": "disabled"}

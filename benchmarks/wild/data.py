@@ -154,6 +154,7 @@ def make_hub(root: Path, texts: Path) -> None:
         _write_rows(glue / "mrpc" / f"{split}.json", rows)
     (glue / "README.md").write_text("---\nconfigs:\n- config_name: mrpc\n  data_dir: mrpc\n---\n")
     _write_rows(root / "roneneldan" / "TinyStories" / "train.json", [{"text": _sentence(rng, 200)} for _ in range(400)])
+    _write_rows(root / "tests" / "assets" / "c4_test" / "data.json", [{"text": _sentence(rng, 400)} for _ in range(2000)])
     for name, model in (("bert-base-cased", "bert"), ("bert-base-uncased", "bert")):
         place = root / name
         if not place.exists():
@@ -180,7 +181,7 @@ def make_metrics(root: Path) -> None:
     for name in ("accuracy", "sacrebleu", "rouge", "seqeval", "wer", "squad", "glue", "f1"):
         (root / name).mkdir(parents=True, exist_ok=True)
         (root / name / f"{name}.py").write_text(METRIC)
-    (root / "nltk" / "tokenizers" / "punkt_tab").mkdir(parents=True, exist_ok=True)
+    (root / "nltk" / "tokenizers" / "punkt").mkdir(parents=True, exist_ok=True)
 
 
 # -- models with random weights --------------------------------------------------------------------------------------------------

@@ -78,7 +78,10 @@ _HF = "--per_device_train_batch_size 8 --max_steps 5 --do_train --report_to none
 _HF = _HF.replace(" --overwrite_output_dir", "")
 _TRL = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2 --max_steps 5 --report_to none --output_dir {out}"
 _LM = "language-modeling/"
-_TITAN = "--training.steps 5 --training.dataset c4_test --metrics.log_freq 1"
+_TITAN = (
+    "torchrun --nproc_per_node=8 -m torchtitan.train --model.name llama3 --model.hf_assets_path {models}/llama "
+    "--training.dataset c4_test --training.seq_len 2048 --metrics.log_freq 1"
+)
 
 SCRIPTS = [
     # Karpathy's
@@ -352,15 +355,9 @@ SCRIPTS = [
         "--train.micro_batch_size 4 --train.global_batch_size 8 --tokenizer_dir {models}/llama --out_dir {out}",
     ),
     # torchtitan 0.2.2
-    Script("titan_fsdp", f"torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file {{titan}}/debug_model.toml {_TITAN}"),
-    Script(
-        "titan_tp",
-        f"torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file {{titan}}/debug_model.toml {_TITAN} "
-        "--parallelism.tensor_parallel_degree 2",
-    ),
-    Script(
-        "titan_cp",
-        f"torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file {{titan}}/debug_model.toml {_TITAN} "
-        "--parallelism.context_parallel_degree 2",
-    ),
+    Script("titan_fsdp", f"{_TITAN} --model.flavor debugmodel"),
+    Script("titan_8b", f"{_TITAN} --model.flavor 8B"),
+    Script("titan_8b_compiled", f"{_TITAN} --model.flavor 8B --compile.enable"),
+    Script("titan_tp", f"{_TITAN} --model.flavor debugmodel --parallelism.tensor_parallel_degree 2"),
+    Script("titan_cp", f"{_TITAN} --model.flavor debugmodel --parallelism.context_parallel_degree 2"),
 ]
