@@ -121,7 +121,7 @@ def damage_plain(chance: Random, value: Any) -> Any:
     made = copy.deepcopy(value)
     for _ in range(chance.choice((1, 1, 2, 5))):
         made = _damage_one(chance, made)
-        if _num_values(made, _MOST_VALUES) >= _MOST_VALUES:
+        if _has_many_values(made):
             break  # doubled once more, it would be the attacker who takes too long
     return made
 
@@ -129,14 +129,14 @@ def damage_plain(chance: Random, value: Any) -> Any:
 _MOST_VALUES = 2_000
 
 
-def _num_values(value: Any, most: int) -> int:
-    """Counted as often as they would be written, as far as it matters."""
-    count = 1
-    for inside in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        if count >= most:
-            break
-        count += _num_values(inside, most - count)
-    return count
+def _has_many_values(value: Any) -> bool:
+    """Counted as often as they would be written."""
+    count, waiting = 0, [value]
+    while waiting and count < _MOST_VALUES:
+        inside = waiting.pop()
+        count += 1
+        waiting.extend(inside.values() if isinstance(inside, dict) else inside if isinstance(inside, list) else ())
+    return count >= _MOST_VALUES
 
 
 def _damage_one(chance: Random, value: Any) -> Any:
