@@ -70,7 +70,7 @@ def make_texts(root: Path) -> None:
         )
     (root / "questions").mkdir(parents=True, exist_ok=True)
     (root / "questions" / "train.json").write_text(json.dumps({"data": questions}))
-    (root / "plain.txt").write_text("\n".join(_sentence(rng, 120) for _ in range(400)))
+    (root / "plain.txt").write_text("\n".join(_sentence(rng, 120) for _ in range(3000)))
     for split in ("train", "valid", "test"):
         (root / "words").mkdir(exist_ok=True)
         (root / "words" / f"{split}.txt").write_text("\n".join(_sentence(rng, 40) for _ in range(500)))
@@ -125,7 +125,7 @@ def make_digits(root: Path) -> None:
     rng = np.random.default_rng(3)
     raw = root / "MNIST" / "raw"
     raw.mkdir(parents=True, exist_ok=True)
-    for prefix, count in (("train", 6000), ("t10k", 1000)):
+    for prefix, count in (("train", 60_000), ("t10k", 10_000)):
         images = struct.pack(">IIII", 0x803, count, 28, 28) + rng.integers(0, 255, count * 784, dtype=np.uint8).tobytes()
         labels = struct.pack(">II", 0x801, count) + rng.integers(0, 10, count, dtype=np.uint8).tobytes()
         for name, content in ((f"{prefix}-images-idx3-ubyte", images), (f"{prefix}-labels-idx1-ubyte", labels)):

@@ -223,17 +223,9 @@ SCRIPTS = [
         "examples/pytorch/image-pretraining",
     ),
     Script(
-        "speech_ctc",
-        "run_speech_recognition_ctc.py --dataset_name {data}/sounds --model_name_or_path {models}/wav2vec2 "
-        f"--text_column_name text --train_split_name train --eval_split_name test {_HF}",
-        "transformers",
-        "examples/pytorch/speech-recognition",
-        packages="datasets==3.6.0",
-    ),
-    Script(
         "audio_classification",
         "run_audio_classification.py --dataset_name {data}/sounds --model_name_or_path {models}/wav2vec2 "
-        f"--audio_column_name audio --label_column_name label {_HF}",
+        f"--audio_column_name audio --label_column_name label --eval_split_name test {_HF}",
         "transformers",
         "examples/pytorch/audio-classification",
         packages="datasets==3.6.0",
@@ -306,15 +298,14 @@ SCRIPTS = [
     ),
     Script(
         "accelerate_fsdp",
-        "accelerate launch --num_processes 4 --use_fsdp --fsdp_version 2 --fsdp_auto_wrap_policy "
+        "accelerate launch --num_processes 4 --use_fsdp --fsdp_version 1 --fsdp_auto_wrap_policy "
         "TRANSFORMER_BASED_WRAP --mixed_precision bf16 nlp_example.py",
         "accelerate",
         "examples",
     ),
     Script(
         "accelerate_nd",
-        "accelerate launch --num_processes 8 torch_native_parallelism/nd_parallel.py --tp-size 2 --dp-shard-size 4 "
-        "--model-name {models}/llama",
+        "accelerate launch --num_processes 8 torch_native_parallelism/nd_parallel.py --dp-shard-size 8 --model-name {models}/llama",
         "accelerate",
         "examples",
     ),
@@ -347,7 +338,7 @@ SCRIPTS = [
     Script("lightning_transformer", "basics/transformer.py", "lightning", "examples/pytorch"),
     Script("fabric_language_model", "language_model/train.py", "lightning", "examples/fabric"),
     Script("fabric_classifier", "fabric run image_classifier/train_fabric.py --epochs 1", "lightning", "examples/fabric"),
-    Script("fabric_tensor_parallel", "tensor_parallel/train.py", "lightning", "examples/fabric"),
+    Script("fabric_tensor_parallel", "torchrun --nproc_per_node=4 tensor_parallel/train.py", "lightning", "examples/fabric"),
     # litgpt
     Script(
         "litgpt_pretrain",
