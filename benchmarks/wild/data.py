@@ -104,20 +104,17 @@ def make_images(root: Path) -> None:
 
 def make_sounds(root: Path) -> None:
     rng = np.random.default_rng(2)
-    rows = []
     for split in ("train", "test"):
-        folder = root / split
-        folder.mkdir(parents=True, exist_ok=True)
-        rows = []
-        for number in range(32):
-            samples = (rng.standard_normal(16_000 * int(rng.integers(2, 5))) * 3000).astype("<i2")
-            with wave.open(str(folder / f"{number}.wav"), "wb") as out:
-                out.setnchannels(1)
-                out.setsampwidth(2)
-                out.setframerate(16_000)
-                out.writeframes(samples.tobytes())
-            rows.append({"file_name": f"{number}.wav", "text": _sentence(rng, 6), "label": ("yes", "no")[number % 2]})
-        _write_rows(folder / "metadata.jsonl", rows)
+        for kind in ("yes", "no"):
+            folder = root / split / kind
+            folder.mkdir(parents=True, exist_ok=True)
+            for number in range(16):
+                samples = (rng.standard_normal(16_000 * int(rng.integers(2, 5))) * 3000).astype("<i2")
+                with wave.open(str(folder / f"{number}.wav"), "wb") as out:
+                    out.setnchannels(1)
+                    out.setsampwidth(2)
+                    out.setframerate(16_000)
+                    out.writeframes(samples.tobytes())
 
 
 def make_digits(root: Path) -> None:

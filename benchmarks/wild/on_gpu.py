@@ -28,6 +28,8 @@ def _program(words: list[str]) -> list[str]:
         words = words[2:]
         while words[0].startswith("--"):
             words = words[2:]
+    if words[0] == "trl":  # it would start accelerate, and that the script
+        words = ["-m", f"trl.scripts.{words[1]}", *words[2:]]
     return words
 
 
