@@ -70,6 +70,7 @@ def make_texts(root: Path) -> None:
         )
     (root / "questions").mkdir(parents=True, exist_ok=True)
     (root / "questions" / "train.json").write_text(json.dumps({"data": questions}))
+    (root / "more.txt").write_text("\n".join(_sentence(rng, 120) for _ in range(200)))
     (root / "plain.txt").write_text("\n".join(_sentence(rng, 120) for _ in range(3000)))
     for split in ("train", "valid", "test"):
         (root / "words").mkdir(exist_ok=True)
