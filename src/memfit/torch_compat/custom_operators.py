@@ -18,6 +18,11 @@ _make_autograd: Callable[[Any, Any], Callable[..., Any]] = need(autograd, "make_
 _below_autograd: Any = need(torch._C, "_after_autograd_keyset")
 
 
+def qualified_name(operator: Any) -> str:
+    """``mylib::double``."""
+    return str(operator._qualname)
+
+
 def function_for_cuda(operator: Any) -> Callable[..., Any] | None:
     """The Python function that runs where its tensors are on a GPU, if there is one."""
     functions: dict[str | None, Callable[..., Any]] = operator._backend_fns
@@ -48,4 +53,4 @@ class _Instead:
         return getattr(self._overload, name)
 
 
-__all__ = ["CustomOperator", "call_below_autograd", "custom_operators", "function_for_cuda", "with_its_autograd"]
+__all__ = ["CustomOperator", "call_below_autograd", "custom_operators", "function_for_cuda", "qualified_name", "with_its_autograd"]

@@ -18,7 +18,7 @@ To add a library, write a file here and name it below:
 
 1. *It is pure Python or Triton* (Liger, torchao): nothing to do. Try it.
 2. *It installs without a GPU, and calls a compiled module from Python* (bitsandbytes): replace the compiled functions by ones that
-   take what the real ones take, with ordinary calls of ``torch.empty``, and return what they return. ``install(patches)`` does that,
+   take what the real ones take, with ordinary calls of ``torch.empty``, and return what they return. ``install(patches)`` does it
    with ``patches.when_imported``.
 3. *It does not install without a GPU* (flash_attn, apex): write a ``StandIn``. Its modules have the functions that scripts import;
    each allocates what the real one does, keeps for backward what the real one keeps, and calls ``current()`` first, so that nobody

@@ -139,7 +139,7 @@ class FusedLayerNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         num_columns = torch.Size(self.normalized_shape).numel()
-        return _FusedNorm.apply(x, self.weight, self.bias, num_columns, self.has_mean, self.memory_efficient)
+        return _FusedNorm.apply(x, self.weight, self.bias, num_columns, self.has_mean, self.memory_efficient)  # type: ignore[no-untyped-call]
 
 
 class FusedRMSNorm(FusedLayerNorm):

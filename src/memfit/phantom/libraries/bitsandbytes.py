@@ -24,8 +24,8 @@ from memfit.torch_compat.patches import Patches
 
 PACKAGE = "bitsandbytes"
 PAGED = (
-    "paged optimizer state of bitsandbytes is in managed memory: it is not counted on the GPU, where the driver keeps as much of it as "
-    "there is room for"
+    "paged optimizer state of bitsandbytes is in managed memory: it is not counted on the GPU, where the driver keeps as much of "
+    "it as there is room for"
 )
 
 
@@ -60,7 +60,7 @@ def _open_operators(patches: Patches) -> None:
         clear()
         patches.finally_call(clear)
     for name in all_operator_names():
-        if name.startswith(f"{PACKAGE}::") and has_kernel(name, "CUDA"):
+        if name.startswith(f"{PACKAGE}::") and any(has_kernel(name, key) for key in ("CUDA", "CompositeExplicitAutograd")):
             patches.implement("AutogradPrivateUse1", name, _running(name))
 
 

@@ -23,6 +23,7 @@ from memfit.torch_compat.custom_operators import (
     call_below_autograd,
     custom_operators,
     function_for_cuda,
+    qualified_name,
     with_its_autograd,
 )
 from memfit.torch_compat.patches import Patches
@@ -47,7 +48,7 @@ def install(patches: Patches) -> None:
 
 def _open(patches: Patches, operator: Any) -> None:
     kernel = with_its_autograd(operator, functools.partial(_run, operator))
-    patches.implement(KEY, operator._qualname, kernel, with_keyset=True)
+    patches.implement(KEY, qualified_name(operator), kernel, with_keyset=True)
 
 
 def _run(operator: Any, keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,13 +57,13 @@ def _run(operator: Any, keyset: Any, *args: Any, **kwargs: Any) -> Any:
         return call_below_autograd(operator, keyset, args, kwargs)
     try:
         return function(*args, **kwargs)
-    except (RuntimeError, TypeError, NotImplementedError, NeedsGpuError) as problem:
+    except Exception as problem:
         try:
             result = call_below_autograd(operator, keyset, args, kwargs)
-        except Exception:
-            raise problem from None
+        except NeedsGpuError as unknown:
+            raise unknown from problem
         current().say(
-            f"what the operator {operator._qualname} takes while it runs was not counted: its function needs a real GPU, and only what "
-            "it returns is known"
+            f"what the operator {qualified_name(operator)} takes while it runs was not counted: its function needs a real GPU, "
+            "and only what it returns is known"
         )
         return result

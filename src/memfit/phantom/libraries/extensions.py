@@ -1,8 +1,8 @@
 """``torch.utils.cpp_extension.load`` and ``load_inline``: CUDA code that is compiled when a script runs.
 
-Compiling it takes minutes and a toolkit, and leads nowhere: what it does to tensors is not known. So making one does not fail, since
-many scripts compile kernels that they use on some paths only; the first call of one of its functions does, by name, and says what to
-do. An operator that the script has described with ``register_fake`` works.
+Compiling it takes minutes and a toolkit, and leads nowhere: what it does to tensors is not known. Making one does not fail, since
+many scripts compile kernels that they use on some paths only. The first call of one of its functions fails, by name, and says what
+to do. An operator that the script has described with ``register_fake`` works.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ class _Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NeedsGpuError(
             f"{self.__name__} of the CUDA extension {self._extension}",
-            "Switch to an implementation in plain PyTorch for the prediction, or make it a custom operator that says what it returns "
-            "(torch.library.custom_op with register_fake).",
+            "Switch to an implementation in plain PyTorch for the prediction, or make it a custom operator that says what it "
+            "returns (torch.library.custom_op with register_fake).",
         )

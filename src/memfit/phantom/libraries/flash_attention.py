@@ -6,11 +6,11 @@
                                                                                                └──> Kernels3 ── flash_attn 3
     flash_attn_2_cuda (compiled) ──> fwd, bwd, varlen_fwd, varlen_bwd, fwd_kvcache: the same kernels, below the real Python package
 
-Facts for version 2: csrc/flash_attn/flash_api.cpp and flash_attn/flash_attn_interface.py of 2.8: heads are padded to a multiple of 8,
-the sums of the softmax have a row for each head and token (not padded), and backward takes the query's gradient in float32, rounded
-up to 128 rows and to 32 (64 above 128) columns, a sum for each row, and gradients for each of grouped heads. Facts for version 3:
-hopper/flash_api.cpp and hopper/flash_attn_interface.py: rows are rounded up to the kernel's block, columns to 64, 96, 128, 192 or
-256, and gradients of grouped heads are summed in float32.
+Facts for version 2, from csrc/flash_attn/flash_api.cpp and flash_attn/flash_attn_interface.py of 2.8: heads are padded to a
+multiple of 8, the sums of the softmax have a row for each head and token (not padded), and backward takes the query's gradient in
+float32, rounded up to 128 rows and to 32 (64 above 128) columns, a sum for each row, and gradients for each of grouped heads.
+Facts for version 3, from hopper/flash_api.cpp and hopper/flash_attn_interface.py: rows are rounded up to the kernel's block,
+columns to 64, 96, 128, 192 or 256, and gradients of grouped heads are summed in float32.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _packed_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
 
 def attend(kernels: Kernels2, packed: Sequence[torch.Tensor], call: Call, returns: int = 1) -> Any:
     current()  # outside every prediction this is refused
-    return Attention.apply(kernels, call, returns, *packed)
+    return Attention.apply(kernels, call, returns, *packed)  # type: ignore[no-untyped-call]
 
 
 # -- version 2's functions -----------------------------------------------------------------------------------------------------
@@ -418,9 +418,7 @@ def _fwd(q: Any, k: Any, v: Any, out: Any, alibi: Any, dropout: float, scale: An
 
 def _varlen_fwd(q: Any, k: Any, v: Any, out: Any, cu_q: Any, cu_k: Any, *rest: Any) -> Any:
     longest, dropout, wants = (int(rest[4]), int(rest[5])), rest[6], bool(rest[13])
-    return _results(
-        _TWO.forward(q, k, v, Call(lengths=(cu_q, cu_k), longest=longest, dropout=dropout, wants_probabilities=wants))
-    )
+    return _results(_TWO.forward(q, k, v, Call(lengths=(cu_q, cu_k), longest=longest, dropout=dropout, wants_probabilities=wants)))
 
 
 def _results(made: Forward) -> Any:

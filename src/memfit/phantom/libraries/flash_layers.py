@@ -55,11 +55,11 @@ class IndexPutFirstAxis(torch.autograd.Function):
 
 
 def index_first_axis(x: torch.Tensor, indices: torch.Tensor) -> Any:
-    return IndexFirstAxis.apply(x, indices)
+    return IndexFirstAxis.apply(x, indices)  # type: ignore[no-untyped-call]
 
 
 def index_put_first_axis(values: torch.Tensor, indices: torch.Tensor, num_rows: int) -> Any:
-    return IndexPutFirstAxis.apply(values, indices, num_rows)
+    return IndexPutFirstAxis.apply(values, indices, num_rows)  # type: ignore[no-untyped-call]
 
 
 def unpad_input(hidden_states: torch.Tensor, attention_mask: torch.Tensor, unused_mask: Any = None) -> Any:
@@ -109,31 +109,34 @@ def apply_rotary_emb(
     max_seqlen: Any = None,
 ) -> Any:
     current()
-    return ApplyRotary.apply(x, cos, sin, inplace)
+    return ApplyRotary.apply(x, cos, sin, inplace)  # type: ignore[no-untyped-call]
 
 
 def apply_rotary_emb_qkv_(qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     current()
-    return ApplyRotary.apply(qkv, cos, sin, True)
+    return ApplyRotary.apply(qkv, cos, sin, True)  # type: ignore[no-untyped-call]
 
 
 class RotaryEmbedding(nn.Module):
     """Its tables grow with the longest sequence that it has seen."""
 
-    def __init__(self, dim: int, base: float = 10000.0, interleaved: bool = False, scale_base: Any = None, device: Any = None) -> None:
+    def __init__(
+        self, dim: int, base: float = 10000.0, interleaved: bool = False, scale_base: Any = None, device: Any = None
+    ) -> None:
         super().__init__()
         self.dim, self.base, self.interleaved, self.scale_base = dim, float(base), interleaved, scale_base
         frequencies = 1.0 / (self.base ** (torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim))
+        self.inv_freq: torch.Tensor
         self.register_buffer("inv_freq", frequencies, persistent=False)
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def forward(self, qkv: torch.Tensor, kv: Any = None, seqlen_offset: Any = 0, max_seqlen: Any = None, **options: Any) -> Any:
         length = max_seqlen if max_seqlen is not None else qkv.shape[1] + (seqlen_offset if isinstance(seqlen_offset, int) else 0)
         if self._tables is None or self._tables[0].shape[0] < length or self._tables[0].dtype != qkv.dtype:
-            angles = torch.outer(torch.arange(length, device=qkv.device, dtype=torch.float32), self.inv_freq.float())  # type: ignore[operator]
+            angles = torch.outer(torch.arange(length, device=qkv.device, dtype=torch.float32), self.inv_freq.float())
             self._tables = torch.cos(angles).to(qkv.dtype), torch.sin(angles).to(qkv.dtype)
-        turned = ApplyRotary.apply(qkv, *self._tables, kv is None)
-        return turned if kv is None else (turned, ApplyRotary.apply(kv, *self._tables, True))
+        turned = ApplyRotary.apply(qkv, *self._tables, kv is None)  # type: ignore[no-untyped-call]
+        return turned if kv is None else (turned, ApplyRotary.apply(kv, *self._tables, True))  # type: ignore[no-untyped-call]
 
 
 # -- losses and norms ----------------------------------------------------------------------------------------------------------
@@ -157,9 +160,11 @@ class _CrossEntropy(torch.autograd.Function):
         return logits if ctx.inplace else torch.empty_like(logits), None, None
 
 
-def cross_entropy_loss(logits: torch.Tensor, labels: torch.Tensor, *args: Any, inplace_backward: bool = False, **options: Any) -> Any:
+def cross_entropy_loss(
+    logits: torch.Tensor, labels: torch.Tensor, *args: Any, inplace_backward: bool = False, **options: Any
+) -> Any:
     current()
-    return _CrossEntropy.apply(logits, labels, inplace_backward)
+    return _CrossEntropy.apply(logits, labels, inplace_backward)  # type: ignore[no-untyped-call]
 
 
 class CrossEntropyLoss(nn.Module):
@@ -181,7 +186,9 @@ class _Norm(torch.autograd.Function):
     """Keeps its input, which is the sum with the residual where there is one, and a number or two for each row."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Any, residual: Any, returns_sum: bool, has_mean: bool) -> Any:
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Any, residual: Any, returns_sum: bool, has_mean: bool
+    ) -> Any:
         flat = x.reshape(-1, x.shape[-1])
         out = torch.empty_like(flat)
         summed = torch.empty_like(flat, dtype=residual.dtype) if residual is not None else flat
@@ -204,12 +211,12 @@ class _Norm(torch.autograd.Function):
 
 def rms_norm_fn(x: torch.Tensor, weight: torch.Tensor, bias: Any, residual: Any = None, *args: Any, **options: Any) -> Any:
     current()
-    return _Norm.apply(x, weight, bias, residual, bool(options.get("prenorm")), False)
+    return _Norm.apply(x, weight, bias, residual, bool(options.get("prenorm")), False)  # type: ignore[no-untyped-call]
 
 
 def layer_norm_fn(x: torch.Tensor, weight: torch.Tensor, bias: Any, residual: Any = None, *args: Any, **options: Any) -> Any:
     current()
-    return _Norm.apply(x, weight, bias, residual, bool(options.get("prenorm")), not options.get("is_rms_norm"))
+    return _Norm.apply(x, weight, bias, residual, bool(options.get("prenorm")), not options.get("is_rms_norm"))  # type: ignore[no-untyped-call]
 
 
 class RMSNorm(nn.Module):

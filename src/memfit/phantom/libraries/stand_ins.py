@@ -9,9 +9,9 @@
 A stand-in is imported only where the real package is not there. It has a version and a distribution, so that libraries that check
 (``importlib.util.find_spec``, ``importlib.metadata.version``) find what they look for.
 
-A script that goes on without a package (``try: import apex ... except ImportError``) goes on without it here too, because nobody can
-tell whether the machine with the GPU has it: the assumptions name it, and ``MEMFIT_INSTALLED=apex`` says that it is there. Torch
-never finds a stand-in: it works as on this machine.
+A script that goes on without a package (``try: import apex ... except ImportError``) goes on without it here too, because nobody
+can tell whether the machine with the GPU has it: the assumptions name it, and ``MEMFIT_INSTALLED=apex`` says that it is there.
+Torch never finds a stand-in: it works as on this machine.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ class Finder(importlib.abc.MetaPathFinder):
         stand_in = self._stand_ins.get(name.partition(".")[0])
         if stand_in is None or not stand_in.has(name) or not self._is_wanted(stand_in, _Question.of_this_moment()):
             return None
-        spec = ModuleSpec(name, _Loader(stand_in, self._context), origin=f"a stand-in of memfit for {stand_in.distribution}", is_package=True)
+        spec = ModuleSpec(
+            name, _Loader(stand_in, self._context), origin=f"a stand-in of memfit for {stand_in.distribution}", is_package=True
+        )
         spec.submodule_search_locations = []
         return spec
 
@@ -128,8 +130,8 @@ class Finder(importlib.abc.MetaPathFinder):
         if question.can_do_without:
             if question.is_the_scripts:
                 self._context.say(
-                    f"{stand_in.package} is not installed here, and {question.place} goes on without it: if it is installed where the "
-                    f"run will be, say so with {VARIABLE}={stand_in.package}"
+                    f"{stand_in.package} is not installed here, and {question.place} goes on without it: if it is installed where "
+                    f"the run will be, say so with {VARIABLE}={stand_in.package}"
                 )
             return False
         return True
@@ -156,8 +158,8 @@ class _Loader(importlib.abc.Loader):
         stand_in = self._stand_in
         if module.__name__ == stand_in.package and not stand_in.is_everywhere and not stand_in.instead:
             self._context.say(
-                f"{stand_in.package} is not installed here: what stands in its place takes the memory that version {stand_in.version} "
-                "takes, by its sources"
+                f"{stand_in.package} is not installed here: what stands in its place takes the memory that version "
+                f"{stand_in.version} takes, by its sources"
             )
         if module.__name__ not in _made:
             module.__dict__.setdefault("__version__", stand_in.version)

@@ -2,9 +2,9 @@
 
 ::
 
-    kernel[grid](x, y, BLOCK=64) ──> launch()       named in the assumptions; what is known of the data that it may write is forgotten
-    autotuned kernel             ──> tune()         256 MiB for a while, at the first launch for each key
-    import triton                ──> stand-in       where it is not installed: decorators, tl.*, cdiv, the driver's answers
+    kernel[grid](x, BLOCK=64) ──> launch()    named in the assumptions; what is known of the data that it may write is forgotten
+    autotuned kernel          ──> tune()      256 MiB for a while, at the first launch for each key
+    import triton             ──> stand-in    where it is not installed: decorators, tl.*, cdiv, the driver's answers
 
 Facts, from triton/runtime/jit.py, runtime/autotuner.py, testing.py and backends/nvidia/driver.py of Triton 3.3 to 3.6: ``do_bench``
 takes a buffer of 256 MiB to clear the cache with, once for each configuration that it measures, and an autotuner with
@@ -15,6 +15,7 @@ takes a buffer of 256 MiB to clear the cache with, once for each configuration t
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,11 @@ from memfit.units import MIB
 VERSION = "3.6.0"
 TUNING_BYTES = 256 * MIB
 
+PASSED_OVER = "Triton kernels were passed over, since a launch takes no memory of its own"
+NOT_TUNED = (
+    "Triton kernels were not tuned: the first configuration of each is taken, and tuning takes 256 MiB for a while, at the first "
+    "launch for each key"
+)
 SCRATCH = (
     "scratch memory that Triton kernels ask the function of triton.set_allocator for was not counted: only Triton's compiler knows "
     "how much it is"
@@ -47,9 +53,7 @@ def install(patches: Patches) -> None:
         "triton.runtime.interpreter",
         _unless_stand_in(lambda module: patches.replace(module.InterpretedFunction, "run", _run_real)),
     )
-    patches.when_imported(
-        "triton.testing", _unless_stand_in(lambda module: patches.replace(module, "do_bench", measure_nothing))
-    )
+    patches.when_imported("triton.testing", _unless_stand_in(lambda module: patches.replace(module, "do_bench", measure_nothing)))
     patches.when_imported(
         "triton.runtime._allocation", _unless_stand_in(lambda module: patches.wrap(module, "set_allocator", _noting_scratch))
     )
@@ -63,7 +67,7 @@ def _unless_stand_in(action: Callable[[Any], None]) -> Callable[[Any], None]:
 
 def launch(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """A kernel would run now."""
-    current().say(f"the Triton kernel {name} was passed over: a launch takes no memory of its own")
+    current().assumptions.add_name(PASSED_OVER, name)
     written = written_parameters(function)
     for parameter, value in arguments.items():
         if written is None or parameter in written:
@@ -78,11 +82,7 @@ def tune(tuner: Any, named: Mapping[str, Any]) -> None:
     if len(tuner.configs) < 2 or key in context.tuned:
         return
     context.tuned.add(key)
-    name = _innermost(tuner).__name__
-    context.say(
-        f"the Triton kernel {name} was not tuned: its first configuration is taken, and tuning takes 256 MiB for a while, at the first "
-        "launch for each key"
-    )
+    context.assumptions.add_name(NOT_TUNED, _innermost(tuner).__name__)
     restored = [named[each] for each in getattr(tuner, "restore_value", None) or () if each in named]
     taken = [empty_cache(), *(tensor.clone() for tensor in restored)]
     taken.clear()
@@ -243,9 +243,9 @@ class Anything:
         return self._name
 
 
-class constexpr:  # noqa: N801 (Triton's name)
+class constexpr:
     def __init__(self, value: Any) -> None:
-        self.value = value.value if isinstance(value, constexpr) else value
+        self.value: Any = value.value if isinstance(value, constexpr) else value
 
     def __class_getitem__(cls, kind: Any) -> type:
         return cls
@@ -413,6 +413,8 @@ def _fill_any(module: ModuleType) -> None:
     def get(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+        if f"{module.__name__}.{name}" in STAND_IN.modules:
+            return importlib.import_module(f"{module.__name__}.{name}")
         if name not in made:
             is_error = name.endswith(("Error", "Exception", "OutOfResources"))
             made[name] = (

@@ -81,8 +81,8 @@ def memory_efficient_attention(
 ) -> Any:
     current()
     if query.dim() == 3:
-        made = memory_efficient_attention(*(x.unsqueeze(2) for x in (query, key, value)), attn_bias, p, scale, op=op)
-        return made.squeeze(2)
+        one_head = [tensor.unsqueeze(2) for tensor in (query, key, value)]
+        return memory_efficient_attention(one_head[0], one_head[1], one_head[2], attn_bias, p, scale, op=op).squeeze(2)
     if isinstance(attn_bias, torch.Tensor) or query.dtype not in _HALVES or query.shape[-1] > 256:
         return _by_cutlass(query, key, value, attn_bias, p, scale)
     is_causal = bool(getattr(attn_bias, "is_causal", False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from typing import Any
 
@@ -34,4 +35,4 @@ def _load_flash_anew(patches: Patches, module: Any) -> None:
     for name in ("_loaded_implementation", "_flash_fn", "_flash_varlen_fn", "_flash_with_kvcache_fn"):
         if hasattr(module, name):
             patches.replace(module, name, None)
-            patches.finally_call(lambda name=name: setattr(module, name, None))
+            patches.finally_call(functools.partial(setattr, module, name, None))

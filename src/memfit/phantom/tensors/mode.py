@@ -186,7 +186,11 @@ class PhantomMode(FakeTensorMode):
         return count * dtype.itemsize > self.largest_real_bytes and not (self.largest_real_bytes > 0 and may_be_known(dtype, count))
 
     def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.from_tensor(tensor, static_shapes=True) if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
+        if type(tensor) not in _PLAIN:
+            if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+                return tensor  # it answers operators itself
+            tensor = tensor.as_subclass(torch.Tensor)
+        return self.from_tensor(tensor, static_shapes=True)
 
 
 class _SharedMode(PhantomMode):

@@ -16,6 +16,7 @@ from torch import nn
 
 from memfit.phantom.tensors.existing_models import adopt_tensor
 from memfit.phantom.tensors.mode import PhantomMode
+from memfit.phantom.tensors.subclasses import of_class
 from memfit.torch_compat.defaults import clipping_foreach_types, optimizer_foreach_types
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
@@ -41,7 +42,7 @@ def _without_data(make_parameter: Callable[..., Any], mode: PhantomMode) -> Call
         if type(data) is not FakeTensor and isinstance(data, FakeTensor) and isinstance(data, cls):
             return data.requires_grad_(requires_grad)  # of a class of its own, which it keeps
         if cls is not nn.Parameter and isinstance(data, FakeTensor):
-            return torch.Tensor._make_subclass(cls, data, requires_grad)
+            return of_class(data, cls, requires_grad)
         return make_parameter(cls, data, requires_grad)
 
     return __new__

@@ -13,6 +13,9 @@ While an operator runs, such a tensor is of the plain class: the phantom's dispa
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,24 +31,35 @@ _classes: dict[type, type] = {}
 
 
 def install(patches: Patches, mode: PhantomMode) -> None:
-    make, as_subclass = torch.Tensor._make_subclass, torch.Tensor.as_subclass
+    patches.wrap(torch.Tensor, "_make_subclass", functools.partial(_making_subclasses, mode))
+    patches.wrap(torch.Tensor, "as_subclass", _taking_classes)
 
+
+def of_class(data: torch.Tensor, cls: type, requires_grad: bool) -> torch.Tensor:
+    """A tensor that shares the memory of ``data``, which has none, and is of a library's class."""
+    return _with_class(data.detach(), cls).requires_grad_(requires_grad)
+
+
+def _making_subclasses(mode: PhantomMode, make: Callable[..., Any]) -> Callable[..., Any]:
     def _make_subclass(cls: type, data: torch.Tensor, require_grad: bool = False, **kwargs: Any) -> Any:
         if cls is not nn.Parameter and issubclass(cls, nn.Parameter) and type(data) in _PLAIN:
             data = mode.from_tensor(data.detach(), static_shapes=True)  # parameters hold no data
         if cls is FakeTensor or cls is nn.Parameter or not isinstance(data, FakeTensor):
             return make(cls, data, require_grad, **kwargs)
-        return _with_class(data.detach(), cls).requires_grad_(require_grad)
+        return of_class(data, cls, require_grad)
 
-    def as_subclass_without_data(tensor: torch.Tensor, cls: type) -> Any:
+    return _make_subclass
+
+
+def _taking_classes(as_subclass: Callable[..., Any]) -> Callable[..., Any]:
+    def take(tensor: torch.Tensor, cls: type) -> Any:
         if not isinstance(tensor, FakeTensor):
             return as_subclass(tensor, cls)
         with without_subclass_functions():
             plain = tensor.view_as(tensor)
         return plain if cls is torch.Tensor else _with_class(plain, cls)
 
-    patches.replace(torch.Tensor, "_make_subclass", staticmethod(_make_subclass))
-    patches.replace(torch.Tensor, "as_subclass", as_subclass_without_data)
+    return take
 
 
 def _with_class(tensor: torch.Tensor, cls: type) -> torch.Tensor:
@@ -59,7 +73,10 @@ def _without_data(cls: type) -> type:
         return cls
     if cls not in _classes:
         body = {"__torch_dispatch__": classmethod(_as_plain), "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-        _classes[cls] = type(cls)(cls.__name__, (cls, FakeTensor), body)
+        kind: Any = type(cls)
+        made = _classes[cls] = kind(cls.__name__, (cls, FakeTensor), body)
+        # Torch has switched it off, because the class sees operators.
+        made.__torch_function__ = inspect.getattr_static(cls, "__torch_function__")
     return _classes[cls]
 
 
@@ -77,4 +94,4 @@ def _as_plain(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = No
         return func(*args, **kwargs)
     finally:
         for value, kind in odd:
-            value.__class__ = kind  # type: ignore[assignment]
+            value.__class__ = kind
