@@ -65,6 +65,7 @@ class PhantomMode(FakeTensorMode):
 
     def __init__(self, values: Values) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self._allow_unsafe_data_ptr_access = False  # a compiled module that asks for data gets an error, not a null pointer
         self._cache = DispatchCache(self._dispatch_odd)
         self._note, self._to_host = values.note, values.to_host
         self.largest_real_bytes = LARGEST_REAL_BYTES
