@@ -26,6 +26,7 @@ CASES = {
     "an error of Python's own library": ("import json\njson.loads('{')", "raised by train.py:3, not by memfit"),
     "an error of an operator": ("x = torch.ones(2, 3, device='cuda')\nx @ x", OURS),
     "an error of torch": ("torch.nn.Linear(2, 2).cuda().no_such_part", OURS),
+    "a compiled module that asks for data": ("torch._C.TensorBase.data_ptr(torch.ones(2, device='cuda'))", "register_fake"),
     "what needs a GPU": ("torch.ones(2, device='cuda').__dlpack__()", "or do the work in PyTorch."),
 }
 

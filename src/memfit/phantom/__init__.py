@@ -10,6 +10,7 @@
         ├─ torch_cuda/    torch.cuda's answers, autocast
         ├─ tensors/       tensors without data, and models that existed before
         ├─ values/        what is known of data that is not there: constants, host data, routing, what the user expects
+        ├─ libraries/     kernels that are not torch's: Triton, flash_attn, bitsandbytes and their kin
         ├─ kernels/       what runs on the GPU, operator by operator: what it returns and takes
         ├─ compile/       torch.compile and CUDA graphs
         ├─ distributed/   one rank of a world without peers: process groups, DDP, FSDP1

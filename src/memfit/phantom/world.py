@@ -11,14 +11,14 @@ from typing import Self
 import torch
 
 from memfit.errors import PredictionError
-from memfit.phantom import kernels
+from memfit.phantom import kernels, libraries
 from memfit.phantom.compile import control_flow, passed_over
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
 from memfit.phantom.distributed import ddp, environment, fsdp1_state_dicts, process_groups, rank_shortcuts
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
-from memfit.phantom.tensors import defaults, existing_models, forks, parameters, threads
+from memfit.phantom.tensors import defaults, existing_models, forks, parameters, subclasses, threads
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.torch_cuda import autocast, cached_answers, markers, memory_tools, module, sensors, tensor_types
 from memfit.phantom.torch_cuda.module import CudaModule, Meter
@@ -110,11 +110,13 @@ class PhantomWorld:
         control_flow.install(because("the inside of torch.cond and its kin is seen"))
         checkpoints.install(because("saving and loading without data"), assumptions)
         refusals.install(because("what needs a real GPU is refused by name"))
-        transformers.install(because("no library takes the prediction for a compiler at work"))
+        libraries.install(because("kernels that are not torch's, and packages that need a GPU"), self.target, assumptions)
+        transformers.install(because("no library takes the prediction for a compiler at work, and the GPU's packages are found"))
         tensor_types.install(because("torch.cuda.FloatTensor and its kin"))
         autocast.install(because("CUDA's autocast lists"), self.target)
         kernels.install(because("operators that CUDA runs differently"), self.target)
         parameters.install(because("modules without data can be moved and cast"), self.mode)
+        subclasses.install(because("classes of tensors and parameters that libraries make"), self.mode)
         existing_models.install(because("models that were built before, with data"))
         answers.install(because("values that only data can tell"), self.values)
         environment.install(because("a launcher tells each process who it is"), processes)

@@ -24,6 +24,13 @@ from memfit.torch_compat.backend import private_backend_name
 _MEMFIT, _TORCH, _PREDICT = Path(memfit.__file__).parent, Path(torch.__file__).parent, Path(__file__).parent
 _PYTHON = Path(sysconfig.get_path("stdlib"))
 
+_NO_DATA = "Cannot access data pointer of Tensor"
+"""How torch tells a compiled module that a tensor holds no data."""
+_EXTENSION = (
+    "A compiled module asked for the data of a tensor, and there are none in a prediction. Make what it does a custom operator "
+    "that says what it returns (torch.library.custom_op with register_fake), or switch to plain PyTorch for the prediction."
+)
+
 OURS = "If this code runs on a real GPU, memfit's phantom GPU is at fault: please report it."
 """The only advice that asks for a report."""
 
@@ -37,6 +44,8 @@ def advise(error: BaseException) -> str:
     """What to do about an error that came out of the user's code."""
     if isinstance(error, NeedsGpuError):
         return error.advice
+    if _NO_DATA in str(error):
+        return _EXTENSION
     frames = traceback.extract_tb(_from_the_user(error.__traceback__))
     raised_by = next((frame for frame in reversed(frames) if not _is_pythons(frame.filename)), None)
     if isinstance(error, ImportError) and (raised_by is None or not _is_in(raised_by.filename, _MEMFIT)):

@@ -27,6 +27,12 @@ excluding_keys: Callable[..., Any] = need(torch._C, "_ExcludeDispatchKeyGuard")
 has_kernel: Callable[[str, str], bool] = need(torch._C, "_dispatch_has_kernel_for_dispatch_key")
 """Has an operator a kernel of its own for a dispatch key?"""
 
+all_operator_names: Callable[[], list[str]] = need(torch._C, "_dispatch_get_all_op_names")
+"""Every operator that torch knows, those of other libraries too: ``mylib::double.out``."""
+
+without_subclass_functions: Callable[..., Any] = need(torch._C, "DisableTorchFunctionSubclass")
+"""A context in which classes of tensors do not see functions; they still see operators."""
+
 DispatchKey: Any = need(torch._C, "DispatchKey")
 DispatchKeySet: Any = need(torch._C, "DispatchKeySet")
 
@@ -110,6 +116,7 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "TorchDispatchMode",
+    "all_operator_names",
     "enter_mode",
     "excluding_keys",
     "flags_of_modes",
@@ -121,4 +128,5 @@ __all__ = [
     "tree_map",
     "tree_map_only",
     "without_modes",
+    "without_subclass_functions",
 ]

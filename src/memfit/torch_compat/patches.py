@@ -49,7 +49,7 @@ class Patches:
         self.who = who
         self._why = ""
         self._undo: list[Callable[[], Any]] = []
-        self._libraries: dict[str, torch.library.Library] = {}
+        self._libraries: dict[tuple[str, str], torch.library.Library] = {}
 
     def because(self, why: str) -> Patches:
         """The same patches; what is replaced from here on is for this reason."""
@@ -73,13 +73,18 @@ class Patches:
         owner.append(value)
         self._undo.append(lambda: owner.remove(value))
 
-    def implement(self, key: str, operator: str, kernel: Callable[..., Any]) -> None:
-        """Gives an ATen operator a kernel for a dispatch key."""
-        if key not in self._libraries:
-            library = self._libraries[key] = torch.library.Library("aten", "IMPL", key)
-            self._undo.append(lambda: (self._libraries.pop(key), library._destroy()))
-        self._libraries[key].impl(operator, kernel)
-        entry = Patch(f"aten::{operator} for {key}", self.who, self._why)
+    def implement(self, key: str, operator: str, kernel: Callable[..., Any], *, with_keyset: bool = False) -> None:
+        """Gives an operator a kernel for a dispatch key: ``mm`` of ATen, or ``mylib::mm`` of a library.
+
+        ``with_keyset`` hands it the dispatch keys of the call first.
+        """
+        namespace, _, name = operator.rpartition("::")
+        place = (namespace or "aten", key)
+        if place not in self._libraries:
+            library = self._libraries[place] = torch.library.Library(place[0], "IMPL", key)
+            self._undo.append(lambda: (self._libraries.pop(place), library._destroy()))
+        self._libraries[place].impl(name, kernel, with_keyset=with_keyset)
+        entry = Patch(f"{place[0]}::{name} for {key}", self.who, self._why)
         _kernels.append(entry)
         self._undo.append(lambda: _kernels.remove(entry))
 

@@ -134,3 +134,17 @@ def test_a_sync_batch_norm_and_a_ctc_loss_have_shapes():
         probabilities = torch.randn(10, 2, 5, device="cuda", requires_grad=True).log_softmax(-1)
         lengths = torch.tensor([10, 10]), torch.tensor([3, 3])
         nn.CTCLoss()(probabilities, torch.randint(1, 5, (2, 3), device="cuda"), *lengths).backward()
+
+
+def test_what_is_asserted_of_data_holds():
+    with phantom() as world:
+        labels = torch.randint(0, 9, (8,), device="cuda")
+        assert labels.max() < 9
+        assert (
+            labels  # over several lines
+            >= 0
+        ).any()
+        assert not (labels < 0).any()
+        if labels.max() < 9:
+            raise RuntimeError("nothing is known of what is not asserted")
+    assert any("asserted" in sentence for sentence in world.assumptions.sentences())

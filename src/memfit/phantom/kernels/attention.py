@@ -275,12 +275,12 @@ def _flash_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]
     """Where queries alone leave the GPU idle, the keys are divided: the results of the parts, in float32."""
     query, key, dropout = args[0], args[1], args[3] if len(args) > 3 else 0.0
     batch, heads, length, dim = query.shape
-    splits = 1 if dropout else _splits(batch * heads * -(-length // ROWS_PER_BLOCK), 2 * target.gpu.num_sms, key.shape[2], dim)
+    splits = 1 if dropout else flash_splits(batch * heads * -(-length // ROWS_PER_BLOCK), 2 * target.gpu.num_sms, key.shape[2], dim)
     rows = 4 * splits * batch * heads * length
-    return (rows, rows * _padded_dim(dim)) if splits > 1 else ()
+    return (rows, rows * padded_dim(dim)) if splits > 1 else ()
 
 
-def _splits(blocks: int, num_slots: int, keys: int, dim: int) -> int:
+def flash_splits(blocks: int, num_slots: int, keys: int, dim: int) -> int:
     """The smallest number of parts that keeps the GPU about as busy as the best number would."""
     if blocks >= ENOUGH_OF_THE_GPU * num_slots:
         return 1
@@ -301,16 +301,16 @@ def _flash_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequ
     """
     grad, query, key, out = args[0], args[1], args[2], args[4]
     batch, heads, length, dim = query.shape
-    padded_length = _round_up(length, 128)
+    padded_length = round_up(length, 128)
     sizes = [x.numel() * x.element_size() for x in (grad, out) if not x.transpose(1, 2).is_contiguous()]
-    sizes += [4 * batch * heads * padded_length, 4 * batch * heads * padded_length * _padded_dim(dim)]
+    sizes += [4 * batch * heads * padded_length, 4 * batch * heads * padded_length * padded_dim(dim)]
     if key.shape[1] != heads:
         sizes += [batch * key.shape[2] * heads * dim * query.element_size()] * 2
     return sizes
 
 
-def _padded_dim(dim: int) -> int:
-    return _round_up(dim, 32 if dim <= 128 else 64)
+def padded_dim(dim: int) -> int:
+    return round_up(dim, 32 if dim <= 128 else 64)
 
 
 # -- memory-efficient ----------------------------------------------------------------------------------------------------------
@@ -343,8 +343,8 @@ def _efficient_backward_blocks(target: Target, args: Arguments, result: Any) -> 
     floats = -(-length // rows) * -(-dim // columns) * (rows * columns + 4)
     if dim > LARGEST_IN_REGISTERS and query.dtype in _HALVES:
         splits = max(1, min(-(-key.shape[2] // columns), 200 // (batch * heads)))
-        floats += 2 * splits * columns * _round_up(dim, rows)
-    sums, tiles = 4 * batch * heads * length, 4 * batch * heads * _round_up(floats, 4)
+        floats += 2 * splits * columns * round_up(dim, rows)
+    sums, tiles = 4 * batch * heads * length, 4 * batch * heads * round_up(floats, 4)
     # In float32 the sums come from a product of two tensors, which is freed before the tiles are taken.
     return sums, max(tiles, 4 * out.numel() + sums) if query.dtype == torch.float32 else tiles
 
@@ -357,7 +357,7 @@ def _tile(dtype: torch.dtype, dim: int) -> tuple[int, int]:
     return 128, 64
 
 
-def _round_up(value: int, multiple: int) -> int:
+def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 

@@ -4,13 +4,12 @@
 
     tensor.__dlpack__, __cuda_array_interface__      another library would follow the pointer
     a queue or pipe to another process               CUDA's handles for that come from the driver
-    kernel[grid](...)                                Triton compiles for the GPU it finds
-    torch.utils.cpp_extension.load(["kernel.cu"])    nvcc's output runs on a GPU only
     torch.cuda.current_blas_handle(), ...            handles of libraries that are not loaded
     schedule.step() of a pipeline                    a stage asks its neighbours for shapes
     deepspeed.initialize(...)                        its engine partitions in C++ and CUDA
 
-Operators of which torch has no shape function are refused in ``tensors/mode.py``.
+Operators of which torch has no shape function are refused in ``tensors/mode.py``. Kernels of other libraries than torch, Triton's
+among them, are passed over or replaced in ``libraries/``.
 """
 
 from __future__ import annotations
@@ -37,17 +36,16 @@ def install(patches: Patches) -> None:
     _refuse_pointers(patches)
     _refuse_other_processes(patches)
     _refuse_handles(patches)
-    patches.when_imported("triton.runtime.jit", lambda triton: _refuse_launches(patches, triton.JITFunction))
-    patches.when_imported("triton.runtime.autotuner", lambda triton: _refuse_launches(patches, triton.Autotuner))
     patches.when_imported("torch.distributed.pipelining.schedules", lambda module: _refuse_pipelines(patches, module))
-    patches.when_imported("torch.utils.cpp_extension", lambda module: _refuse_extensions(patches, module))
-    patches.when_imported(
-        "deepspeed", lambda module: patches.replace(module, "initialize", refusing("deepspeed.initialize", _FSDP))
-    )
+    patches.when_imported("deepspeed", lambda module: patches.replace(module, "initialize", refusing_deepspeed))
 
 
 def refuse(what: str, advice: str) -> NoReturn:
     raise NeedsGpuError(what, advice)
+
+
+def refusing_deepspeed(*args: Any, **kwargs: Any) -> NoReturn:
+    refuse("deepspeed.initialize", _FSDP)
 
 
 def refusing(what: str, advice: str) -> Callable[..., NoReturn]:
@@ -101,41 +99,9 @@ def _refuse_handles(patches: Patches) -> None:
         patches.replace(torch.cuda.jiterator, name, refusing("a kernel that torch.cuda.jiterator compiles", f"{_PLAIN}."))
 
 
-def _refuse_launches(patches: Patches, kind: Any) -> None:
-    def run(kernel: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        while hasattr(kernel, "fn"):
-            kernel = kernel.fn
-        refuse(
-            f"the Triton kernel {kernel.__name__}",
-            f"{_PLAIN}, or make it a custom operator that says what it returns (torch.library.custom_op with register_fake).",
-        )
-
-    patches.replace(kind, "run", run)
-
-
 def _refuse_pipelines(patches: Patches, module: Any) -> None:
     advice = (
         "A stage learns its shapes from its neighbours: predict a stage as a model of its own, once for each microbatch in flight."
     )
     for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
         patches.replace(getattr(module, name), "step", refusing("a pipeline schedule", advice))
-
-
-def _refuse_extensions(patches: Patches, module: Any) -> None:
-    """Compiling would take minutes, and lead nowhere."""
-    load, load_inline = module.load, module.load_inline
-    advice = f"{_PLAIN}, or register its operators with torch.library and say what they return (register_fake)."
-
-    def checked_load(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        files = [sources] if isinstance(sources, str) else list(sources)
-        if kwargs.get("with_cuda") or any(str(file).endswith((".cu", ".cuh")) for file in files):
-            refuse(f"the CUDA extension {name}", advice)
-        return load(name, sources, *args, **kwargs)
-
-    def checked_load_inline(name: str, cpp_sources: Any, cuda_sources: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if cuda_sources or kwargs.get("with_cuda"):
-            refuse(f"the CUDA extension {name}", advice)
-        return load_inline(name, cpp_sources, cuda_sources, *args, **kwargs)
-
-    patches.replace(module, "load", checked_load)
-    patches.replace(module, "load_inline", checked_load_inline)

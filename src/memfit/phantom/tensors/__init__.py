@@ -7,6 +7,7 @@
     sparse.py            sparse tensors: indices and values without data
     threads.py           threads that a script starts are in the world as well
     forks.py             forked children, such as a data loader's workers, are not
+    subclasses.py        classes of tensors and parameters that libraries make for themselves
     parameters.py        modules that can be moved and cast; foreach optimizers
     defaults.py          what a script sets for all of torch is put back
     notes.py             what memfit writes onto tensors, by name

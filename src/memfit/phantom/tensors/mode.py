@@ -65,6 +65,7 @@ class PhantomMode(FakeTensorMode):
 
     def __init__(self, values: Values) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self._allow_unsafe_data_ptr_access = False  # a compiled module that asks for data gets an error, not a null pointer
         self._cache = DispatchCache(self._dispatch_odd)
         self._note, self._to_host = values.note, values.to_host
         self.largest_real_bytes = LARGEST_REAL_BYTES
@@ -186,7 +187,11 @@ class PhantomMode(FakeTensorMode):
         return count * dtype.itemsize > self.largest_real_bytes and not (self.largest_real_bytes > 0 and may_be_known(dtype, count))
 
     def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self.from_tensor(tensor, static_shapes=True) if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
+        if type(tensor) not in _PLAIN:
+            if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+                return tensor  # it answers operators itself
+            tensor = tensor.as_subclass(torch.Tensor)
+        return self.from_tensor(tensor, static_shapes=True)
 
 
 class _SharedMode(PhantomMode):

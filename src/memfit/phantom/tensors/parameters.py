@@ -16,6 +16,7 @@ from torch import nn
 
 from memfit.phantom.tensors.existing_models import adopt_tensor
 from memfit.phantom.tensors.mode import PhantomMode
+from memfit.phantom.tensors.subclasses import of_class
 from memfit.torch_compat.defaults import clipping_foreach_types, optimizer_foreach_types
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
@@ -38,6 +39,10 @@ def _without_data(make_parameter: Callable[..., Any], mode: PhantomMode) -> Call
     def __new__(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
         if cls is nn.Parameter and type(data) in (torch.Tensor, nn.Parameter):
             data = mode.from_tensor(data.detach(), static_shapes=True)
+        if type(data) is not FakeTensor and isinstance(data, FakeTensor) and isinstance(data, cls):
+            return data.requires_grad_(requires_grad)  # of a class of its own, which it keeps
+        if cls is not nn.Parameter and isinstance(data, FakeTensor):
+            return of_class(data, cls, requires_grad)
         return make_parameter(cls, data, requires_grad)
 
     return __new__
@@ -45,7 +50,13 @@ def _without_data(make_parameter: Callable[..., Any], mode: PhantomMode) -> Call
 
 def _despite_references(swap_tensors: Callable[..., None]) -> Callable[..., None]:
     def swap(kept: torch.Tensor, given: torch.Tensor) -> None:
-        if type(kept) is FakeTensor and type(given) is FakeTensor:
+        if kept is given:
+            return
+        if isinstance(kept, FakeTensor) and isinstance(given, FakeTensor):
+            if type(kept) is not FakeTensor and type(given) is FakeTensor:
+                given.__dict__ = kept.__dict__ | given.__dict__  # a class of its own stays, with what it has written there
+            else:
+                kept.__class__, given.__class__ = given.__class__, kept.__class__
             kept.__dict__, given.__dict__ = given.__dict__, kept.__dict__
             swap_insides(kept, given)
         else:

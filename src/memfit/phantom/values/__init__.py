@@ -7,5 +7,6 @@
     host_data.py     small tensors that came from the host keep their data
     routing.py       how much of a mask is set: tokens spread evenly over experts
     expected.py      what the user says: {"train.py:31": 128}
+    assertions.py    what a script asserts holds
     assumptions.py   what had to be assumed, each once
 """

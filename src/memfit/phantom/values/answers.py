@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from memfit.phantom.tensors.notes import CONSTANT
+from memfit.phantom.values.assertions import asserted
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.phantom.values.constants import Likely, note_constant
 from memfit.phantom.values.expected import Expected
@@ -88,6 +89,9 @@ class Values:
         if expected is not None:
             value: Any = torch.tensor(expected, device="cpu").to(x.dtype).item()
             return self._assume(value, f"a {kind} {what}", f"{value}, as expected")
+        passing = asserted(_asking_frame()) if x.dtype == torch.bool else None
+        if passing is not None and (known is None or bool(known) != passing):
+            return self._assume(passing, "what is asserted of data on the GPU", "true")
         if known is not None:
             value = torch.tensor(float(known), dtype=x.dtype, device="cpu").item()
             return self._assume(value, f"a {kind} {what}", f"{value}, as of a batch without padding and without errors")
@@ -241,10 +245,15 @@ def _torch_asks() -> bool:
 
 def _caller() -> str:
     """The line outside torch and memfit that asked: ``train.py:31``."""
+    frame = _asking_frame()
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _asking_frame() -> FrameType:
     frame = sys._getframe(1)
     while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
         if module.partition(".")[0] not in ("torch", "memfit"):
             break
         frame = frame.f_back
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return frame

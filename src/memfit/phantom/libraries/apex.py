@@ -1,0 +1,198 @@
+"""NVIDIA's apex, and DeepSpeed's optimizers: fused optimizers and norms, where the packages are not installed.
+
+Facts: apex/optimizers/fused_adam.py and its neighbours (the averages are float32, whatever the parameter is), fused_sgd.py (one
+buffer like the parameter), fused_lamb.py; deepspeed/ops/adam/fused_adam.py (the averages are like the parameter);
+apex/normalization/fused_layer_norm.py and csrc/layer_norm_cuda_kernel.cu (input, mean and inverse deviation are kept, backward sums
+16 parts of the weights' gradients in float32). The update itself is one kernel over all tensors, and takes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit.phantom.libraries.context import current
+from memfit.phantom.libraries.stand_ins import StandIn
+from memfit.phantom.passthrough.refusals import refusing_deepspeed
+from memfit.torch_compat.patches import Patches
+
+PARTS = 16
+
+
+class FusedAdam(torch.optim.Optimizer):
+    """apex's."""
+
+    average_dtype: torch.dtype | None = torch.float32
+    averages: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+
+    def __init__(self, params: Any, lr: float = 1e-3, *args: Any, set_grad_none: bool = True, **options: Any) -> None:
+        current()
+        self.set_grad_none = set_grad_none
+        keeps_master = bool(options.pop("use_master", False) or options.pop("master_weights", False))
+        defaults = {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0, **options}
+        super().__init__(params, defaults)
+        every = [param for group in self.param_groups for param in group["params"]]
+        self.master_params = [param.detach().clone().float() for param in every] if keeps_master else []
+        self._overflow = torch.zeros(1, dtype=torch.int, device="cuda")
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            for param in group["params"]:
+                if param.grad is not None and not self.state[param]:
+                    self.state[param].update({name: self._average(param) for name in self.averages})
+        return loss
+
+    def _average(self, param: torch.Tensor) -> torch.Tensor:
+        made = torch.zeros_like(param)
+        return made if self.average_dtype is None else made.to(self.average_dtype)
+
+
+class FusedLAMB(FusedAdam):
+    """Its averages are like the parameter, and it measures the norm of each gradient."""
+
+    average_dtype = None
+
+
+class FusedNovoGrad(FusedAdam):
+    average_dtype = None
+    averages = ("exp_avg",)
+
+
+class FusedAdagrad(FusedAdam):
+    average_dtype = None
+    averages = ("sum",)
+
+
+class FusedSGD(FusedAdam):
+    """One buffer, with momentum only."""
+
+    average_dtype = None
+
+    def __init__(self, params: Any, lr: float = 1e-3, momentum: float = 0.0, *args: Any, **options: Any) -> None:
+        self.averages = ("momentum_buffer",) if momentum else ()
+        super().__init__(params, lr, momentum=momentum, **options)
+
+
+class DeepSpeedFusedAdam(FusedAdam):
+    """Its averages are like the parameter."""
+
+    average_dtype = None
+
+
+DeepSpeedFusedAdam.__name__ = "FusedAdam"
+
+
+class _FusedNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: Any, bias: Any, num_columns: int, has_mean: bool, keeps_output: bool) -> Any:
+        x = x.contiguous()
+        num_rows = x.numel() // num_columns
+        out = torch.empty_like(x)
+        rows = [x.new_empty(num_rows, dtype=torch.float32) for _ in range(2 if has_mean else 1)]
+        kept = [each for each in (out if keeps_output else x, weight, bias) if each is not None]
+        ctx.save_for_backward(*kept, *(rows[-1:] if keeps_output else rows))
+        ctx.has_weight, ctx.has_bias, ctx.num_columns = weight is not None, bias is not None, num_columns
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        grad = grad.contiguous()
+        kept = ctx.saved_tensors
+        made = torch.empty_like(grad)
+        weights = kept[1 : 1 + ctx.has_weight + ctx.has_bias]
+        parts = [grad.new_empty((PARTS, ctx.num_columns), dtype=torch.float32) for _ in weights]
+        grads = [torch.empty_like(weight) for weight in weights]
+        parts.clear()
+        return made, *(*grads, None, None)[:2], None, None, None
+
+
+class FusedLayerNorm(nn.Module):
+    has_mean = True
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        current()
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.eps, self.elementwise_affine, self.memory_efficient = eps, elementwise_affine, memory_efficient
+        self.weight = nn.Parameter(torch.ones(self.normalized_shape)) if elementwise_affine else None
+        self.bias = nn.Parameter(torch.zeros(self.normalized_shape)) if elementwise_affine and self.has_mean else None
+
+    def forward(self, x: torch.Tensor) -> Any:
+        num_columns = torch.Size(self.normalized_shape).numel()
+        return _FusedNorm.apply(x, self.weight, self.bias, num_columns, self.has_mean, self.memory_efficient)  # type: ignore[no-untyped-call]
+
+
+class FusedRMSNorm(FusedLayerNorm):
+    has_mean = False
+
+
+class MixedFusedLayerNorm(FusedLayerNorm):
+    """Its weights may be of another type than its input."""
+
+
+class MixedFusedRMSNorm(FusedRMSNorm):
+    """The same."""
+
+
+def install(patches: Patches) -> None:
+    """DeepSpeed's optimizer, where DeepSpeed is installed: its kernel is compiled when it is first made."""
+    for name in ("deepspeed.ops.adam", "deepspeed.ops.adam.fused_adam"):
+        patches.when_imported(name, lambda module: patches.replace(module, "FusedAdam", DeepSpeedFusedAdam))
+
+
+def _filling(*contents: Any) -> Callable[[ModuleType], None]:
+    return lambda module: module.__dict__.update({each.__name__: each for each in contents})
+
+
+_NORMS = _filling(FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm)
+_OPTIMIZERS = _filling(FusedAdam, FusedLAMB, FusedNovoGrad, FusedAdagrad, FusedSGD)
+
+
+def _deepspeed(module: ModuleType) -> None:
+    module.__dict__["initialize"] = refusing_deepspeed
+
+
+APEX = StandIn(
+    package="apex",
+    distribution="apex",
+    version="0.1",
+    answers_checks=False,
+    modules={
+        "apex": lambda module: None,
+        "apex.optimizers": _OPTIMIZERS,
+        "apex.normalization": _NORMS,
+        "apex.normalization.fused_layer_norm": _NORMS,
+    },
+)
+DEEPSPEED = StandIn(
+    package="deepspeed",
+    distribution="deepspeed",
+    version="0.17.0",
+    answers_checks=False,
+    modules={
+        "deepspeed": _deepspeed,
+        "deepspeed.ops.adam": _filling(DeepSpeedFusedAdam),
+        "deepspeed.ops.adam.fused_adam": _filling(DeepSpeedFusedAdam),
+        "deepspeed.ops.lamb": _filling(FusedLAMB),
+    },
+)

@@ -1,0 +1,69 @@
+"""Operators that Python code defines (``torch.library.custom_op``, ``triton_op``): what they do inside is seen.
+
+Torch would take such an operator's word for what it returns (``register_fake``), and nobody would see what it takes while it
+runs. Here the function that would run on the GPU runs, on tensors without data, operator by operator:
+
+::
+
+    torch.ops.mylib.double(x) ── above autograd ──> the function for CUDA ──> aten::empty, aten::mul, ...      recorded one by one
+                                                          │ fails: it needs real data or a compiled module
+                                                          └──> what register_fake says; the assumptions name it
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from memfit.errors import NeedsGpuError
+from memfit.phantom.libraries.context import current
+from memfit.torch_compat.custom_operators import (
+    CustomOperator,
+    call_below_autograd,
+    custom_operators,
+    function_for_cuda,
+    qualified_name,
+    with_its_autograd,
+)
+from memfit.torch_compat.patches import Patches
+
+KEY = "AutogradPrivateUse1"
+
+
+def install(patches: Patches) -> None:
+    """For those that are defined already, and those that will be."""
+    for operator in list(custom_operators.values()):
+        _open(patches, operator)
+
+    def with_opening(define: Callable[..., None]) -> Callable[..., None]:
+        def __init__(operator: Any, *args: Any, **kwargs: Any) -> None:
+            define(operator, *args, **kwargs)
+            _open(patches, operator)
+
+        return __init__
+
+    patches.wrap(CustomOperator, "__init__", with_opening)
+
+
+def _open(patches: Patches, operator: Any) -> None:
+    kernel = with_its_autograd(operator, functools.partial(_run, operator))
+    patches.implement(KEY, qualified_name(operator), kernel, with_keyset=True)
+
+
+def _run(operator: Any, keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    function = function_for_cuda(operator)
+    if function is None:
+        return call_below_autograd(operator, keyset, args, kwargs)
+    try:
+        return function(*args, **kwargs)
+    except Exception as problem:
+        try:
+            result = call_below_autograd(operator, keyset, args, kwargs)
+        except NeedsGpuError as unknown:
+            raise unknown from problem
+        current().say(
+            f"what the operator {qualified_name(operator)} takes while it runs was not counted: its function needs a real GPU, "
+            "and only what it returns is known"
+        )
+        return result

@@ -1,0 +1,501 @@
+"""flash_attn 2 and 3: what their kernels take, and the packages' functions where they are not installed.
+
+::
+
+    flash_attn_func, flash_attn_varlen_func, ...qkvpacked, ...kvpacked ──> Attention (autograd) ──> Kernels2 ── flash_attn 2
+                                                                                               └──> Kernels3 ── flash_attn 3
+    flash_attn_2_cuda (compiled) ──> fwd, bwd, varlen_fwd, varlen_bwd, fwd_kvcache: the same kernels, below the real Python package
+
+Facts for version 2, from csrc/flash_attn/flash_api.cpp and flash_attn/flash_attn_interface.py of 2.8: heads are padded to a
+multiple of 8, the sums of the softmax have a row for each head and token (not padded), and backward takes the query's gradient in
+float32, rounded up to 128 rows and to 32 (64 above 128) columns, a sum for each row, and gradients for each of grouped heads.
+Facts for version 3, from hopper/flash_api.cpp and hopper/flash_attn_interface.py: rows are rounded up to the kernel's block,
+columns to 64, 96, 128, 192 or 256, and gradients of grouped heads are summed in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from memfit.phantom.kernels.attention import flash_splits, padded_dim, round_up
+from memfit.phantom.libraries.context import current
+from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
+from memfit.torch_compat.patches import Patches
+
+VERSION_2, VERSION_3 = "2.8.3", "3.0.0"
+ROWS = 128
+"""A sequence of version 2's backward begins so many rows after the last one's end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What a kernel is told beside its tensors."""
+
+    lengths: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Where each sequence begins, for queries and for keys; without them a batch is a dimension of its own."""
+    longest: tuple[int, int] = (0, 0)
+    dropout: float = 0.0
+    is_causal: bool = False
+    window: tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+    is_deterministic: bool = False
+    wants_probabilities: bool = False
+
+    def batch(self, query: torch.Tensor) -> int:
+        return len(self.lengths[0]) - 1 if self.lengths is not None else int(query.shape[0])
+
+    def longest_query(self, query: torch.Tensor) -> int:
+        return int(self.longest[0]) if self.lengths is not None else int(query.shape[1])
+
+    def longest_key(self, key: torch.Tensor) -> int:
+        return int(self.longest[1]) if self.lengths is not None else int(key.shape[1])
+
+
+Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]
+
+
+class Kernels2:
+    """Version 2."""
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> Forward:
+        """The output, the sums of the softmax, what dropout has left, the seed."""
+        heads = query.shape[-2]
+        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        rows = (heads, query.shape[0]) if call.lengths is not None else (query.shape[0], heads, query.shape[1])
+        sums = query.new_empty(rows, dtype=torch.float32)
+        dropped = None
+        if call.wants_probabilities and call.dropout:
+            longest = round_up(call.longest_query(query), ROWS), round_up(call.longest_key(key), ROWS)
+            dropped = query.new_empty((call.batch(query), heads, *longest))
+        parts = self._parts(query, key, call)
+        seed = query.new_empty(2, dtype=torch.int64)
+        del parts
+        return out, sums, dropped, seed
+
+    def _parts(self, query: torch.Tensor, key: torch.Tensor, call: Call) -> list[torch.Tensor]:
+        """Where queries alone leave the GPU idle, the keys are divided: the results of the parts, in float32."""
+        if call.lengths is not None or call.dropout:
+            return []
+        batch, length, heads, dim = query.shape
+        num_sms = current().target.gpu.num_sms
+        splits = flash_splits(batch * heads * -(-length // 64), 2 * num_sms, int(key.shape[1]), dim)
+        if splits == 1:
+            return []
+        rows = query.new_empty((splits, batch, heads, length), dtype=torch.float32)
+        return [rows, query.new_empty((splits, batch, heads, length, padded_dim(dim)), dtype=torch.float32)]
+
+    def backward(self, grads: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor, call: Call) -> torch.Tensor:
+        """Takes what it needs while it runs; the gradients are there already. Returns a sum for every row."""
+        heads, dim, batch = query.shape[-2], query.shape[-1], call.batch(query)
+        if call.lengths is not None:
+            rows: tuple[int, ...] = (query.shape[0] + ROWS * batch,)
+            sums = query.new_empty((heads, *rows), dtype=torch.float32)
+        else:
+            rows = (batch, round_up(query.shape[1], ROWS))
+            sums = query.new_empty((batch, heads, rows[1]), dtype=torch.float32)
+        splits = (-(-current().target.gpu.num_sms // (batch * heads)),) if call.is_deterministic else ()
+        accumulated = query.new_empty((*splits, *rows, heads, padded_dim(dim)), dtype=torch.float32)
+        expanded = [query.new_empty((*key.shape[:-2], heads, dim)) for _ in range(2)] if key.shape[-2] != heads else []
+        del accumulated, expanded
+        return sums
+
+    def pad(self, tensor: torch.Tensor) -> torch.Tensor:
+        missing = -tensor.shape[-1] % 8
+        return functional.pad(tensor, (0, missing)) if missing else tensor
+
+
+class Kernels3(Kernels2):
+    """Version 3."""
+
+    def _parts(self, query: torch.Tensor, key: torch.Tensor, call: Call) -> list[torch.Tensor]:
+        """What the scheduler counts with."""
+        return [query.new_empty(1 + call.batch(query), dtype=torch.int32)]
+
+    def backward(self, grads: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor, call: Call) -> torch.Tensor:
+        heads, batch = query.shape[-2], call.batch(query)
+        dim = next(rounded for rounded in (64, 96, 128, 192, 256) if rounded >= query.shape[-1])
+        rows, columns = _blocks(dim, call, current().target.capability)
+        if call.lengths is not None:
+            queries: tuple[int, ...] = (heads, round_up(query.shape[0] + batch * rows, rows))
+            keys: tuple[int, ...] = (key.shape[-2], round_up(key.shape[0] + batch * columns, columns))
+        else:
+            queries = (batch, heads, round_up(query.shape[1], rows))
+            keys = (batch, key.shape[-2], round_up(key.shape[1], columns))
+        sums = query.new_empty(queries, dtype=torch.float32)
+        taken = [query.new_empty(queries, dtype=torch.float32), query.new_empty((*queries, dim), dtype=torch.float32)]
+        if key.shape[-2] != heads:
+            taken += [query.new_empty((*keys, dim), dtype=torch.float32) for _ in range(2)]
+        taken.append(query.new_empty((-(-call.longest_query(query) // rows), batch, heads), dtype=torch.int32))
+        taken.clear()
+        return sums
+
+
+def _blocks(dim: int, call: Call, capability: tuple[int, int]) -> tuple[int, int]:
+    """The rows and columns of version 3's backward kernel."""
+    is_causal = call.is_causal and call.window[0] < 0
+    is_special = call.is_causal or max(call.window) >= 0 or call.softcap > 0
+    if capability >= (9, 0):
+        rows = (96 if is_causal and call.softcap > 0 else 128) if dim <= 64 else 80 if dim == 128 and not is_special else 64
+        return rows, 128 if dim <= 128 else 96 if dim <= 192 else 80
+    if capability in ((8, 6), (8, 9)):
+        return 64 if dim <= 192 else 32, 128 if dim <= 96 else 96 if dim <= 128 else 64
+    return 128 if dim <= 64 else 64, 128 if dim <= 128 else 80 if dim <= 192 else 64
+
+
+class Attention(torch.autograd.Function):
+    """Queries, keys and values come apart, or packed into one tensor, or keys and values into one."""
+
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels2, call: Call, returns: int, *packed: torch.Tensor) -> Any:
+        """``returns`` is how many of output, sums and probabilities the caller gets."""
+        dim = packed[0].shape[-1]
+        query, key, value = (kernels.pad(_with_last_dense(part.detach())) for part in _unpack(packed))
+        out, sums, dropped, seed = kernels.forward(query, key, value, call)
+        ctx.save_for_backward(query, key, value, out, sums, seed, *(call.lengths or ()))
+        ctx.kernels, ctx.call, ctx.num_packed = kernels, call, len(packed)
+        result = (out[..., :dim], sums, dropped)
+        return result[0] if returns == 1 else result[:returns]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, *others: Any) -> Any:
+        query, key, value = ctx.saved_tensors[:3]
+        grad = _with_last_dense(grad)
+        shapes = _packed_shapes(query, key, value, ctx.num_packed)
+        grads = [query.new_empty(shape) for shape in shapes]
+        padded = ctx.kernels.pad(grad)
+        ctx.kernels.backward(grads, query, key, ctx.call)
+        del padded
+        return None, None, None, *(made[..., : grad.shape[-1]] for made in grads)
+
+
+def _with_last_dense(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _unpack(packed: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    if len(packed) == 3:
+        return packed
+    return (*packed[:-1], *packed[-1].unbind(-3))
+
+
+def _packed_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, num: int) -> Sequence[Sequence[int]]:
+    if num == 3:
+        return query.shape, key.shape, value.shape
+    if num == 2:
+        return query.shape, (*key.shape[:-2], 2, *key.shape[-2:])
+    return ((*query.shape[:-2], 3, *query.shape[-2:]),)
+
+
+def attend(kernels: Kernels2, packed: Sequence[torch.Tensor], call: Call, returns: int = 1) -> Any:
+    current()  # outside every prediction this is refused
+    return Attention.apply(kernels, call, returns, *packed)  # type: ignore[no-untyped-call]
+
+
+# -- version 2's functions -----------------------------------------------------------------------------------------------------
+
+_TWO, _THREE = Kernels2(), Kernels3()
+
+
+def flash_attn_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    return _attend_2((q, k, v), None, (0, 0), dropout_p, causal, deterministic, return_attn_probs)
+
+
+def flash_attn_kvpacked_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    return _attend_2((q, kv), None, (0, 0), dropout_p, causal, deterministic, return_attn_probs)
+
+
+def flash_attn_qkvpacked_func(
+    qkv: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    return _attend_2((qkv,), None, (0, 0), dropout_p, causal, deterministic, return_attn_probs)
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Any = None,
+) -> Any:
+    lengths, longest = (cu_seqlens_q, cu_seqlens_k), (int(max_seqlen_q), int(max_seqlen_k))
+    return _attend_2((q, k, v), lengths, longest, dropout_p, causal, deterministic, return_attn_probs)
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    lengths, longest = (cu_seqlens_q, cu_seqlens_k), (int(max_seqlen_q), int(max_seqlen_k))
+    return _attend_2((q, kv), lengths, longest, dropout_p, causal, deterministic, return_attn_probs)
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Any:
+    lengths, longest = (cu_seqlens, cu_seqlens), (int(max_seqlen), int(max_seqlen))
+    return _attend_2((qkv,), lengths, longest, dropout_p, causal, deterministic, return_attn_probs)
+
+
+def _attend_2(
+    packed: Sequence[torch.Tensor],
+    lengths: tuple[torch.Tensor, torch.Tensor] | None,
+    longest: tuple[int, int],
+    dropout: float,
+    is_causal: bool,
+    is_deterministic: bool,
+    wants_probabilities: bool,
+) -> Any:
+    call = Call(
+        lengths=lengths,
+        longest=longest,
+        dropout=dropout,
+        is_causal=is_causal,
+        is_deterministic=is_deterministic,
+        wants_probabilities=wants_probabilities,
+    )
+    return attend(_TWO, packed, call, returns=3 if wants_probabilities else 1)
+
+
+def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Writes into the cache, and has no backward."""
+    current()
+    with torch.no_grad():
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        sums = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+    return (out, sums) if kwargs.get("return_softmax_lse") else out
+
+
+# -- version 3's ---------------------------------------------------------------------------------------------------------------
+
+
+def flash_attn_func_3(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: Any = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: Any = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    call = Call(is_causal=causal, window=window_size, softcap=softcap, is_deterministic=deterministic)
+    return attend(_THREE, (q, k, v), call, returns=2 if return_attn_probs else 1)
+
+
+def flash_attn_varlen_func_3(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    seqused_q: Any = None,
+    seqused_k: Any = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    qv: Any = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softcap: float = 0.0,
+    num_splits: int = 1,
+    pack_gqa: Any = None,
+    deterministic: bool = False,
+    sm_margin: int = 0,
+    return_attn_probs: bool = False,
+) -> Any:
+    call = Call(
+        lengths=(cu_seqlens_q, cu_seqlens_k),
+        longest=(int(max_seqlen_q), int(max_seqlen_k)),
+        is_causal=causal,
+        window=window_size,
+        softcap=softcap,
+        is_deterministic=deterministic,
+    )
+    return attend(_THREE, (q, k, v), call, returns=2 if return_attn_probs else 1)
+
+
+def flash_attn_qkvpacked_func_3(
+    qkv: torch.Tensor, softmax_scale: float | None = None, causal: bool = False, *args: Any, **kwargs: Any
+) -> Any:
+    call = Call(is_causal=causal, is_deterministic=bool(kwargs.get("deterministic")))
+    if qkv.dim() == 5:
+        return attend(_THREE, (qkv,), call)
+    heads = kwargs["num_heads_q"]
+    grouped = (qkv.shape[2] - heads) // 2
+    return attend(_THREE, qkv.split([heads, grouped, grouped], dim=-2), call)
+
+
+# -- the compiled module below the real package --------------------------------------------------------------------------------
+
+
+def _fwd(q: Any, k: Any, v: Any, out: Any, alibi: Any, dropout: float, scale: Any, causal: bool, *rest: Any) -> Any:
+    wants = bool(rest[3]) if len(rest) > 3 else False
+    return _results(_TWO.forward(q, k, v, Call(dropout=dropout, is_causal=causal, wants_probabilities=wants)))
+
+
+def _varlen_fwd(q: Any, k: Any, v: Any, out: Any, cu_q: Any, cu_k: Any, *rest: Any) -> Any:
+    longest, dropout, wants = (int(rest[4]), int(rest[5])), rest[6], bool(rest[13])
+    return _results(_TWO.forward(q, k, v, Call(lengths=(cu_q, cu_k), longest=longest, dropout=dropout, wants_probabilities=wants)))
+
+
+def _results(made: Forward) -> Any:
+    out, sums, dropped, seed = made
+    return out, sums, dropped if dropped is not None else out.new_empty(0), seed
+
+
+def _bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, dk: Any, dv: Any, *rest: Any) -> Any:
+    deterministic = bool(rest[7])
+    return dq, dk, dv, _TWO.backward((dq, dk, dv), q, k, Call(is_deterministic=deterministic))
+
+
+def _varlen_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, dk: Any, dv: Any, *rest: Any) -> Any:
+    call = Call(lengths=(rest[0], rest[1]), longest=(int(rest[3]), int(rest[4])), is_deterministic=bool(rest[12]))
+    return dq, dk, dv, _TWO.backward((dq, dk, dv), q, k, call)
+
+
+def _fwd_kvcache(q: Any, k_cache: Any, v_cache: Any, *rest: Any) -> Any:
+    return flash_attn_with_kvcache(q, k_cache, v_cache, return_softmax_lse=True)
+
+
+COMPILED: dict[str, Callable[..., Any]] = {
+    "fwd": _fwd,
+    "varlen_fwd": _varlen_fwd,
+    "bwd": _bwd,
+    "varlen_bwd": _varlen_bwd,
+    "fwd_kvcache": _fwd_kvcache,
+}
+
+
+def install(patches: Patches) -> None:
+    """For the compiled module, where somebody has imported it before."""
+
+    def replace(module: Any) -> None:
+        if not is_stand_in(module):
+            for name, function in COMPILED.items():
+                patches.replace(module, name, function)
+
+    patches.when_imported("flash_attn_2_cuda", replace)
+
+
+# -- the packages --------------------------------------------------------------------------------------------------------------
+
+
+def _filling(contents: dict[str, Any]) -> Callable[[ModuleType], None]:
+    return lambda module: module.__dict__.update(contents)
+
+
+FUNCTIONS_2 = {
+    function.__name__: function
+    for function in (
+        flash_attn_func,
+        flash_attn_kvpacked_func,
+        flash_attn_qkvpacked_func,
+        flash_attn_varlen_func,
+        flash_attn_varlen_kvpacked_func,
+        flash_attn_varlen_qkvpacked_func,
+        flash_attn_with_kvcache,
+    )
+}
+FUNCTIONS_3 = {
+    "flash_attn_func": flash_attn_func_3,
+    "flash_attn_varlen_func": flash_attn_varlen_func_3,
+    "flash_attn_qkvpacked_func": flash_attn_qkvpacked_func_3,
+    "flash_attn_with_kvcache": flash_attn_with_kvcache,
+}
+
+COMPILED_STAND_IN = StandIn(
+    package="flash_attn_2_cuda",
+    distribution="flash_attn",
+    version=VERSION_2,
+    instead=True,
+    modules={"flash_attn_2_cuda": _filling(COMPILED)},
+)
+STAND_IN_3 = StandIn(
+    package="flash_attn_interface",
+    distribution="flash_attn_3",
+    version=VERSION_3,
+    modules={"flash_attn_interface": _filling(FUNCTIONS_3)},
+)

@@ -1,0 +1,151 @@
+"""xformers: ``memory_efficient_attention`` where the package is not installed.
+
+Facts: xformers/ops/fmha/dispatch.py and flash.py of 0.0.30: half types with heads of up to 256 go to flash attention 2, whose
+kernels take what flash_attn's do; float32 and biases given as tensors go to CUTLASS's kernels, which are those of torch's
+memory-efficient attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from memfit.phantom.libraries.context import current
+from memfit.phantom.libraries.flash_attention import Call, Kernels2, attend
+from memfit.phantom.libraries.stand_ins import StandIn
+
+_FLASH = Kernels2()
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class AttentionBias:
+    is_causal = False
+
+
+class LowerTriangularMask(AttentionBias):
+    is_causal = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+
+class BlockDiagonalMask(AttentionBias):
+    """Sequences one after the other, in a batch of one."""
+
+    def __init__(self, query_lengths: Sequence[int], key_lengths: Sequence[int]) -> None:
+        self.query_lengths, self.key_lengths = list(query_lengths), list(key_lengths)
+
+    @classmethod
+    def from_seqlens(cls, q_seqlen: Sequence[int], kv_seqlen: Sequence[int] | None = None, **options: Any) -> BlockDiagonalMask:
+        return cls(q_seqlen, q_seqlen if kv_seqlen is None else kv_seqlen)
+
+    @classmethod
+    def from_tensor_list(cls, tensors: Sequence[torch.Tensor]) -> tuple[BlockDiagonalMask, torch.Tensor]:
+        lengths = [int(tensor.shape[1]) for tensor in tensors for _ in range(tensor.shape[0])]
+        flat = [tensor.reshape(1, -1, *tensor.shape[2:]) for tensor in tensors]
+        mask = cls(lengths, lengths)
+        mask._batch_sizes = [int(tensor.shape[0]) for tensor in tensors]
+        return mask, torch.cat(flat, dim=1)
+
+    _batch_sizes: list[int] | None = None
+
+    def split(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        sizes = self._batch_sizes or [1] * len(self.query_lengths)
+        lengths, at = [], 0
+        for size in sizes:
+            lengths.append(self.query_lengths[at] * size)
+            at += size
+        parts = tensor.split(lengths, dim=1)
+        return [part.reshape(size, -1, *part.shape[2:]) for part, size in zip(parts, sizes, strict=True)]
+
+    def make_causal(self) -> BlockDiagonalCausalMask:
+        return BlockDiagonalCausalMask(self.query_lengths, self.key_lengths)
+
+
+class BlockDiagonalCausalMask(BlockDiagonalMask):
+    is_causal = True
+
+
+def memory_efficient_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Any = None,
+    p: float = 0.0,
+    scale: float | None = None,
+    *,
+    op: Any = None,
+    output_dtype: Any = None,
+) -> Any:
+    current()
+    if query.dim() == 3:
+        one_head = [tensor.unsqueeze(2) for tensor in (query, key, value)]
+        return memory_efficient_attention(one_head[0], one_head[1], one_head[2], attn_bias, p, scale, op=op).squeeze(2)
+    if isinstance(attn_bias, torch.Tensor) or query.dtype not in _HALVES or query.shape[-1] > 256:
+        return _by_cutlass(query, key, value, attn_bias, p, scale)
+    is_causal = bool(getattr(attn_bias, "is_causal", False))
+    if not isinstance(attn_bias, BlockDiagonalMask):
+        return attend(_FLASH, (query, key, value), Call(dropout=p, is_causal=is_causal))
+    lengths = tuple(_begins(each, query.device) for each in (attn_bias.query_lengths, attn_bias.key_lengths))
+    longest = max(attn_bias.query_lengths), max(attn_bias.key_lengths)
+    call = Call(lengths=(lengths[0], lengths[1]), longest=longest, dropout=p, is_causal=is_causal)
+    return attend(_FLASH, tuple(x.flatten(0, 1) for x in (query, key, value)), call).unflatten(0, query.shape[:2])
+
+
+def _begins(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    begins = [0]
+    for length in lengths:
+        begins.append(begins[-1] + int(length))
+    return torch.tensor(begins, dtype=torch.int32, device=device)
+
+
+def _by_cutlass(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: Any, dropout: float, scale: Any) -> Any:
+    parts = [tensor.transpose(1, 2) for tensor in (query, key, value)]
+    given = bias if isinstance(bias, torch.Tensor) else None
+    if given is not None and given.dim() == 3:
+        given = given.unflatten(0, (query.shape[0], -1))
+    needs_grad = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
+    made = torch.ops.aten._scaled_dot_product_efficient_attention(
+        *parts, given, needs_grad, dropout, bool(getattr(bias, "is_causal", False)), scale=scale
+    )
+    return made[0].transpose(1, 2)
+
+
+class SwiGLU(torch.nn.Module):
+    """Two linear layers, a product with SiLU, and a third one."""
+
+    def __init__(
+        self, in_features: int, hidden_features: int, out_features: int | None = None, bias: bool = True, **options: Any
+    ) -> None:
+        super().__init__()
+        self.w12 = torch.nn.Linear(in_features, 2 * hidden_features, bias=bias)
+        self.w3 = torch.nn.Linear(hidden_features, out_features or in_features, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        gate, up = self.w12(x).chunk(2, dim=-1)
+        return self.w3(torch.nn.functional.silu(gate) * up)
+
+
+def unbind(x: torch.Tensor, dim: int = 0) -> Any:
+    return x.unbind(dim)
+
+
+def _filling(*contents: Any) -> Callable[[ModuleType], None]:
+    return lambda module: module.__dict__.update({each.__name__: each for each in contents})
+
+
+_BIASES = (AttentionBias, LowerTriangularMask, BlockDiagonalMask, BlockDiagonalCausalMask)
+
+STAND_IN = StandIn(
+    package="xformers",
+    distribution="xformers",
+    version="0.0.30",
+    modules={
+        "xformers": lambda module: None,
+        "xformers.ops": _filling(memory_efficient_attention, SwiGLU, unbind, *_BIASES),
+        "xformers.ops.fmha": _filling(memory_efficient_attention, *_BIASES),
+        "xformers.ops.fmha.attn_bias": _filling(*_BIASES),
+    },
+)
