@@ -225,7 +225,7 @@ SCRIPTS = [
     Script(
         "audio_classification",
         "run_audio_classification.py --dataset_name {data}/sounds --model_name_or_path {models}/wav2vec2 "
-        f"--audio_column_name audio --label_column_name label --eval_split_name test {_HF}",
+        f"--audio_column_name audio --label_column_name label --eval_split_name test {_HF} --remove_unused_columns False",
         "transformers",
         "examples/pytorch/audio-classification",
         packages="datasets==3.6.0",
