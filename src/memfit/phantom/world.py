@@ -63,6 +63,7 @@ class PhantomWorld:
         self.values = answers.Values(self.assumptions, self.expected)
         self.mode = PhantomMode(self.values)
         self.threads = threads.Threads(self.mode, self.assumptions)
+        self.casts = autocast.CastCache()
         self._meter = meter
         self._processes = processes or World()
         self.world_size = self._processes.world_size
@@ -112,7 +113,7 @@ class PhantomWorld:
         refusals.install(because("what needs a real GPU is refused by name"))
         transformers.install(because("no library takes the prediction for a compiler at work"))
         tensor_types.install(because("torch.cuda.FloatTensor and its kin"))
-        autocast.install(because("CUDA's autocast lists"), self.target)
+        autocast.install(because("CUDA's autocast lists"), self.target, self.casts)
         kernels.install(because("operators that CUDA runs differently"), self.target)
         parameters.install(because("modules without data can be moved and cast"), self.mode)
         existing_models.install(because("models that were built before, with data"))

@@ -34,7 +34,7 @@ def predict_script(
     session = PhantomSession.prepare(gpu, torch_version, alloc_conf, job.world, expected or Expected())
     if in_force():
         session.world.assumptions.add(in_force())
-    watch = StopWatch(session.recording.recorder, session.device, bounds or Bounds(), progress)
+    watch = StopWatch(session.recording.recorder, session.device, bounds or Bounds(), progress, session.world.casts)
     with _in_environment(job), session.running(), _as_main(job.program), watch.watching():
         calling(job.program.name, lambda: _run(job.program))
     if not alloc_conf:
