@@ -181,6 +181,17 @@ NOT_REPEATING = {
         for _ in range(10):
             counting(torch.randn(2, 8, 128, device="cuda"))
 """,
+    "hooks that are registered in between": """
+    def note(module, inputs, output):
+        return output[0].double(), output[1]
+
+    with torch.no_grad():
+        for number in range(8):
+            if number % 3 == 2:
+                model.register_forward_hook(note)
+            model(*batch())
+    model._forward_hooks.clear()
+""",
     "values that are read": """
     class Reading(nn.Module):
         def __init__(self):

@@ -36,6 +36,7 @@ from memfit.phantom.tensors.notes import VALUES
 from memfit.phantom.torch_cuda.autocast import CastCache
 from memfit.record.recorder import Recorder
 from memfit.torch_compat.dispatch import TorchDispatchMode, tree_leaves, tree_map
+from memfit.torch_compat.dynamo import is_compiled
 from memfit.torch_compat.fake_tensors import device_query
 
 RUN_ALL: Final = "MEMFIT_RUN_ALL_CALLS"
@@ -192,13 +193,14 @@ def _of_value(value: Any) -> Any:
 
 
 def _of_module(module: nn.Module) -> tuple[Any, ...]:
+    if is_compiled(module):
+        raise NotRepeatableError  # watching it would change what is compiled
     parameters = tuple((id(parameter), parameter.dtype) for parameter in module._parameters.values() if parameter is not None)
-    hooks = (len(module._forward_hooks), len(module._forward_pre_hooks))
-    return (id(module), hooks, parameters, tuple(_plain_attributes(vars(module), deep=True)))
+    return (id(module), parameters, tuple(_plain_attributes(vars(module), deep=True)))
 
 
 def _plain_attributes(attributes: dict[str, Any], deep: bool) -> Iterator[tuple[str, Any]]:
-    """Plain values and lengths; of other objects, a configuration for one, their own plain attributes."""
+    """Plain values and lengths, the number of hooks too; of other objects, a configuration for one, their own plain attributes."""
     for name, value in attributes.items():
         if isinstance(value, PLAIN):
             yield name, value
@@ -220,6 +222,11 @@ class _Readings(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.are_there = False
         self._of_numbers: list[weakref.ref[torch.Tensor]] = []
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """To torch it is as if it were not there: compilers go on."""
+        return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is device_query or self.are_there:
