@@ -150,19 +150,14 @@ def test_one_hook_at_a_time(kind, name):
     assert calls == [name]
 
 
-def test_hooks_may_be_registered_one_by_one():
-    """PyTorch forgets those that are not named again."""
-
-    def calls_of(kind):
-        tracker, calls = kind(), []
-        tracker.register_user_hooks(pre_fw_hook=lambda *args: calls.append("pre_fw"))
-        tracker.register_user_hooks(post_fw_hook=lambda *args: calls.append("post_fw"))
-        with tracker:
-            nn.ReLU()(torch.randn(2))
-        return calls
-
-    assert calls_of(ModTracker) == ["pre_fw", "post_fw"]
-    assert calls_of(TorchModTracker) == ["post_fw"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_registering_again_forgets_hooks_that_are_not_named(kind):
+    tracker, calls = kind(), []
+    tracker.register_user_hooks(pre_fw_hook=lambda *args: calls.append("pre_fw"))
+    tracker.register_user_hooks(post_fw_hook=lambda *args: calls.append("post_fw"))
+    with tracker:
+        nn.ReLU()(torch.randn(2))
+    assert calls == ["post_fw"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -229,3 +224,72 @@ def test_hooks_are_silent_after_the_tracker():
     out.sum().backward()
     model(torch.randn(5, 8))
     assert calls == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_may_be_left_without_arguments(kind):
+    """PyTorch's RuntimeEstimator does so."""
+    tracker = kind()
+    tracker.__enter__()
+    tracker.__exit__()
+    nn.ReLU()(torch.randn(2))
+    assert tracker.parents == {"Global"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parents_are_one_set_that_callers_may_change(kind):
+    seen, tracker = [], kind()
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.ReLU()
+
+        def forward(self, x):
+            parents = tracker.parents
+            parents.add("mine")
+            x = self.inner(x)
+            seen.append((parents is tracker.parents, set(tracker.parents)))
+            return x
+
+    def inside(module, inputs):
+        seen.append(set(tracker.parents))
+
+    tracker.register_user_hooks(pre_fw_hook=inside)
+    x = torch.randn(2, requires_grad=True)
+    with tracker:
+        loss = Outer()(x).sum()
+        assert tracker.parents == {"Global", "mine"}
+        tracker.parents = {"Global", "yours"}
+        assert tracker.parents == {"Global", "yours"}
+        x.register_hook(lambda gradient: seen.append("yours" in tracker.parents))
+        loss.backward()
+        assert tracker.parents == {"Global"}  # the end of backward takes away what others added
+    assert seen == [
+        {"Global", "Outer"},
+        {"Global", "Outer", "Outer.inner", "mine"},
+        (True, {"Global", "Outer", "mine"}),
+        True,
+    ]
+
+
+def test_it_has_no_public_names_that_pytorchs_has_not():
+    def public(kind):
+        return {name for name in dir(kind()) if not name.startswith("_")}
+
+    assert public(ModTracker) == public(TorchModTracker)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo asks every tensor for it
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")  # of PyTorch's, which has global hooks
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_modules_are_passed_over(kind):
+    """What a compiled module calls is traced once, and not called again: neither can say which of its modules runs."""
+    entered, tracker = [], kind()
+    tracker.register_user_hooks(pre_fw_hook=lambda module, inputs: entered.append(type(module).__name__))
+    plain, compiled = nn.Sequential(nn.Linear(4, 4)), torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
+    with tracker:
+        for _ in range(2):
+            compiled(plain(torch.randn(2, 4))).sum().backward()
+            assert tracker.parents == {"Global"}
+    assert entered == 2 * ["Sequential", "Linear"]

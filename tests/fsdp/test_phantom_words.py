@@ -11,9 +11,7 @@ from memfit.ledger import Category
 
 LOW = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 WORDS = {
-    **{
-        f"{engine} {each.value}": {"engine": engine, "strategy": each} for engine in ("fsdp2", "fsdp1") for each in ShardingStrategy
-    },
+    **{f"{engine} {each.text}": {"engine": engine, "strategy": each} for engine in ("fsdp2", "fsdp1") for each in ShardingStrategy},
     "fsdp1 post": {"engine": "fsdp1", "backward_prefetch": "backward_post"},
     "fsdp1 none": {"engine": "fsdp1", "backward_prefetch": None},
     "fsdp2 post": {"backward_prefetch": "backward_post"},

@@ -73,9 +73,9 @@ def test_what_is_left_to_the_gpus():
 
 
 def test_the_words_are_those_of_the_vocabulary():
-    assert set(STRATEGIES) == {strategy.value for strategy in ShardingStrategy}
+    assert set(STRATEGIES) == {strategy.text for strategy in ShardingStrategy}
     assert set(ENGINES) == {str(engine) for engine in Engine}
-    assert set(PREFETCHES) == {prefetch.value for prefetch in BackwardPrefetch} | {"none"}
+    assert set(PREFETCHES) == {prefetch.text for prefetch in BackwardPrefetch} | {"none"}
 
 
 # -- predicted -------------------------------------------------------------------------------------------------------------------

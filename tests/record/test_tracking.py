@@ -430,6 +430,19 @@ def test_inference():
     assert paths(tracker.ledger.check(), Phase.BACKWARD) == []
 
 
+def test_copies_in_inference_mode():
+    """There, operators that are made of others come whole: whether ``to`` and its kin made a copy, only their results tell."""
+
+    def held(mode):
+        x = torch.ones(100, 10)
+        with memfit.track(x) as tracker, mode():
+            kept = x.to(torch.float64), x.to(torch.float32), x.t().contiguous(), x.t().reshape(-1), x.flatten(), x.clone()
+        assert len(kept) == 6
+        return sum(bytes_by_category(tracker.ledger.check()).values())
+
+    assert held(torch.inference_mode) == held(torch.no_grad) == 1000 * (F32 + 2 * F32 + 3 * F32)
+
+
 def test_autograd_grad_and_double_backward():
     x = torch.randn(5, requires_grad=True)
     linear = nn.Linear(5, 5)

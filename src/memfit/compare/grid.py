@@ -87,7 +87,8 @@ def _several(name: str, values: Any) -> Sequence[Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    value = value.value if isinstance(value, Enum) else value
+    if isinstance(value, Enum):  # FSDP's words, whose values are torch's numbers, go by their names
+        value = value.value if isinstance(value.value, str) else value.name.lstrip("_").lower()
     if name == "gpu":
         return find_gpu(value).name
     if name == "mesh":

@@ -13,6 +13,7 @@ from torch import nn
 from memfit.analysis import Snapshot, trace_total
 from memfit.analysis.timeline import breakdowns_at
 from memfit.compat.mem_tracker import MemTracker
+from memfit.compat.module_entries import Since
 from memfit.compat.torch_categories import FSDP_REF_TYPES, FSDPModState
 from memfit.compat.tracker_snapshots import ModuleMemStats, Moment, Translation
 from memfit.errors import ConfigError
@@ -57,8 +58,8 @@ class FSDPMemTracker(MemTracker):
     def track_external(self, *external: nn.Module | torch.optim.Optimizer | torch.Tensor) -> None:
         """Does nothing, as in PyTorch: the model and the optimizer are given at the start, inputs to ``track_inputs``."""
 
-    def _module_stats(self, ledger: Ledger) -> dict[int, ModuleMemStats]:
-        stats = super()._module_stats(ledger)
+    def _module_stats(self, ledger: Ledger, since: Since) -> dict[int, ModuleMemStats]:
+        stats = super()._module_stats(ledger, since)
         self._share_in_groups(stats)
         return {number: entry for number, entry in stats.items() if FSDPModState.AFT_PRE_FW in entry.snapshots}
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,15 +13,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 from memfit.analysis import take_snapshots
 from memfit.compat.display import natural_order, print_snapshot, print_states
 from memfit.compat.fake_values import assume_values, stop_assuming_values
+from memfit.compat.module_entries import ModuleEntries, Since
 from memfit.compat.torch_categories import MEM_REF_TYPES, ModState, State
 from memfit.compat.tracker_snapshots import ModuleMemStats, Moment, Snapshot, Translation, event_at, stats_over_devices
 from memfit.ledger import Ledger, Phase
 from memfit.ledger.schema import Array
 from memfit.record import Tracker
-from memfit.torch_compat.dispatch import tree_leaves
+from memfit.torch_compat.dispatch import TorchDispatchMode, enter_mode, leave_mode, modes_of_this_thread, tree_leaves
+from memfit.torch_compat.fsdp import loaded
 
 
-class MemTracker:
+class MemTracker(TorchDispatchMode):
     """Tracks, categorises and attributes the memory of everything that runs inside its context.
 
     ::
@@ -46,8 +47,10 @@ class MemTracker:
     """By phase: the states of a scope's peak, its beginning and its end, where they have one."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._tracker = Tracker()
-        self._since_ns = 0
+        self._since_ns = self._depth = 0
+        self._modules = ModuleEntries()
 
     @property
     def ledger(self) -> Ledger:
@@ -69,25 +72,34 @@ class MemTracker:
     def get_tracker_snapshot(self, type: str = "current") -> Snapshot:
         """Bytes by device and category: ``"current"``, or ``"peak"`` since tracking or ``reset_mod_stats`` began."""
         if type == "current":
-            return self._translation.current(self.ledger)
+            return self._translation.snapshot(self._tracker.running_totals().current())
         if type == "peak":
-            return self._translation.peak(self.ledger, self._since_ns)
+            return self._translation.snapshot(self._tracker.running_totals().peak())
         raise ValueError(f"Invalid type {type}")
 
     @property
     def memory_tracking(self) -> WeakIdKeyDictionary:
-        """Module -> its statistics and snapshots by state, since tracking or ``reset_mod_stats`` began."""
-        found = WeakIdKeyDictionary()
-        stats = self._module_stats(self.ledger)
-        for module, number in self._tracker.modules():
-            if number in stats:
-                found[module] = stats[number]
-        return found
+        """Module -> its statistics and snapshots by state, since tracking or ``reset_mod_stats`` began.
 
-    def _module_stats(self, ledger: Ledger) -> dict[int, ModuleMemStats]:
+        One dictionary, kept up to date: what a caller changes in it, adds or takes away stays so.
+        """
+        totals = self._tracker.running_totals()
+        totals.catch_up()
+        if self._modules.is_older_than(totals.num_events):
+            ledger = self.ledger
+            self._modules.update(totals.num_events, list(self._tracker.modules()), lambda since: self._module_stats(ledger, since))
+        return self._modules.entries
+
+    @memory_tracking.setter
+    def memory_tracking(self, entries: WeakIdKeyDictionary) -> None:
+        self._modules.entries = entries
+
+    def _module_stats(self, ledger: Ledger, since: Since) -> dict[int, ModuleMemStats]:
+        """By module's number; ``since``: the number of events before which nothing counts, for some modules."""
         stats = dict(stats_over_devices(ledger))
         for moment in sorted(self._moments(ledger), key=lambda moment: moment.event):
-            stats[moment.module].add(moment.state, self._translation.snapshot(moment.snapshot))
+            if moment.event >= since.get(moment.module, 0):
+                stats[moment.module].add(moment.state, self._translation.snapshot(moment.snapshot))
         return {module: entry for module, entry in stats.items() if entry.snapshots}
 
     def _moments(self, ledger: Ledger) -> Iterator[Moment]:
@@ -104,7 +116,9 @@ class MemTracker:
 
     def reset_mod_stats(self) -> None:
         """Starts the statistics and the peak anew; what is in use stays known."""
+        self._tracker.running_totals().restart_peak()
         self._since_ns = self._tracker.elapsed_ns()
+        self._modules = ModuleEntries(self._modules.entries)
 
     # -- printed -------------------------------------------------------------------------------------------------------------
 
@@ -114,8 +128,7 @@ class MemTracker:
 
     def display_modulewise_snapshots(self, depth: int = 2, units: str = "B", tabulate: bool = False) -> None:
         """Prints the snapshots of every module down to ``depth`` levels."""
-        stats = self._module_stats(self.ledger).values()
-        for entry in sorted(stats, key=lambda entry: natural_order(entry.mod_fqn)):
+        for entry in sorted(self.memory_tracking.values(), key=lambda entry: natural_order(entry.mod_fqn)):
             if entry.mod_fqn.count(".") < depth:
                 print(f"Module:  {entry.mod_fqn}")
                 print_states(entry.snapshots, units, tabulate)
@@ -125,11 +138,33 @@ class MemTracker:
     def __enter__(self) -> Self:
         self._tracker.__enter__()
         assume_values()
+        self._depth += 1
+        if self._depth == 1 and self._is_overridden:
+            enter_mode(self)  # above the recorder: what a subclass does with an operator is recorded
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self in modes_of_this_thread():
+            leave_mode(self)
         stop_assuming_values()
-        self._tracker.__exit__(kind, error, trace)
+        self._tracker.__exit__(*_three(error))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """For subclasses, which may do something around each operator. Without one, no operator comes through here."""
+        tensors = loaded("torch.distributed.tensor")
+        if tensors is not None and any(issubclass(kind, tensors.DTensor) for kind in types):
+            return NotImplemented  # DTensor takes it apart, and the operators on local tensors come here after it
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def _is_overridden(self) -> bool:
+        return type(self).__torch_dispatch__ is not MemTracker.__torch_dispatch__
+
+
+def _three(error: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """What a context manager is told when it is left; PyTorch's own tools leave it without a word."""
+    return error if len(error) == 3 else (None, None, None)
 
 
 def _inside_a_wrapper(ledger: Ledger) -> Array:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from memfit.analysis import Breakdown, ModuleStats, gather_module_stats, trace_total
+from memfit.analysis import Breakdown, ModuleStats, gather_module_stats
 from memfit.analysis.module_snapshots import Snapshot as LedgerSnapshot
-from memfit.analysis.timeline import breakdowns_at
 from memfit.compat.torch_categories import TOTAL, RefType, State
 from memfit.ledger import Category, Ledger
 
@@ -64,23 +63,6 @@ class Translation:
     def snapshot(self, snapshot: LedgerSnapshot) -> Snapshot:
         """Devices that hold nothing are left out."""
         return {torch.device(name): self.breakdown(breakdown) for name, breakdown in snapshot.items() if breakdown}
-
-    def current(self, ledger: Ledger) -> Snapshot:
-        return self._at(ledger, {device: len(ledger.events) - 1 for device in range(len(ledger.devices))})
-
-    def peak(self, ledger: Ledger, since_ns: int) -> Snapshot:
-        """Each device at its highest moment after ``since_ns``."""
-        first, last = event_at(ledger, since_ns), len(ledger.events) - 1
-        highest = {
-            device: int(trace_total(ledger, device).highest_between(np.array([first]), np.array([last]))[0])
-            for device in range(len(ledger.devices))
-        }
-        return self._at(ledger, highest)
-
-    def _at(self, ledger: Ledger, events: dict[int, int]) -> Snapshot:
-        return self.snapshot(
-            {ledger.devices[device].name: breakdowns_at(ledger, np.array([event]), device)[0] for device, event in events.items()}
-        )
 
 
 def event_at(ledger: Ledger, time_ns: int) -> int:

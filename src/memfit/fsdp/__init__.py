@@ -5,6 +5,7 @@
     shard(model, ShardingStrategy.FULL_SHARD, mixed_precision=MixedPrecision(...), ...)
         │
         ├─ config.py          all options together, refused where the engine cannot do it    sharding_options.py: each of them
+        │                                                                                    words.py: what makes them torch's
         ├─ meshes.py          over which ranks
         ├─ units.py           what is gathered and given back together
         ├─ checkpointing.py   what is computed again instead of kept
@@ -13,8 +14,8 @@
     state_dict(model, optimizer, StateDictSettings(...))                                     state_dict_options.py
         └─ state_dicts.py     torch's distributed checkpoint ──> {"model": ..., "optimizer": ...}
 
-The words are ``torch.distributed.fsdp``'s own, with the same fields, defaults and meanings. What torch does not promise is reached
-through ``memfit.torch_compat``.
+The words are ``torch.distributed.fsdp``'s own, with the same values, fields, defaults and meanings. They equal
+torch's own, and torch takes them. What torch does not promise is reached through ``memfit.torch_compat``.
 """
 
 from memfit.fsdp.config import ShardConfig

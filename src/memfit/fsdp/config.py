@@ -7,10 +7,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
 from memfit.errors import ConfigError
 from memfit.fsdp.checkpointing import Checkpointing, check_checkpointing
 from memfit.fsdp.meshes import Mesh
-from memfit.fsdp.sharding_options import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
+from memfit.fsdp.sharding_options import (
+    BackwardPrefetch,
+    CPUOffload,
+    Engine,
+    MixedPrecision,
+    ShardingStrategy,
+    as_mixed_precision,
+    read_offload,
+    read_precision,
+)
 from memfit.fsdp.units import Units
 
 Word = TypeVar("Word", bound=Enum)
@@ -18,7 +29,7 @@ Word = TypeVar("Word", bound=Enum)
 
 @dataclass(frozen=True, kw_only=True)
 class ShardConfig:
-    """How a model is to be sharded. Words are also taken as text: ``strategy="full_shard"``."""
+    """How a model is to be sharded. Words are also taken as text, ``strategy="full_shard"``, and as torch's own."""
 
     strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD
     engine: Engine = None  # type: ignore[assignment]
@@ -28,7 +39,8 @@ class ShardConfig:
     repeated blocks of the model's largest list. The model itself is always one more, for what is left."""
     mesh: Mesh = None
     """The ranks: a mesh, its shape, or ``None`` for the whole world; two axes, (replicas, ranks that shard), for hybrids."""
-    mixed_precision: MixedPrecision = MixedPrecision()
+    mixed_precision: MixedPrecision | MixedPrecisionPolicy = MixedPrecision()
+    """Torch's ``MixedPrecisionPolicy`` is handed to FSDP2 as it is, for every unit and the model."""
     backward_prefetch: BackwardPrefetch | None = BackwardPrefetch.BACKWARD_PRE
     cpu_offload: CPUOffload = CPUOffload()
     checkpointing: Checkpointing = None
@@ -41,8 +53,8 @@ class ShardConfig:
         self._set("strategy", _word(ShardingStrategy, self.strategy))
         self._set("engine", _word(Engine, self.engine or self.strategy.row.engine))
         self._set("backward_prefetch", _word(BackwardPrefetch, self.backward_prefetch) if self.backward_prefetch else None)
-        self._set("mixed_precision", self.mixed_precision or MixedPrecision())
-        self._set("cpu_offload", self.cpu_offload or CPUOffload())
+        self._set("mixed_precision", read_precision(self.mixed_precision))
+        self._set("cpu_offload", read_offload(self.cpu_offload))
         self._set("engine_options", dict(self.engine_options or {}))
         check_checkpointing(self.checkpointing)
         for problem in _impossible(self):
@@ -57,13 +69,15 @@ def _word(kind: type[Word], given: Word | str) -> Word:
     try:
         return kind(given)
     except ValueError:
-        known = ", ".join(repr(each.value) for each in kind)
+        known = ", ".join(repr(getattr(each, "text", each.value)) for each in kind)
         raise ConfigError(f"{given!r} is not a {kind.__name__}: use one of {known}") from None
 
 
 def _impossible(config: ShardConfig) -> Iterator[str]:
     """What the chosen engine cannot do, each with an engine that can."""
-    precision = config.mixed_precision
+    precision = as_mixed_precision(config.mixed_precision)
+    if config.engine is not Engine.FSDP2 and getattr(config.mixed_precision, "output_dtype", None) is not None:
+        yield f"{config.engine.upper()} leaves outputs in the type they are computed in: output_dtype needs engine='fsdp2'"
     if config.engine is Engine.DDP:
         if config.strategy is not ShardingStrategy.NO_SHARD:
             yield f"DDP shards nothing: {config.strategy.name} needs engine='fsdp2' or 'fsdp1'"

@@ -13,6 +13,7 @@ from torch.distributed.fsdp.wrap import CustomPolicy
 
 from memfit.errors import ConfigError
 from memfit.fsdp.config import ShardConfig
+from memfit.fsdp.sharding_options import as_mixed_precision
 
 
 def apply(config: ShardConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
@@ -22,7 +23,7 @@ def apply(config: ShardConfig, model: nn.Module, units: Sequence[nn.Module], mes
     options: dict[str, Any] = {
         "sharding_strategy": config.strategy.to_torch(),
         "auto_wrap_policy": CustomPolicy(set(units).__contains__),
-        "mixed_precision": config.mixed_precision.to_torch(),
+        "mixed_precision": as_mixed_precision(config.mixed_precision).to_torch(),
         "backward_prefetch": prefetch.to_torch() if prefetch is not None else None,
         "cpu_offload": config.cpu_offload.to_torch(),
         "device_id": torch.device(mesh.device_type, torch.accelerator.current_device_index()),

@@ -25,8 +25,8 @@ def apply(config: ShardConfig, model: nn.Module, units: Sequence[nn.Module], mes
         shard_one(module, mp_policy=_full_precision(precision))
     for unit in reversed(units):
         if not isinstance(unit, FSDPModule):
-            shard_one(unit, mp_policy=_policy(precision, precision.cast_forward_inputs))
-    shard_one(model, mp_policy=_policy(precision, precision.cast_root_forward_inputs))
+            shard_one(unit, mp_policy=_policy(precision))
+    shard_one(model, mp_policy=_policy(precision, is_root=True))
     _set_prefetch(model, config.backward_prefetch)
     return model
 
@@ -48,19 +48,22 @@ def _all_replicas(mesh: DeviceMesh) -> DeviceMesh:
     return init_device_mesh(mesh.device_type, (mesh.size(), 1), mesh_dim_names=("replicate", "shard"))
 
 
-def _policy(precision: MixedPrecision, cast_inputs: bool) -> MixedPrecisionPolicy:
+def _policy(precision: MixedPrecision | MixedPrecisionPolicy, is_root: bool = False) -> MixedPrecisionPolicy:
+    if isinstance(precision, MixedPrecisionPolicy):
+        return precision
+    cast_inputs = precision.cast_root_forward_inputs if is_root else precision.cast_forward_inputs
     return MixedPrecisionPolicy(
         param_dtype=precision.param_dtype, reduce_dtype=precision.reduce_dtype, cast_forward_inputs=cast_inputs
     )
 
 
-def _full_precision(precision: MixedPrecision) -> MixedPrecisionPolicy:
+def _full_precision(precision: MixedPrecision | MixedPrecisionPolicy) -> MixedPrecisionPolicy:
     """As FSDP1 does for classes that it is to ignore: inputs up to float32, outputs back down."""
     return MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=precision.param_dtype)
 
 
-def _in_full_precision(model: nn.Module, precision: MixedPrecision) -> list[nn.Module]:
-    if precision.param_dtype is None:
+def _in_full_precision(model: nn.Module, precision: MixedPrecision | MixedPrecisionPolicy) -> list[nn.Module]:
+    if isinstance(precision, MixedPrecisionPolicy) or precision.param_dtype is None:
         return []
     ignored = tuple(precision.module_classes_to_ignore)
     return [module for module in model.modules() if isinstance(module, ignored) and any(True for _ in module.parameters())]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
+from torch.distributed import fsdp as torch_fsdp
 
 from memfit.fsdp import ddp, fsdp1, fsdp2
 from memfit.fsdp.checkpointing import Checkpointing, checkpoint_units
@@ -19,22 +20,22 @@ _ENGINES = {Engine.FSDP2: fsdp2.apply, Engine.FSDP1: fsdp1.apply, Engine.DDP: dd
 
 def shard(
     model: nn.Module,
-    strategy: ShardingStrategy | str = ShardingStrategy.FULL_SHARD,
+    strategy: ShardingStrategy | torch_fsdp.ShardingStrategy | str = ShardingStrategy.FULL_SHARD,
     *,
     engine: Engine | str | None = None,
     units: Units = None,
     mesh: Mesh = None,
-    mixed_precision: MixedPrecision | None = None,
-    backward_prefetch: BackwardPrefetch | str | None = BackwardPrefetch.BACKWARD_PRE,
-    cpu_offload: CPUOffload | None = None,
+    mixed_precision: MixedPrecision | torch_fsdp.MixedPrecision | torch_fsdp.MixedPrecisionPolicy | None = None,
+    backward_prefetch: BackwardPrefetch | torch_fsdp.BackwardPrefetch | str | None = BackwardPrefetch.BACKWARD_PRE,
+    cpu_offload: CPUOffload | torch_fsdp.CPUOffload | None = None,
     checkpointing: Checkpointing = None,
     engine_options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """The model, sharded on one of torch's engines: a plain torch module, to be trained as any other.
 
-    Arguments are described in ``ShardConfig``; words may be text: ``"full_shard"``. FSDP2 changes the model in place and returns
-    it, FSDP1 and DDP return a module around it: make the optimizer from what is returned. A model on the meta device stays there
-    until ``model.to_empty(device=...)``.
+    Arguments are described in ``ShardConfig``; words may be text, ``"full_shard"``, or torch's own. FSDP2 changes a model in place
+    and returns it, FSDP1 and DDP return a module around it: make the optimizer from what is returned. A model on the meta device
+    stays there until ``model.to_empty(device=...)``.
     """
     words: dict[str, Any] = {
         "strategy": strategy,

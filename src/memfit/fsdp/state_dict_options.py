@@ -7,62 +7,46 @@
     ├── state_dict_config         Full…Config     Local…Config     Sharded…Config
     └── optim_state_dict_config   FullOptim…      LocalOptim…      ShardedOptim…
 
-Fields, defaults and meanings are those of ``torch.distributed.fsdp``; ``to_torch`` and ``from_torch`` go between the two.
+Members, values, fields, defaults and meanings are those of ``torch.distributed.fsdp``, and ours equal torch's; ``to_torch`` and
+``from_torch`` go between the two. Torch takes our ``StateDictType``, but configurations of its own classes alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any, Self
 
 from torch.distributed import fsdp as torch_fsdp
 
 from memfit.errors import ConfigError
+from memfit.fsdp.words import Settings, Word
 
 
-class StateDictType(Enum):
+class StateDictType(Word):
     """What a state dict holds of a sharded model."""
 
-    FULL_STATE_DICT = "full"
+    FULL_STATE_DICT = torch_fsdp.StateDictType.FULL_STATE_DICT.value
     """Whole tensors under the names of the unsharded model: any program can read it."""
-    LOCAL_STATE_DICT = "local"
+    LOCAL_STATE_DICT = torch_fsdp.StateDictType.LOCAL_STATE_DICT.value
     """Each rank's flat shards as FSDP1 keeps them: only the same world can read it."""
-    SHARDED_STATE_DICT = "sharded"
+    SHARDED_STATE_DICT = torch_fsdp.StateDictType.SHARDED_STATE_DICT.value
     """Each rank's part of every tensor, under the names of the unsharded model: any world can read it."""
 
-    def to_torch(self) -> torch_fsdp.StateDictType:
-        return torch_fsdp.StateDictType[self.name]
-
-    @classmethod
-    def from_torch(cls, theirs: torch_fsdp.StateDictType) -> Self:
-        return cls[theirs.name]
+    @property
+    def text(self) -> str:
+        """As people write it: ``full``."""
+        return super().text.removesuffix("_state_dict")
 
 
-@dataclass(frozen=True)
-class _Config:
-    """What the configurations share: torch has a class of the same name and fields."""
-
-    def to_torch(self) -> Any:
-        theirs = getattr(torch_fsdp, type(self).__name__)
-        return theirs(**{field.name: getattr(self, field.name) for field in fields(self)})
-
-    @classmethod
-    def from_torch(cls, theirs: Any) -> Self:
-        if type(theirs).__name__ != cls.__name__:
-            raise ConfigError(f"{cls.__name__}.from_torch takes torch's {cls.__name__}, not {type(theirs).__name__}")
-        return cls(**{field.name: getattr(theirs, field.name) for field in fields(cls)})
-
-
-@dataclass(frozen=True)
-class StateDictConfig(_Config):
+@dataclass(frozen=True, eq=False)
+class StateDictConfig(Settings):
     """Where a model's saved tensors go. Use one of its kinds."""
 
     offload_to_cpu: bool = False
     """Put them into host memory as they are made."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FullStateDictConfig(StateDictConfig):
     """Of FULL_STATE_DICT."""
 
@@ -70,25 +54,28 @@ class FullStateDictConfig(StateDictConfig):
     """Only rank 0 keeps the tensors; all ranks take part in making them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LocalStateDictConfig(StateDictConfig):
     """Of LOCAL_STATE_DICT."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ShardedStateDictConfig(StateDictConfig):
     """Of SHARDED_STATE_DICT."""
 
+    _use_dtensor: bool = False
+    """Torch's own, which it sets itself: are shards saved as DTensors?"""
 
-@dataclass(frozen=True)
-class OptimStateDictConfig(_Config):
+
+@dataclass(frozen=True, eq=False)
+class OptimStateDictConfig(Settings):
     """Where an optimizer's saved tensors go. Use one of its kinds."""
 
     offload_to_cpu: bool = True
     """Put them into host memory as they are made; torch's default, unlike the model's."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FullOptimStateDictConfig(OptimStateDictConfig):
     """Of FULL_STATE_DICT."""
 
@@ -96,7 +83,7 @@ class FullOptimStateDictConfig(OptimStateDictConfig):
     """Only rank 0 keeps the tensors; all ranks take part in making them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LocalOptimStateDictConfig(OptimStateDictConfig):
     """Of LOCAL_STATE_DICT."""
 
@@ -104,9 +91,12 @@ class LocalOptimStateDictConfig(OptimStateDictConfig):
     """Put them into host memory."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ShardedOptimStateDictConfig(OptimStateDictConfig):
     """Of SHARDED_STATE_DICT."""
+
+    _use_dtensor: bool = False
+    """Torch's own, which it sets itself: are shards saved as DTensors?"""
 
 
 _KINDS: dict[StateDictType, tuple[type[StateDictConfig], type[OptimStateDictConfig]]] = {
@@ -116,8 +106,8 @@ _KINDS: dict[StateDictType, tuple[type[StateDictConfig], type[OptimStateDictConf
 }
 
 
-@dataclass(frozen=True)
-class StateDictSettings:
+@dataclass(frozen=True, eq=False)
+class StateDictSettings(Settings):
     """A kind of state dict, with its configuration for the model and for the optimizer."""
 
     state_dict_type: StateDictType = StateDictType.FULL_STATE_DICT

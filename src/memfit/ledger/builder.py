@@ -143,6 +143,14 @@ class LedgerBuilder:
             tables["events"] = Events.concatenate([*self._done["prelude"], *self._done["events"]])
             return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self.info)
 
+    def fresh_since(self, taken: dict[str, int]) -> dict[str, list[Any]]:
+        """The parts of each table beyond those that ``taken`` counts, which is brought up to date."""
+        with self._flushing:
+            self._flush()
+            fresh = {name: parts[taken.get(name, 0) :] for name, parts in self._done.items()}
+            taken.update({name: len(parts) for name, parts in self._done.items()})
+            return fresh
+
     def _compact(self) -> dict[str, Table]:
         """Turns the rows so far into columns, in place: the hot path holds on to the lists. Gives what was new, by name.
 

@@ -38,7 +38,7 @@ ROLE_ORDER = (
 )
 """Which role decides where a block has several: what it holds before how it got there."""
 
-_BY_PHASE = {
+BY_PHASE = {
     Phase.BACKWARD: Category.BACKWARD_TEMPORARY,
     Phase.OPTIMIZER: Category.OPTIMIZER_TEMPORARY,
     Phase.FSDP_PRE_FORWARD: Category.ALL_GATHER,
@@ -47,6 +47,7 @@ _BY_PHASE = {
     Phase.FSDP_POST_BACKWARD: Category.REDUCE_SCATTER,
     Phase.CHECKPOINT: Category.CHECKPOINT,
 }
+"""What a block of no known role is, where the phase that it was born in tells."""
 
 
 def decide_categories(ledger: Columns) -> Array:
@@ -64,7 +65,7 @@ def decide_categories(ledger: Columns) -> Array:
 def _from_lives(ledger: Columns) -> Array:
     born_in = ledger.block_phase
     categories = np.full(len(ledger.blocks), Category.OTHER, dtype=np.uint8)
-    for phase, category in _BY_PHASE.items():
+    for phase, category in BY_PHASE.items():
         categories[born_in == phase] = category
 
     in_forward = (born_in == Phase.FORWARD) | ((born_in == -1) & _after_a_forward(ledger))

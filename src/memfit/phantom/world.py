@@ -63,6 +63,7 @@ class PhantomWorld:
         self.values = answers.Values(self.assumptions, self.expected)
         self.mode = PhantomMode(self.values)
         self.threads = threads.Threads(self.mode, self.assumptions)
+        self.casts = autocast.CastCache()
         self._meter = meter
         self._processes = processes or World()
         self.world_size = self._processes.world_size
@@ -113,7 +114,7 @@ class PhantomWorld:
         libraries.install(because("kernels that are not torch's, and packages that need a GPU"), self.target, assumptions)
         transformers.install(because("no library takes the prediction for a compiler at work, and the GPU's packages are found"))
         tensor_types.install(because("torch.cuda.FloatTensor and its kin"))
-        autocast.install(because("CUDA's autocast lists"), self.target)
+        autocast.install(because("CUDA's autocast lists"), self.target, self.casts)
         kernels.install(because("operators that CUDA runs differently"), self.target)
         parameters.install(because("modules without data can be moved and cast"), self.mode)
         subclasses.install(because("classes of tensors and parameters that libraries make"), self.mode)

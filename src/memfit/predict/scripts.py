@@ -56,7 +56,7 @@ def _predict_program(
     session = PhantomSession.prepare(gpu, torch_version, alloc_conf, job.world, expected)
     if in_force():
         session.world.assumptions.add(in_force())
-    watch = StopWatch(session.recording.recorder, session.device, bounds, progress)
+    watch = StopWatch(session.recording.recorder, session.device, bounds, progress, session.world.casts)
     started = StartedPrograms()
     with _in_environment(job), session.running(), _as_main(job.program), started.watching(), watch.watching():
         calling(job.program.name, lambda: _run(job.program))

@@ -32,6 +32,8 @@ from torch import nn
 from memfit.analysis.timeline import trace_total
 from memfit.errors import ConfigError
 from memfit.ledger import LedgerBuilder
+from memfit.phantom.torch_cuda.autocast import CastCache
+from memfit.predict.evaluations import RUN_ALL, WATCHED, Evaluations
 from memfit.record import run_hooks
 from memfit.record.listener import Listener
 from memfit.record.recorder import Recorder
@@ -69,9 +71,15 @@ class StopWatch(Listener):
     """Follows a run's forward and backward passes and its optimizers, and ends it by raising ``RunIsOver``."""
 
     def __init__(
-        self, recorder: Recorder, device: str, bounds: Bounds, progress: Callable[[str], None] = lambda line: None
+        self,
+        recorder: Recorder,
+        device: str,
+        bounds: Bounds,
+        progress: Callable[[str], None] = lambda line: None,
+        casts: CastCache | None = None,
     ) -> None:
         self._recorder, self._bounds, self._tell = recorder, bounds, progress
+        self._evaluations = Evaluations(recorder, casts or CastCache(), self._count_replaced)
         self._levels = _Levels(recorder.builder, device)
         self._optimizers = _Optimizers()
         self._gradients = _Gradients(recorder)
@@ -91,12 +99,19 @@ class StopWatch(Listener):
         patches.wrap(torch.autograd, "backward", self._backward)
         patches.wrap(torch.autograd, "grad", self._gradients_asked_for)
         run_hooks.attach(self)
+        patches.because("forward passes without gradients that repeat are not run again")
+        patches.wrap(nn.Module, "__call__", self._evaluations.around)
         try:
             with suppress(RunIsOver):
                 yield
         finally:
-            run_hooks.detach(self)
             patches.undo()
+            run_hooks.detach(self)
+            if replaced := self._evaluations.num_replaced:
+                self.notes.append(
+                    f"{_count(replaced, 'forward pass', 'forward passes')} without gradients had the same inputs, to the shape, as "
+                    f"{WATCHED} in a row before: the same memory was written down, without running the pass ({RUN_ALL}=1 runs all)"
+                )
 
     def missing(self) -> str:
         """What was not seen of a training run, empty where a training step was. Asked when the run is over."""
@@ -128,6 +143,10 @@ class StopWatch(Listener):
         self._depth = max(self._depth - 1, 0)
         if self._depth == 0 and not self._backward_depth:
             self.num_forwards += 1
+
+    def _count_replaced(self) -> None:
+        self.num_forwards += 1
+        self._look_at_the_clock()
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._is_stepping = True  # with a closure, it runs backward itself

@@ -24,6 +24,7 @@ from memfit.record.position import RunPosition
 from memfit.record.roles import Roles, tensors_in
 from memfit.record.storages import PLAIN_TYPES, plain_tensors
 from memfit.torch_compat.autograd import called_by_the_engine, current_node, held_by_the_engine_alone
+from memfit.torch_compat.dispatch import has_kernel
 
 Plan = Callable[[Any, Any, Any], None]
 """What to do with an operator's outputs: takes the operator, its arguments and its result."""
@@ -81,6 +82,8 @@ class OutputPlans(dict[Any, "Plan | None"]):
             return self._on_wait
         if any(returned.alias_info is None for returned in schema.returns):
             return self._on_new
+        if has_kernel(schema.name + "." * bool(schema.overload_name) + schema.overload_name, "CompositeImplicitAutograd"):
+            return self._on_new  # inference mode: operators that are made of others come whole, and ``to`` may copy or not
         if "resize" in schema.name or schema.name == "aten::set_" or any(argument.is_out for argument in schema.arguments):
             return self._on_resize
         return None

@@ -114,6 +114,29 @@ class Recorder(Listener, TorchDispatchMode):
         if not self.position.calls:
             self.builder.flush_if_due()
 
+    # -- calls of modules that are written down without being run ----------------------------------------------------------------
+
+    def is_at_rest(self) -> bool:
+        """Is this thread the only one that records, outside every module, backward pass and optimizer's step?"""
+        if type(self) is not Recorder or not self.listening():
+            return False
+        self.catch_up()
+        return not self.position.calls and not self.position.scopes.depth and graph_task_id() == -1
+
+    def begin_root(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """What happens before a model's forward."""
+        with self.quiet():
+            self._enter_root(module, (args, kwargs))
+
+    def block_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of the block behind a tensor, if it is known."""
+        ref = self._blocks.table.find(tensor.untyped_storage())
+        return None if ref is None else ref.block
+
+    def adopt_block(self, tensor: torch.Tensor, block: int, scope: int, size: int) -> None:
+        """From now on, a tensor stands for a block that is in the ledger already."""
+        self._blocks.stand_for(tensor, block, scope, size)
+
     def _enter_root(self, module: nn.Module, arguments: Any) -> None:
         if self._step_is_due and self.marks_steps:
             self.mark_step()

@@ -20,6 +20,7 @@ from memfit.hardware import find_gpu
 from memfit.ledger import Category, Failure, Ledger, LedgerBuilder, RunInfo
 from memfit.ledger.cutting import cut_at_failure
 from memfit.ledger.journal import Journal, path_of_rank
+from memfit.ledger.running_totals import RunningTotals
 from memfit.record.listener import warn
 from memfit.record.out_of_memory import describe_failure
 from memfit.record.session import RecordingSession
@@ -59,6 +60,7 @@ class Tracker:
         self._recorder = self._session.recorder
         self._depth = 0
         self._ledger: Ledger | None = None
+        self._totals: RunningTotals | None = None
         self.adopt(*found)
 
     def adopt(self, *subjects: nn.Module | torch.optim.Optimizer | torch.Tensor) -> None:
@@ -82,6 +84,14 @@ class Tracker:
             return self._ledger
         self._session.catch_up()
         return self._builder.build()
+
+    def running_totals(self) -> RunningTotals:
+        """What is in use now and was at most, up to date: to ask costs what happened since somebody last asked."""
+        if self._ledger is None:
+            self._session.catch_up()
+        if self._totals is None:
+            self._totals = RunningTotals(self._builder)
+        return self._totals
 
     def fit(self, gpu: str, alloc_conf: str = "", torch_version: str | None = None) -> Verdict:
         """Would this run fit on that GPU? ``torch_version`` is the allocator's, by default that of the recorded run."""

@@ -8,6 +8,7 @@
     ├─ attributes.py     private attributes that are read in place
     ├─ autograd.py       the engine, its nodes and who called it
     ├─ dispatch.py       dispatch modes and keys
+    ├─ dynamo.py         is this inside compiled code?
     ├─ fake_tensors.py   tensors without data, and how they answer
     ├─ tensors.py        making tensors, exchanging their insides
     ├─ backend.py        a device kind of our own

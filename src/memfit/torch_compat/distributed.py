@@ -15,6 +15,13 @@ from memfit.torch_compat.versions import need, need_in
 bucket_assignment: Callable[..., Any] = need(torch.distributed, "_compute_bucket_assignment_by_size")
 """How DDP puts gradients into buckets; it needs sizes only."""
 
+ProcessGroup: Any = need(torch.distributed, "ProcessGroup")
+FakeWork: Any = need(torch._C._distributed_c10d, "FakeWork")
+"""The handle that the fake process group gives; its ``unbox`` also takes any other group's."""
+
+resolve_group: Callable[[str], Any] = need(torch._C._distributed_c10d, "_resolve_process_group")
+"""A process group by its name."""
+
 SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
 """The module in which DTensor learns shapes by running operators on global ones."""
 

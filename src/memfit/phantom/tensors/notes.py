@@ -19,6 +19,9 @@ CHOICES: Final = "_memfit_choices"
 SHARE: Final = "_memfit_share"
 """So much of the mask is set (``values/routing.py``)."""
 
+VALUES: Final = (CONSTANT, HOST_DATA, CHOICES, SHARE)
+"""What is known of a tensor's values."""
+
 IS_PINNED: Final = "_memfit_is_pinned"
 """The storage says that it is pinned (``device/pinned_memory.py``)."""
 

@@ -58,7 +58,8 @@ class CastCache:
     """Casts of leaves that a model uses more than once, kept until the outermost autocast ends, as CUDA keeps them."""
 
     def __init__(self) -> None:
-        self._casts: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        self.entries: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        """By the leaf's identity: the leaf, and its cast."""
 
     def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         is_kept = (
@@ -71,17 +72,21 @@ class CastCache:
         )
         if not is_kept:
             return tensor.to(dtype)
-        entry = self._casts.get(id(tensor))
-        if entry is None or entry[0]() is not tensor:
-            entry = self._casts[id(tensor)] = (weakref.ref(tensor), tensor.to(dtype))
-        return entry[1]
+        entry = self.entries.get(id(tensor))
+        if entry is not None and entry[0]() is tensor:
+            return entry[1]
+        return self.keep(tensor, tensor.to(dtype))
+
+    def keep(self, tensor: torch.Tensor, cast: torch.Tensor) -> torch.Tensor:
+        """The cast of a leaf, kept."""
+        self.entries[id(tensor)] = (weakref.ref(tensor), cast)
+        return cast
 
     def clear(self) -> None:
-        self._casts.clear()
+        self.entries.clear()
 
 
-def install(patches: Patches, target: Target) -> None:
-    cache = CastCache()
+def install(patches: Patches, target: Target, cache: CastCache) -> None:
     others = torch.library.Library("_", "IMPL", KEY)
     patches.finally_call(others._destroy)
     others.fallback(torch.library.fallthrough_kernel)

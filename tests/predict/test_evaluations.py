@@ -1,0 +1,302 @@
+"""Forward passes that repeat are written down without being run, and the ledger is the one of the whole run."""
+
+import textwrap
+
+import pytest
+
+from memfit.ledger.schema import TABLES
+from memfit.predict import evaluations
+from memfit.predict.launchers import read_command
+from memfit.predict.scripts import predict_script
+
+MODEL = """
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+
+
+    class Block(nn.Module):
+        def __init__(self, dim):
+            super().__init__()
+            self.norm, self.qkv, self.out = nn.LayerNorm(dim), nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+            self.drop = nn.Dropout(0.1)
+
+        def forward(self, x):
+            q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, dim=-1))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1 if self.training else 0.0)
+            return x + self.drop(self.out(y.transpose(1, 2).flatten(-2)))
+
+
+    class GPT(nn.Module):
+        def __init__(self, vocab=512, dim=128, length=64):
+            super().__init__()
+            self.length = length
+            self.tokens, self.positions = nn.Embedding(vocab, dim), nn.Embedding(length, dim)
+            self.blocks, self.norm = nn.ModuleList(Block(dim) for _ in range(2)), nn.LayerNorm(dim)
+            self.head = nn.Linear(dim, vocab, bias=False)
+
+        def forward(self, tokens, labels=None):
+            x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+            for block in self.blocks:
+                x = block(x)
+            if labels is None:
+                return self.head(self.norm(x)[:, [-1]]), None
+            logits = self.head(self.norm(x))
+            return logits, F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+    def batch(size=4, length=64):
+        return torch.randint(0, 512, (size, length)).cuda(), torch.randint(0, 512, (size, length)).cuda()
+
+
+    model = GPT().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    autocast = torch.autocast("cuda", dtype=torch.bfloat16)
+"""
+
+TRAINING = """
+    for _ in range(3):
+        x, y = batch()
+        with autocast:
+            logits, loss = model(x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+REPEATING = {
+    "an evaluation, as nanoGPT has it": (
+        """
+    @torch.no_grad()
+    def estimate():
+        model.eval()
+        for _ in range(2):
+            losses = torch.zeros(12)
+            for number in range(12):
+                x, y = batch()
+                with autocast:
+                    logits, loss = model(x, y)
+                losses[number] = loss.item()
+        model.train()
+
+    estimate()
+""",
+        24 - 1 - 3,  # the first takes cuBLAS's workspaces for good
+    ),
+    "with dropout at work, under one autocast": (
+        """
+    with torch.no_grad(), autocast:
+        for _ in range(10):
+            model(*batch())
+""",
+        10 - 1 - 3,  # the first casts the weights, too
+    ),
+    "in inference mode, with and without labels": (
+        """
+    for labelled in (True, False):
+        for _ in range(6):
+            x, y = batch()
+            with torch.inference_mode():
+                logits, loss = model(x, y if labelled else None)
+""",
+        6 - 1 - 3 + 6 - 3,
+    ),
+    "outputs that are kept, in a dictionary": (
+        """
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, **inputs):
+            logits, loss = self.inner(inputs["x"], inputs["y"])
+            return {"logits": logits[:, -1], "loss": loss, "more": [logits.transpose(0, 1), 3]}
+
+    wrapped, kept = Wrapped(), []
+    with torch.no_grad():
+        for _ in range(8):
+            x, y = batch()
+            found = wrapped(x=x, y=y)
+            assert found["more"][1] == 3
+            assert found["logits"].untyped_storage() is found["more"][0].untyped_storage()
+            kept.append(found["logits"].clone() if len(kept) % 2 else found["logits"])
+""",
+        8 - 1 - 3,
+    ),
+}
+
+NOT_REPEATING = {
+    "a generation loop, whose input grows, or is a part of what grows": """
+    model.eval()
+    with torch.no_grad():
+        tokens = batch(1, 60)[0]
+        for _ in range(10):
+            logits, _ = model(tokens[:, -model.length:])
+            chosen = torch.multinomial(logits[:, -1].softmax(-1), 1)
+            tokens = torch.cat((tokens, chosen), 1)
+    model.train()
+""",
+    "a cache that grows": """
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.cache = model.blocks[0], None
+
+        def forward(self, x):
+            self.cache = x if self.cache is None else torch.cat((self.cache, x), 1)
+            return self.inner(self.cache)[:, -1]
+
+    cached = Cached()
+    with torch.no_grad():
+        for _ in range(10):
+            cached(torch.randn(2, 1, 128, device="cuda"))
+""",
+    "tensors that a module keeps in a list": """
+    class Keeping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.kept = model.blocks[0], {"all": []}
+
+        def forward(self, x):
+            self.kept["all"].append(self.inner(x))
+            return self.kept["all"][-1] + 1
+
+    keeping = Keeping()
+    with torch.no_grad():
+        for _ in range(10):
+            keeping(torch.randn(2, 8, 128, device="cuda"))
+""",
+    "a counter that changes what a module does": """
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.calls = model.blocks[0], 0
+
+        def forward(self, x):
+            self.calls += 1
+            return self.inner(torch.cat(2 * (x,)) if self.calls == 8 else x).sum()
+
+    counting = Counting()
+    with torch.no_grad():
+        for _ in range(10):
+            counting(torch.randn(2, 8, 128, device="cuda"))
+""",
+    "hooks that are registered in between": """
+    def note(module, inputs, output):
+        return output[0].double(), output[1]
+
+    with torch.no_grad():
+        for number in range(8):
+            if number % 3 == 2:
+                model.register_forward_hook(note)
+            model(*batch())
+    model._forward_hooks.clear()
+""",
+    "values that are read": """
+    class Reading(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model.blocks[0]
+
+        def forward(self, x, lengths):
+            return self.inner(x[:, : int(lengths.max())])
+
+    reading = Reading()
+    with torch.no_grad():
+        for length in (4, 4, 4, 4, 4, 8, 8, 8, 8, 8):
+            reading(torch.randn(2, 8, 128, device="cuda"), torch.tensor([2, length]))
+""",
+    "hooks that keep what they see": """
+    seen = []
+    model.norm.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    with torch.no_grad():
+        for _ in range(8):
+            model(*batch())
+""",
+    "objects that are passed in and out": """
+    class Cache:
+        def __init__(self):
+            self.parts = []
+
+    class Growing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model.blocks[0]
+
+        def forward(self, x, cache):
+            cache.parts.append(x)
+            return self.inner(torch.cat(cache.parts, 1)[:, -1:]), cache
+
+    growing, cache = Growing(), Cache()
+    with torch.no_grad():
+        for _ in range(8):
+            out, cache = growing(torch.randn(2, 1, 128, device="cuda"), cache)
+""",
+}
+
+CHANGING = """
+    model.eval()
+    with torch.no_grad():
+        for change in (lambda: None, lambda: model.train(), lambda: model.bfloat16(), lambda: model.float().eval()):
+            change()
+            for _ in range(5):
+                model(*batch())
+    model.train()
+"""
+
+
+def run(tmp_path, body, monkeypatch, all_calls):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(MODEL) + textwrap.dedent(body) + textwrap.dedent(TRAINING))
+    monkeypatch.setenv(evaluations.RUN_ALL, "1" if all_calls else "0")
+    return predict_script(read_command([str(script)]), gpu="H200", torch_version="2.11+cu130")
+
+
+def num_replaced(prediction):
+    notes = [note for note in prediction.assumptions if "forward passes without gradients" in note]
+    return int(notes[0].split()[0]) if notes else 0
+
+
+def assert_the_same(found, expected):
+    """Every column of every table but the clock's, and so every figure."""
+    for table in TABLES:
+        for name, column in getattr(expected.ledger, table.NAME).columns().items():
+            if name != "time_ns":
+                assert column.tolist() == getattr(getattr(found.ledger, table.NAME), name).tolist(), (table.NAME, name)
+    assert found.ledger.strings == expected.ledger.strings
+    assert (found.peak_allocated, found.peak_reserved, found.smallest_fit) == (
+        expected.peak_allocated,
+        expected.peak_reserved,
+        expected.smallest_fit,
+    )
+
+
+@pytest.mark.parametrize("name", REPEATING)
+def test_what_repeats_is_not_run_again(name, tmp_path, monkeypatch):
+    body, count = REPEATING[name]
+    found, expected = (run(tmp_path, body, monkeypatch, all_calls) for all_calls in (False, True))
+    assert num_replaced(found) == count
+    assert num_replaced(expected) == 0
+    assert_the_same(found, expected)
+
+
+@pytest.mark.parametrize("name", NOT_REPEATING)
+def test_what_does_not_repeat_is_run(name, tmp_path, monkeypatch):
+    found, expected = (run(tmp_path, NOT_REPEATING[name], monkeypatch, all_calls) for all_calls in (False, True))
+    assert num_replaced(found) == 0
+    assert_the_same(found, expected)
+
+
+def test_a_model_that_was_changed_is_watched_anew(tmp_path, monkeypatch):
+    found, expected = (run(tmp_path, CHANGING, monkeypatch, all_calls) for all_calls in (False, True))
+    assert num_replaced(found) == 4 * (5 - 3) - 1
+    assert_the_same(found, expected)
+
+
+def test_the_proof_can_fail(tmp_path, monkeypatch):
+    """Without the rule that a call may keep nothing but its outputs, the figures would be wrong, and this suite would say so."""
+    body = REPEATING["an evaluation, as nanoGPT has it"][0]
+    monkeypatch.setattr(evaluations._Call, "write", lambda call, builder: ([0] * len(call.blocks), [-1] * len(call.blocks)))
+    found, expected = (run(tmp_path, body, monkeypatch, all_calls) for all_calls in (False, True))
+    with pytest.raises(AssertionError):
+        assert_the_same(found, expected)
