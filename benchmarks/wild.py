@@ -46,7 +46,7 @@ class Workshop:
         self.root, self._mirrors = root.absolute(), mirrors
         self.python = sys.executable if here else str(self.root / "venv" / "bin" / "python")
         self._here = here
-        self.root.mkdir(parents=True, exist_ok=True)
+        (self.root / "runs").mkdir(parents=True, exist_ok=True)
 
     def prepare(self) -> None:
         if not self._here and not Path(self.python).exists():
