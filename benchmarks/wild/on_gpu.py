@@ -2,12 +2,14 @@
 
     python on_gpu.py STEPS OUT.json [torchrun ... | accelerate launch ... | -m module | script.py] ARGUMENTS...
 
-Launchers of one process are passed over: the script runs in this one. More processes than one are not measured here.
+Launchers of one process are passed over: the script runs in this one, with the environment that accelerate would give it. More
+processes than one are not measured here. ``WILD_SNAPSHOT=FILE`` writes the allocator's history there, for ``memfit fit FILE``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import shutil
 import sys
@@ -27,6 +29,8 @@ def _program(words: list[str]) -> list[str]:
     if words[:2] == ["accelerate", "launch"]:
         words = words[2:]
         while words[0].startswith("--"):
+            if words[0] == "--mixed_precision":
+                os.environ["ACCELERATE_MIXED_PRECISION"] = words[1]
             words = words[2:]
     if words[0] == "trl":  # it would start accelerate, and that the script
         words = ["-m", f"trl.scripts.{words[1]}", *words[2:]]
@@ -43,6 +47,9 @@ def main() -> None:
             raise _EnoughError
 
     register_optimizer_step_post_hook(stepped)
+    snapshot = os.environ.get("WILD_SNAPSHOT")
+    if snapshot:
+        torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
     start = time.perf_counter()
     is_module = words[0] == "-m"
     program = words[1] if is_module else words[0]
@@ -65,6 +72,8 @@ def main() -> None:
         "gpu": torch.cuda.get_device_name(),
     }
     out.write_text(json.dumps(found))
+    if snapshot:
+        torch.cuda.memory._dump_snapshot(snapshot)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from memfit.phantom.tensors.dispatch_cache import DispatchCache
 from memfit.phantom.tensors.sparse import SPARSE_FACTORIES, SparseAnswers, is_sparse
 from memfit.phantom.values.answers import Values
 from memfit.phantom.values.host_data import follow, host_data_of, keep_host_data, may_be_known
+from memfit.phantom.values.host_draws import FILLING as DRAWING
+from memfit.phantom.values.host_draws import HostDraws
 from memfit.torch_compat.dispatch import HigherOrderOperator, tree_map_only
 from memfit.torch_compat.fake_tensors import (
     FakeTensor,
@@ -72,6 +74,7 @@ class PhantomMode(FakeTensorMode):
         self._answers = RULES.returns_beside(values.answers())
         self._num_jagged = 0
         self._sparse = SparseAnswers(values.assumptions)
+        self._draws = HostDraws(values.assumptions)
 
     @property
     def avoid_device_init(self) -> bool:
@@ -95,9 +98,15 @@ class PhantomMode(FakeTensorMode):
         if device is not None and device.type == INNER:
             device = kwargs["device"] = outer(device)
         on_gpu = device is not None and device.type == OUTER
-        if not on_gpu and FakeTensor not in types and not self._is_large(func, args, kwargs):
-            return func(*args, **kwargs) if _PLAIN.issuperset(types) else NotImplemented  # a tensor made of others is asked first
+        if not on_gpu and FakeTensor not in types:
+            if not self._is_large(func, args, kwargs):
+                return (
+                    func(*args, **kwargs) if _PLAIN.issuperset(types) else NotImplemented
+                )  # a tensor made of others is asked first
+            self._draws.make(func, args, kwargs)
         if func in _FILLING and type(args[0]) is FakeTensor:
+            if func in DRAWING and args[0].fake_device.type == "cpu":
+                self._draws.fill(func, args[0], args[1:], kwargs)
             self._note(func, args, kwargs, args[0])
             return args[0]
         if not func._schema.returns and func._schema.name.startswith(_UPDATING) and FakeTensor in types:
