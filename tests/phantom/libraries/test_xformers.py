@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from helpers.phantom_worlds import phantom
@@ -51,3 +53,24 @@ def test_sequences_one_after_the_other():
         mask, packed = xformers.BlockDiagonalMask.from_tensor_list([torch.ones(2, 5, 3), torch.ones(1, 7, 3)])
         assert packed.shape == (1, 17, 3)
         assert [part.shape for part in mask.split(packed)] == [(2, 5, 3), (1, 7, 3)]
+
+
+def test_the_installed_package_has_its_function_replaced_and_put_back(tmp_path, monkeypatch):
+    (tmp_path / "xformers").mkdir()
+    (tmp_path / "xformers" / "__init__.py").touch()
+    (tmp_path / "xformers" / "ops.py").write_text(
+        "class Info:\n    seqstart_py = [0, 100, 128]\n"
+        "class BlockDiagonalCausalMask:\n    q_seqinfo = k_seqinfo = Info\n"
+        "def memory_efficient_attention(*args):\n    return 'compiled'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    try:
+        with phantom():
+            from xformers import ops
+
+            tensors = inputs(batch=1)
+            assert ops.memory_efficient_attention(*tensors, ops.BlockDiagonalCausalMask()).shape == (1, 128, 4, 64)
+        assert ops.memory_efficient_attention() == "compiled"
+    finally:
+        for name in ("xformers", "xformers.ops"):
+            sys.modules.pop(name, None)

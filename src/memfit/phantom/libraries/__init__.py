@@ -56,6 +56,7 @@ def install(patches: Patches, target: Target, assumptions: Assumptions) -> None:
     stand_ins.install(patches, STAND_INS, context)
     triton.install(patches)
     flash.install(patches)
+    xformers.install(patches)
     bitsandbytes.install(patches)
     apex.install(patches)
     extensions.install(patches)

@@ -2,7 +2,7 @@
 
 Facts: flash_attn/bert_padding.py, layers/rotary.py, losses/cross_entropy.py, ops/triton/cross_entropy.py and
 ops/triton/layer_norm.py of 2.8. Where the Python part of the package is installed, its own code runs instead
-(``FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE pip install flash-attn --no-build-isolation``).
+(docs/libraries.md says how), and takes the same.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.nn import functional
 from memfit.phantom.libraries.context import current
 from memfit.phantom.libraries.flash_attention import FUNCTIONS_2, VERSION_2
 from memfit.phantom.libraries.stand_ins import StandIn
+from memfit.phantom.libraries.triton import tune_once
 
 # -- bert_padding --------------------------------------------------------------------------------------------------------------
 
@@ -193,6 +194,8 @@ class _Norm(torch.autograd.Function):
         out = torch.empty_like(flat)
         summed = torch.empty_like(flat, dtype=residual.dtype) if residual is not None else flat
         rows = [flat.new_empty(flat.shape[0], dtype=torch.float32) for _ in range(2 if has_mean else 1)]
+        ctx.tuning_key = flat.shape[-1], flat.dtype, residual is not None, returns_sum, bias is not None, has_mean
+        tune_once("_layer_norm_fwd_1pass_kernel", ctx.tuning_key)
         ctx.save_for_backward(summed, weight, *([bias] if bias is not None else []), *rows)
         ctx.has_bias, ctx.has_residual, ctx.shape, ctx.dtype = bias is not None, residual is not None, x.shape, x.dtype
         result = out.reshape(x.shape)
@@ -202,8 +205,9 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor, *others: Any) -> Any:
         summed, weight = ctx.saved_tensors[:2]
         made = torch.empty_like(summed, dtype=ctx.dtype)
-        parts = weight.new_empty((current().target.gpu.num_sms, weight.shape[0]), dtype=torch.float32)
+        parts = weight.new_empty((8 * current().target.gpu.num_sms, weight.shape[0]), dtype=torch.float32)
         bias_parts = torch.empty_like(parts) if ctx.has_bias else None
+        tune_once("_layer_norm_bwd_kernel", ctx.tuning_key)
         grads = parts.sum(0).to(weight.dtype), bias_parts.sum(0).to(weight.dtype) if bias_parts is not None else None
         shaped = made.reshape(ctx.shape)
         return shaped, *grads, shaped if ctx.has_residual else None, None, None

@@ -75,15 +75,20 @@ def launch(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]
 
 
 def tune(tuner: Any, named: Mapping[str, Any]) -> None:
-    """An autotuner meets these arguments: it measures its configurations at the first ones of each key."""
-    keys = getattr(tuner, "keys", None) or [tuner.arg_names[index] for index in getattr(tuner, "key_idx", ())]
-    key = (id(tuner), _tuning_key(keys, named))
+    """An autotuner meets these arguments."""
+    if len(tuner.configs) > 1:
+        keys = getattr(tuner, "keys", None) or [tuner.arg_names[index] for index in getattr(tuner, "key_idx", ())]
+        restored = [named[each] for each in getattr(tuner, "restore_value", None) or () if each in named]
+        tune_once(_innermost(tuner).__name__, (id(tuner), _tuning_key(keys, named)), restored)
+
+
+def tune_once(name: str, key: Any, restored: Sequence[torch.Tensor] = ()) -> None:
+    """A kernel's configurations are measured at its first launch for each key."""
     context = current()
-    if len(tuner.configs) < 2 or key in context.tuned:
+    if (name, key) in context.tuned:
         return
-    context.tuned.add(key)
-    context.assumptions.add_name(NOT_TUNED, _innermost(tuner).__name__)
-    restored = [named[each] for each in getattr(tuner, "restore_value", None) or () if each in named]
+    context.tuned.add((name, key))
+    context.assumptions.add_name(NOT_TUNED, name)
     taken = [empty_cache(), *(tensor.clone() for tensor in restored)]
     taken.clear()
 

@@ -1,4 +1,4 @@
-"""xformers: ``memory_efficient_attention`` where the package is not installed.
+"""xformers: ``memory_efficient_attention``, whether the package is installed or not.
 
 Facts: xformers/ops/fmha/dispatch.py and flash.py of 0.0.30: half types with heads of up to 256 go to flash attention 2, whose
 kernels take what flash_attn's do; float32 and biases given as tensors go to CUTLASS's kernels, which are those of torch's
@@ -8,6 +8,7 @@ memory-efficient attention.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +16,8 @@ import torch
 
 from memfit.phantom.libraries.context import current
 from memfit.phantom.libraries.flash_attention import Call, Kernels2, attend
-from memfit.phantom.libraries.stand_ins import StandIn
+from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
+from memfit.torch_compat.patches import Patches
 
 _FLASH = Kernels2()
 _HALVES = (torch.float16, torch.bfloat16)
@@ -85,13 +87,29 @@ def memory_efficient_attention(
         return memory_efficient_attention(one_head[0], one_head[1], one_head[2], attn_bias, p, scale, op=op).squeeze(2)
     if isinstance(attn_bias, torch.Tensor) or query.dtype not in _HALVES or query.shape[-1] > 256:
         return _by_cutlass(query, key, value, attn_bias, p, scale)
-    is_causal = bool(getattr(attn_bias, "is_causal", False))
-    if not isinstance(attn_bias, BlockDiagonalMask):
-        return attend(_FLASH, (query, key, value), Call(dropout=p, is_causal=is_causal))
-    lengths = tuple(_begins(each, query.device) for each in (attn_bias.query_lengths, attn_bias.key_lengths))
-    longest = max(attn_bias.query_lengths), max(attn_bias.key_lengths)
-    call = Call(lengths=(lengths[0], lengths[1]), longest=longest, dropout=p, is_causal=is_causal)
+    packed = _packed_lengths(attn_bias)
+    if packed is None:
+        return attend(_FLASH, (query, key, value), Call(dropout=p, is_causal=_is_causal(attn_bias)))
+    lengths = [_begins(each, query.device) for each in packed]
+    longest = max(packed[0]), max(packed[1])
+    call = Call(lengths=(lengths[0], lengths[1]), longest=longest, dropout=p, is_causal=_is_causal(attn_bias))
     return attend(_FLASH, tuple(x.flatten(0, 1) for x in (query, key, value)), call).unflatten(0, query.shape[:2])
+
+
+def _is_causal(bias: Any) -> bool:
+    """Also of the real package's masks, which say it in their names."""
+    return bool(getattr(bias, "is_causal", False)) or any(word in type(bias).__name__ for word in ("Causal", "LowerTriangular"))
+
+
+def _packed_lengths(bias: Any) -> tuple[list[int], list[int]] | None:
+    """The lengths of sequences one after the other, of queries and of keys."""
+    if isinstance(bias, BlockDiagonalMask):
+        return bias.query_lengths, bias.key_lengths
+    if not hasattr(bias, "q_seqinfo"):
+        return None
+    begins = bias.q_seqinfo.seqstart_py, bias.k_seqinfo.seqstart_py
+    queries, keys = ([after - before for before, after in pairwise(each)] for each in begins)
+    return queries, keys
 
 
 def _begins(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
@@ -107,9 +125,7 @@ def _by_cutlass(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bia
     if given is not None and given.dim() == 3:
         given = given.unflatten(0, (query.shape[0], -1))
     needs_grad = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
-    made = torch.ops.aten._scaled_dot_product_efficient_attention(
-        *parts, given, needs_grad, dropout, bool(getattr(bias, "is_causal", False)), scale=scale
-    )
+    made = torch.ops.aten._scaled_dot_product_efficient_attention(*parts, given, needs_grad, dropout, _is_causal(bias), scale=scale)
     return made[0].transpose(1, 2)
 
 
@@ -130,6 +146,17 @@ class SwiGLU(torch.nn.Module):
 
 def unbind(x: torch.Tensor, dim: int = 0) -> Any:
     return x.unbind(dim)
+
+
+def install(patches: Patches) -> None:
+    """For the package that is installed: its kernels are compiled."""
+
+    def replace(module: Any) -> None:
+        if not is_stand_in(module):
+            patches.replace(module, "memory_efficient_attention", memory_efficient_attention)
+
+    for name in ("xformers.ops.fmha", "xformers.ops"):
+        patches.when_imported(name, replace)
 
 
 def _filling(*contents: Any) -> Callable[[ModuleType], None]:
