@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from memfit.errors import ConfigError, ScriptExitError, StepFailedError
 from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.pipelines import Neighbours, find_out
 from memfit.phantom.target import DEFAULT_TORCH
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import refuse_a_second
@@ -61,11 +63,12 @@ def predict(
     processes = World(world_size=world_size, rank=rank)
     refuse_a_second()  # while one is made, torch answers as if this machine had a GPU
 
-    def make() -> Prediction:
-        session = PhantomSession.prepare(gpu, torch_version, alloc_conf, processes, Expected(expected or {}))
+    def make(neighbours: Neighbours, scouted: int | None) -> Prediction:
+        world = processes if scouted is None else replace(processes, rank=scouted)
+        session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world, Expected(expected or {}), neighbours)
         return _predict_steps(session, build, steps)
 
-    return in_a_child(make) if has_a_gpu_to_spare() else make()
+    return in_a_child(lambda: find_out(make)) if has_a_gpu_to_spare() else find_out(make)
 
 
 def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> Prediction:

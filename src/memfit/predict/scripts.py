@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from memfit.errors import PredictionError, ScriptExitError
 from memfit.overlay import in_force
+from memfit.phantom.distributed.pipelines import Neighbours, find_out
 from memfit.phantom.values.expected import Expected
 from memfit.predict.api import calling
 from memfit.predict.launchers import Job, Program, console_script
@@ -38,7 +40,7 @@ def predict_script(
     """Runs a program as its launcher would, without a GPU, until its memory has settled. ``progress`` is told where it is."""
     for _ in range(_MOST_PROGRAMS):
         try:
-            return _predict_program(job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected or Expected(), progress)
+            return find_out(partial(_predict_program, job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected, progress))
         except AnotherProgram as started:
             job = replace(started.job, notes=(*job.notes, *started.job.notes))
     raise PredictionError(f"{job.program.name} starts a program that starts a program, and so on: name the training script itself")
@@ -50,10 +52,13 @@ def _predict_program(
     torch_version: str,
     bounds: Bounds,
     alloc_conf: str,
-    expected: Expected,
+    expected: Expected | None,
     progress: Callable[[str], None],
+    neighbours: Neighbours,
+    scouted: int | None,
 ) -> Prediction:
-    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, job.world, expected)
+    world = job.world if scouted is None else replace(job.world, rank=scouted)
+    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world, expected or Expected(), neighbours)
     if in_force():
         session.world.assumptions.add(in_force())
     watch = StopWatch(session.recording.recorder, session.device, bounds, progress)

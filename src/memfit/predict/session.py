@@ -14,6 +14,7 @@ import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
 from memfit.ledger import Ledger, LedgerBuilder, RunInfo
 from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.target import Target
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
@@ -38,7 +39,15 @@ class PhantomSession:
     device: str
 
     @classmethod
-    def prepare(cls, gpu: str, torch_version: str, alloc_conf: str, processes: World, expected: Expected) -> PhantomSession:
+    def prepare(
+        cls,
+        gpu: str,
+        torch_version: str,
+        alloc_conf: str,
+        processes: World,
+        expected: Expected,
+        neighbours: Neighbours | None = None,
+    ) -> PhantomSession:
         target = Target.parse(gpu, torch_version)
         versions = {"memfit": memfit.__version__, "torch": torch_version, "python": platform.python_version()}
         versions |= {"installed torch": torch.__version__, "gpu": target.gpu.name}
@@ -54,7 +63,7 @@ class PhantomSession:
             torch_version=torch_version,
             recording=RecordingSession(builder, [workspaces]),
             workspaces=workspaces,
-            world=PhantomWorld(target, meter, processes=processes, expected=expected),
+            world=PhantomWorld(target, meter, processes=processes, expected=expected, neighbours=neighbours),
             meter=meter,
             device=device,
         )

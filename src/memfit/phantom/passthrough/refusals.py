@@ -7,7 +7,6 @@
     kernel[grid](...)                                Triton compiles for the GPU it finds
     torch.utils.cpp_extension.load(["kernel.cu"])    nvcc's output runs on a GPU only
     torch.cuda.current_blas_handle(), ...            handles of libraries that are not loaded
-    schedule.step() of a pipeline                    a stage asks its neighbours for shapes
     deepspeed.initialize(...)                        its engine partitions in C++ and CUDA
 
 Operators of which torch has no shape function are refused in ``tensors/mode.py``.
@@ -39,7 +38,6 @@ def install(patches: Patches) -> None:
     _refuse_handles(patches)
     patches.when_imported("triton.runtime.jit", lambda triton: _refuse_launches(patches, triton.JITFunction))
     patches.when_imported("triton.runtime.autotuner", lambda triton: _refuse_launches(patches, triton.Autotuner))
-    patches.when_imported("torch.distributed.pipelining.schedules", lambda module: _refuse_pipelines(patches, module))
     patches.when_imported("torch.utils.cpp_extension", lambda module: _refuse_extensions(patches, module))
     patches.when_imported(
         "deepspeed", lambda module: patches.replace(module, "initialize", refusing("deepspeed.initialize", _FSDP))
@@ -111,14 +109,6 @@ def _refuse_launches(patches: Patches, kind: Any) -> None:
         )
 
     patches.replace(kind, "run", run)
-
-
-def _refuse_pipelines(patches: Patches, module: Any) -> None:
-    advice = (
-        "A stage learns its shapes from its neighbours: predict a stage as a model of its own, once for each microbatch in flight."
-    )
-    for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
-        patches.replace(getattr(module, name), "step", refusing("a pipeline schedule", advice))
 
 
 def _refuse_extensions(patches: Patches, module: Any) -> None:
