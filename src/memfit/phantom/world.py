@@ -16,6 +16,7 @@ from memfit.phantom.compile import control_flow, passed_over
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
 from memfit.phantom.distributed import ddp, environment, fsdp1_state_dicts, pipelines, process_groups, rank_shortcuts
 from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.layout import LayoutObserver
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
@@ -68,6 +69,7 @@ class PhantomWorld:
     ) -> None:
         self.target = target
         self.neighbours = neighbours or Neighbours()
+        self.layout = LayoutObserver()
         self.assumptions = Assumptions()
         self.expected = expected or Expected()
         self.values = answers.Values(self.assumptions, self.expected)
@@ -132,6 +134,7 @@ class PhantomWorld:
         because("one rank of a world of processes that are not there")
         process_groups.install(self._patches, assumptions, processes, self._learn_world_size)
         pipelines.install(because("what pipeline stages ask their neighbours"), assumptions, self.target, self.neighbours)
+        self.layout.install(because("how a job arranges its ranks"))
         ddp.install(because("DistributedDataParallel without its C++"))
         fsdp1_state_dicts.install(because("what FSDP1 asks the other ranks"))
         rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)

@@ -20,6 +20,7 @@ from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
 from memfit.predict.meter import LedgerMeter
+from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction
 from memfit.predict.workspaces import WorkspaceObserver
 from memfit.record.session import RecordingSession
@@ -82,6 +83,14 @@ class PhantomSession:
             if failure := self.world.threads.failure():
                 what, error = failure
                 raise StepFailedError(what, error, users_traceback(error), advise(error)) from error
+
+    def look_around(self) -> None:
+        """At the end of a step: how the other ranks are arranged, while the model is there to be looked at."""
+        self.world.layout.look_at(module for module, _ in self.recording.recorder.modules())
+
+    def seen(self, prediction: Prediction) -> Seen:
+        """What came out, with what it says about the other ranks."""
+        return Seen(prediction=prediction, layout=self.world.layout.layout(self.world.world_size), told=self.world.neighbours.told)
 
     def ledger(self, notes: tuple[str, ...] = ()) -> Ledger:
         """The ledger so far, with what had to be assumed."""

@@ -69,9 +69,15 @@ class StopWatch(Listener):
     """Follows a run's forward and backward passes and its optimizers, and ends it by raising ``RunIsOver``."""
 
     def __init__(
-        self, recorder: Recorder, device: str, bounds: Bounds, progress: Callable[[str], None] = lambda line: None
+        self,
+        recorder: Recorder,
+        device: str,
+        bounds: Bounds,
+        progress: Callable[[str], None] = lambda line: None,
+        at_step: Callable[[], None] = lambda: None,
     ) -> None:
-        self._recorder, self._bounds, self._tell = recorder, bounds, progress
+        """``at_step`` is called at the end of every training step, while the model is there."""
+        self._recorder, self._bounds, self._tell, self._at_step = recorder, bounds, progress, at_step
         self._levels = _Levels(recorder.builder, device)
         self._optimizers = _Optimizers()
         self._gradients = _Gradients(recorder)
@@ -197,6 +203,7 @@ class StopWatch(Listener):
         self.num_steps += 1
         self._optimizers.begin_step()
         self._levels.mark()
+        self._at_step()
         if self._bounds.steps is not None:
             if self.num_steps >= self._bounds.steps:
                 raise RunIsOver

@@ -1,9 +1,9 @@
 """Pipeline stages: what one tells the next about the tensors that it will send.
 
-Before its first step a stage must know what it will receive. Torch 2.13 has a *static* way (the script has said it all: ``input_args``
-and ``output_args``) and a *dynamic* one (each stage runs once on a tensor as its neighbour described it, forward and, for gradients,
-backward). Older stages ran forward only, without gradients, and took every tensor of floating numbers to need a gradient; where one of
-those is installed, it asks and tells by ``recv_object_list`` and ``send_object_list``.
+Before its first step a stage must know what it will receive. Torch 2.13 has a *static* way (the script has said it all, by
+``input_args`` and ``output_args``) and a *dynamic* one (each stage runs once on a tensor as its neighbour described it, forward
+and, for gradients, backward). Older stages ran forward only, without gradients, and took every tensor of floating numbers to need a
+gradient; where one of those is installed, it asks and tells by ``recv_object_list`` and ``send_object_list``.
 """
 
 from __future__ import annotations
@@ -142,6 +142,19 @@ def given_inputs(stage: Any, stages: Any) -> Any | None:
     """What the script itself says that a stage receives (``input_args``), as its neighbour would have told it."""
     given = stage._user_meta.inputs if hasattr(stage, "_user_meta") else None  # older stages ask only where nothing was said
     return None if given is None else stages._StageForwardMeta(forward_metas=_learning(given))
+
+
+def note_stages(patches: Patches, stages: Any, note: Callable[[Any], None]) -> None:
+    """Calls ``note`` with every stage that is made, by hand or by splitting a model."""
+
+    def noting(original: Callable[..., None]) -> Callable[..., None]:
+        def make(stage: Any, *args: Any, **kwargs: Any) -> None:
+            original(stage, *args, **kwargs)
+            note(stage)
+
+        return make
+
+    patches.wrap(stages._PipelineStageBase, "__init__", noting)
 
 
 def first_rank(stage: Any) -> int:

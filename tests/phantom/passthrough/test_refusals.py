@@ -117,13 +117,6 @@ def test_a_triton_kernel_is_named_when_it_is_launched(triton):
     assert JITFunction.run is not inside
 
 
-def test_a_pipeline_schedule():
-    from torch.distributed.pipelining.schedules import PipelineScheduleSingle
-
-    with phantom(world_size=2), pytest.raises(NeedsGpuError, match="pipeline"):
-        PipelineScheduleSingle.step(None)
-
-
 def test_one_process_drives_one_gpu():
     with phantom():
         assert nn.DataParallel(nn.Linear(2, 2).cuda())(torch.ones(4, 2)).is_cuda

@@ -16,7 +16,7 @@ its first message, and this one begins again with what that message said (``Neig
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -24,7 +24,6 @@ from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat import pipelining
 from memfit.torch_compat.patches import Patches
-
 
 Result = TypeVar("Result")
 
@@ -54,9 +53,12 @@ class Neighbours:
         return Neighbours(is_scout=True)
 
 
-def find_out(make: Callable[[Neighbours, int | None], Result]) -> Result:
-    """Calls ``make(neighbours, rank)`` until it knows enough; the rank is another than the predicted one where a scout runs."""
-    neighbours = Neighbours()
+def find_out(make: Callable[[Neighbours, int | None], Result], told: Mapping[int, Any] | None = None) -> Result:
+    """Calls ``make(neighbours, rank)`` until it knows enough; the rank is another than the predicted one where a scout runs.
+
+    ``told`` is what is known from other ranks.
+    """
+    neighbours = Neighbours(told=dict(told or {}))
     while True:
         try:
             return make(neighbours, None)
