@@ -3,6 +3,7 @@
 ::
 
     most operators           a block for every storage that is not known
+    to, contiguous, reshape  the same: they give back what they were given, or a copy
     sums of gradients        what autograd would have added in place takes over the block
     detach, clone            how autograd takes a leaf's gradient
     resize, set, out=        known storages may have other sizes now
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -29,6 +30,9 @@ Plan = Callable[[Any, Any, Any], None]
 """What to do with an operator's outputs: takes the operator, its arguments and its result."""
 
 aten = torch.ops.aten
+
+_MAY_COPY: Final = frozenset(f"aten::{name}" for name in ("to", "contiguous", "reshape", "reshape_as", "flatten", "ravel", "type_as"))
+"""Views by their schema. Autograd takes them apart; below it, where the parts of a distributed tensor are worked on, they come whole."""
 
 
 class OperatorObserver(Protocol):
@@ -79,7 +83,7 @@ class OutputPlans(dict[Any, "Plan | None"]):
             return self._on_collective
         if schema.name in ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"):
             return self._on_wait
-        if any(returned.alias_info is None for returned in schema.returns):
+        if any(returned.alias_info is None for returned in schema.returns) or schema.name in _MAY_COPY:
             return self._on_new
         if "resize" in schema.name or schema.name == "aten::set_" or any(argument.is_out for argument in schema.arguments):
             return self._on_resize
