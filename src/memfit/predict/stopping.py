@@ -83,7 +83,7 @@ class StopWatch(Listener):
         self._gradients = _Gradients(recorder)
         self._thread = threading.get_ident()
         self._depth = self._backward_depth = 0
-        self._is_stepping = False
+        self._num_stepping = 0
         self.num_forwards = self.num_backwards = self.num_steps = 0
         self.notes: list[str] = []
         """What the end of the run leaves open."""
@@ -136,11 +136,13 @@ class StopWatch(Listener):
             self.num_forwards += 1
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._is_stepping = True  # with a closure, it runs backward itself
+        self._num_stepping += 1  # with a closure, it runs backward itself
 
     def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._is_stepping = False
+        self._num_stepping = max(self._num_stepping - 1, 0)
         self._optimizers.step(optimizer)
+        if self._num_stepping:
+            return  # an optimizer of optimizers: its own step ends with the last of theirs
         waiting = self._optimizers.waiting()
         if waiting and self._optimizers.most_steps >= max(PATIENCE, self._bounds.steps or 0):
             self._give_up_on(waiting)
@@ -186,7 +188,7 @@ class StopWatch(Listener):
 
     def _before_backward(self) -> None:
         self._look_at_the_clock()
-        if self._is_stepping or self._optimizers.num_steps or not self.num_backwards or not self._gradients.are_taken():
+        if self._num_stepping or self._optimizers.num_steps or not self.num_backwards or not self._gradients.are_taken():
             return
         waiting = self._optimizers.waiting()
         if not waiting:
