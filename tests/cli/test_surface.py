@@ -21,8 +21,8 @@ SURFACE = {
     "memfit export": ["--help", "--out", "--to", "-h", "-o", "FILE"],
     "memfit predict": [
         *("--alloc-conf", "--batch", "--checkpointing", "--dtype", "--engine", "--expected", "--gpu", "--help", "--hf", "--json"),
-        *("--mesh", "--model", "--offload", "--optimizer", "--out", "--precision", "--prefetch", "--rank", "--seq", "--steps"),
-        *("--strategy", "--torch-version", "--world-size", "-h", "-o", "FILE.py:FUNCTION"),
+        *("--mesh", "--model", "--offload", "--optimizer", "--out", "--precision", "--prefetch", "--rank", "--ranks", "--seq"),
+        *("--steps", "--strategy", "--torch-version", "--world-size", "-h", "-o", "FILE.py:FUNCTION"),
     ],
     "memfit compare": [
         *("--alloc-conf", "--axis", "--batch", "--checkpointing", "--csv", "--dtype", "--engine", "--gpu", "--help", "--hf"),
@@ -30,7 +30,19 @@ SURFACE = {
         *("--steps", "--strategy", "--torch-version", "--world-size", "-h", "FILE.py:FUNCTION"),
     ],
     "memfit run": [
-        *("--alloc-conf", "--expected", "--gpu", "--help", "--json", "--max-seconds", "--nproc", "--out", "--steps"),
+        *(
+            "--alloc-conf",
+            "--expected",
+            "--gpu",
+            "--help",
+            "--json",
+            "--max-seconds",
+            "--nproc",
+            "--out",
+            "--rank",
+            "--ranks",
+            "--steps",
+        ),
         *("--torch-version", "--write", "-h", "-m", "-o", "SCRIPT", "ARGUMENTS"),
     ],
     "memfit doctor": ["--help", "--json", "--patches", "-h"],

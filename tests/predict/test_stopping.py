@@ -149,6 +149,24 @@ while True:
     print("s")
 """
 
+OF_OPTIMIZERS = """
+class Container(torch.optim.Optimizer):
+    def __init__(self, model):
+        self.parts = [torch.optim.SGD(part.parameters()) for part in model]
+        super().__init__(list(model.parameters()), {})
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).cuda()
+optimizer = Container(model)
+while True:
+    model(data()).mean().backward()
+    optimizer.step()
+    print("s")
+"""
+
 NEVER_STEPPING = """
 model, unused = nn.Linear(64, 64).cuda(), nn.Linear(64, 64).cuda()
 optimizer, idle = torch.optim.SGD(model.parameters()), torch.optim.Adam(unused.parameters())
@@ -232,6 +250,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         pytest.param(IN_BACKWARD, "s" * 11, id="steps in backward"),
         pytest.param(WITH_A_CLOSURE, "ss", id="an optimizer that runs backward itself"),
         pytest.param(SHARPNESS, "ss", id="an optimizer around another"),
+        pytest.param(OF_OPTIMIZERS, "ss", id="an optimizer of optimizers"),
         pytest.param(OLD_AND_NEW, "ss", id="an optimizer that was replaced"),
         pytest.param(SETTLING_LATE, "s" * 6, id="memory that settles late"),
     ],

@@ -108,3 +108,51 @@ def test_a_loop_without_modules_is_on_disk_while_it_runs(tmp_path: Path):
         kept = torch.ones(1000)
         wait_until(lambda: len(Ledger.load(path).events) > 0)
     assert kept.sum() == 1000
+
+
+def test_copies_that_come_whole_below_autograd():
+    """``to`` and its kin are views by their schema; where autograd does not take them apart, they may still be copies."""
+    matrix = torch.ones(256, 512)
+    with memfit.track(nn.Identity()) as tracker, torch.inference_mode():
+        wide, turned = matrix.to(torch.float64), matrix.t().contiguous()
+        same, flat = matrix.to(torch.float32), matrix.t().reshape(-1)
+    ledger = tracker.ledger.check()
+    assert wide.untyped_storage().nbytes() == 2 * turned.untyped_storage().nbytes()
+    assert same.data_ptr() == matrix.data_ptr()
+    assert flat.data_ptr() != matrix.data_ptr()
+    assert sorted(size for size in ledger.block_peak_bytes.tolist() if size > 4096)[-3:] == [2**19, 2**19, 2**20]
+
+
+@pytest.mark.parametrize("rotation", ["allgather", "alltoall"])
+def test_ring_attention_keeps_its_merged_output(rotation: str):
+    """Context parallelism merges in float32 below autograd; what is kept for backward is a copy in the model's precision."""
+    batch, seq, heads, dim, ranks = 1, 4096, 8, 64, 4
+
+    def build():
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.experimental import context_parallel
+        from torch.distributed.tensor.experimental._attention import set_rotate_method
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        torch.distributed.init_process_group("nccl")
+        mesh = init_device_mesh("cuda", (ranks,), mesh_dim_names=("cp",))
+        set_rotate_method(rotation)
+        inputs = torch.zeros(batch, heads, seq, dim, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+
+        def step():
+            with torch.no_grad():
+                part = inputs.detach().clone()
+            with context_parallel(mesh, buffers=[part], buffer_seq_dims=[2]), sdpa_kernel([SDPBackend.FLASH_ATTENTION]):
+                query, key, value = (part.clone().requires_grad_() for _ in range(3))
+                out = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+                kept.append(torch.cuda.memory_allocated())
+                assert out.shape == (batch, heads, seq // ranks, dim)
+                del out
+                kept.append(torch.cuda.memory_allocated())
+
+        return step
+
+    kept: list[int] = []
+    memfit.predict(build, world_size=ranks, steps=1)
+    merged_bytes = batch * heads * seq // ranks * dim * 2
+    assert kept[0] - kept[1] >= merged_bytes

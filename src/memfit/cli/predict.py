@@ -22,7 +22,7 @@ from memfit.hardware import GPUS
 from memfit.views.escaping import printable
 
 if TYPE_CHECKING:
-    from memfit.predict import Prediction
+    from memfit.predict import JobPrediction, Prediction
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,10 +34,31 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_subject(parser, "a function that returns step(); it is called with those of the flags below that you give, by name")
     parser.add_argument("--world-size", type=int, default=1, metavar="N", help="number of processes, one per GPU; 1 by default")
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of the processes to predict; 0 by default")
+    add_ranks(parser)
     add_recipe(parser, "how a model by name is trained")
     parser.add_argument("--steps", type=int, default=3, metavar="N", help="training steps; 3 by default")
     add_target(parser)
+
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    """Which processes of the job are predicted."""
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of the processes to predict; 0 by default")
+    parser.add_argument(
+        "--ranks",
+        metavar="RANKS",
+        help="all: one of each kind of rank (pipeline stages, unequal shards), side by side, and the verdict of the worst; or "
+        "numbers with commas between",
+    )
+
+
+def read_ranks(text: str | None) -> str | list[int] | None:
+    """``all``, or ``0,7``."""
+    if text is None or text == "all":
+        return text
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"cannot read {text!r} as ranks: say all, or numbers with commas between") from None
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -70,13 +91,13 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.phantom.values.expected import Expected
-    from memfit.predict import predict
+    from memfit.predict import JobPrediction, predict
     from memfit.predict.child_process import GPU_IS_LOST
 
     check_output(args.out, "--out")
     with _mistakes_in_a_line(), warnings.catch_warnings(), stdout_kept_clean(wanted=args.json):
         warnings.filterwarnings("ignore", f".*{GPU_IS_LOST}")
-        prediction = predict(
+        found = predict(
             _build(args),
             gpu=args.gpu,
             world_size=args.world_size,
@@ -85,8 +106,12 @@ def run(args: argparse.Namespace) -> int:
             torch_version=args.torch_version or DEFAULT_TORCH,
             alloc_conf=args.alloc_conf,
             expected=Expected.parse(args.expected).by_name,
+            ranks=read_ranks(args.ranks),
         )
-    tell(prediction, args)
+    if isinstance(found, JobPrediction):
+        tell_job(found, args)
+    else:
+        tell(found, args)
     return 0
 
 
@@ -128,12 +153,42 @@ def tell(prediction: Prediction, args: argparse.Namespace) -> None:
         stdout_console().print(Text(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}"))
 
 
+def tell_job(job: JobPrediction, args: argparse.Namespace) -> None:
+    """The worst rank's ledger is the one that was asked for; those of the others lie beside it."""
+    paths = {
+        kind.rank: args.out if kind is job.worst else args.out.with_name(f"{args.out.stem}.rank{kind.rank}{args.out.suffix}")
+        for kind in job.kinds
+    }
+    for kind in job.kinds:
+        try:
+            kind.prediction.ledger.save(paths[kind.rank])
+        except OSError as error:
+            raise cannot_write(paths[kind.rank], error, "--out") from error
+    worst = job.worst.prediction
+    if args.json:
+        kinds = [kind.to_json() | {"ledger": str(paths[kind.rank])} for kind in job.kinds]
+        more = {"world_size": job.world_size, "axes": dict(job.axes), "worst_rank": job.worst.rank, "ranks": kinds}
+        print(json.dumps(_plain(worst, args) | {"assumptions": job.assumptions} | more))
+        return
+    console = stdout_console()
+    console.print(job)
+    names = " ".join(printable(str(path)) for path in paths.values())
+    console.print(
+        Text(f"The ledger of rank {job.worst.rank} is in {printable(str(args.out))}; all ranks on a page: memfit report {names}")
+    )
+
+
+def _plain(prediction: Prediction, args: argparse.Namespace) -> dict[str, Any]:
+    """For programs."""
+    more: dict[str, Any] = {"problem": prediction.problem, "assumptions": prediction.assumptions, "ledger": str(args.out)}
+    more["num_steps"] = len(prediction.steps)
+    if prediction.problem and prediction.verdict.fits:
+        more["fits"] = None  # not known: what was not seen may take more
+    return prediction.verdict.to_json() | more
+
+
 def _say(prediction: Prediction, args: argparse.Namespace) -> None:
     if args.json:
-        more: dict[str, Any] = {"problem": prediction.problem, "assumptions": prediction.assumptions, "ledger": str(args.out)}
-        more["num_steps"] = len(prediction.steps)
-        if prediction.problem and prediction.verdict.fits:
-            more["fits"] = None  # not known: what was not seen may take more
-        print(json.dumps(prediction.verdict.to_json() | more))
+        print(json.dumps(_plain(prediction, args)))
         return
     stdout_console().print(prediction)

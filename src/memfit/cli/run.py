@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from typing import Any
 
 from memfit.cli.consoles import stdout_kept_clean, tell_progress
 from memfit.cli.outputs import check_output
-from memfit.cli.predict import add_target, tell
+from memfit.cli.predict import add_ranks, add_target, read_ranks, tell, tell_job
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,6 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--nproc", type=int, metavar="N", help="processes, as torchrun would start them; not needed where a launcher says it"
     )
+    add_ranks(parser)
     parser.add_argument(
         "--steps",
         type=int,
@@ -40,10 +43,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.phantom.values.expected import Expected
-    from memfit.predict import Prediction
     from memfit.predict.dry_run import harmlessly
     from memfit.predict.launchers import read_command
-    from memfit.predict.scripts import predict_script
+    from memfit.predict.ranks import Seen, predict_ranks
+    from memfit.predict.scripts import see_script
     from memfit.predict.stopping import Bounds
 
     words = ["-m", *args.module] if args.module is not None else [args.script, *args.arguments] if args.script else []
@@ -52,18 +55,30 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.out, "--out")
     expected = Expected.parse(args.expected)
 
-    def predict() -> Prediction:
-        return predict_script(
-            job,
-            gpu=args.gpu,
-            torch_version=args.torch_version or DEFAULT_TORCH,
-            bounds=bounds,
-            alloc_conf=args.alloc_conf,
-            expected=expected,
-            progress=tell_progress,
-        )
+    ranks = read_ranks(args.ranks)
+
+    def predict_rank(rank: int, told: dict[int, Any]) -> Seen:
+        def predict() -> Seen:
+            return see_script(
+                replace(job, world=replace(job.world, rank=rank)),
+                gpu=args.gpu,
+                torch_version=args.torch_version or DEFAULT_TORCH,
+                bounds=bounds,
+                alloc_conf=args.alloc_conf,
+                expected=expected,
+                progress=tell_progress,
+                told=told,
+            )
+
+        return predict() if args.write else harmlessly(predict)
 
     with stdout_kept_clean(wanted=args.json):
-        prediction = predict() if args.write else harmlessly(predict)
-    tell(prediction, args)
+        if ranks is not None:
+            found = predict_ranks(predict_rank, ranks, job.world.world_size, side_by_side=not args.write)
+        else:
+            seen = predict_rank(args.rank, {})
+    if ranks is not None:
+        tell_job(found, args)
+    else:
+        tell(seen.prediction, args)
     return 0

@@ -49,7 +49,7 @@ def assert_no_regression(
     path = session.root / golden
     if not session.update and not path.exists():
         raise GoldenMissingError(path, f"to write it, {session.how_to_update}, and commit it")
-    prediction = predict(build, steps=steps, **target)
+    prediction: Prediction = predict(build, steps=steps, **target)
     if session.update:
         _write(path, prediction.ledger, session)
         return prediction

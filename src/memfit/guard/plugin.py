@@ -49,7 +49,7 @@ def memfit_predict(request: pytest.FixtureRequest) -> Callable[..., Prediction]:
     predictions: list[Prediction] = request.node.stash.setdefault(_PREDICTIONS, [])
 
     def predict_and_keep(build: Callable[[], Callable[[], Any]], **target: Any) -> Prediction:
-        prediction = predict(build, **target)
+        prediction: Prediction = predict(build, **target)
         predictions.append(prediction)
         return prediction
 

@@ -14,8 +14,10 @@ from memfit.errors import PredictionError
 from memfit.phantom import kernels, libraries
 from memfit.phantom.compile import control_flow, passed_over
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
-from memfit.phantom.distributed import ddp, environment, fsdp1_state_dicts, process_groups, rank_shortcuts
+from memfit.phantom.distributed import ddp, environment, fsdp1_state_dicts, pipelines, process_groups, rank_shortcuts
 from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.layout import LayoutObserver
+from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
 from memfit.phantom.tensors import defaults, existing_models, forks, parameters, subclasses, threads
@@ -56,8 +58,18 @@ class PhantomWorld:
     ``assumptions`` collects what had to be assumed along the way.
     """
 
-    def __init__(self, target: Target, meter: Meter, *, processes: World | None = None, expected: Expected | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        meter: Meter,
+        *,
+        processes: World | None = None,
+        expected: Expected | None = None,
+        neighbours: Neighbours | None = None,
+    ) -> None:
         self.target = target
+        self.neighbours = neighbours or Neighbours()
+        self.layout = LayoutObserver()
         self.assumptions = Assumptions()
         self.expected = expected or Expected()
         self.values = answers.Values(self.assumptions, self.expected)
@@ -102,7 +114,8 @@ class PhantomWorld:
         markers.install(because("markers and profilers have nothing to do"))
         sensors.install(because("a driver would tell of sensors, NCCL and the CUDA runtime"))
         memory_tools.install(because("memory history, snapshots and pools are passed over"), assumptions)
-        two_names.install(because("tensors are cuda to Python and a device kind of our own to C++"))
+        because("tensors are cuda to Python and a device kind of our own to C++")
+        two_names.install(self._patches, processes.local_rank)
         generators.install(because("generators of the GPU draw nothing"))
         defaults.install(because("a script's defaults are put back; nothing looks like a compiler at work"))
         pinned_memory.install(because("pinned memory is host memory that says it is pinned"))
@@ -123,6 +136,8 @@ class PhantomWorld:
         environment.install(because("a launcher tells each process who it is"), processes)
         because("one rank of a world of processes that are not there")
         process_groups.install(self._patches, assumptions, processes, self._learn_world_size)
+        pipelines.install(because("what pipeline stages ask their neighbours"), assumptions, self.target, self.neighbours)
+        self.layout.install(because("how a job arranges its ranks"))
         ddp.install(because("DistributedDataParallel without its C++"))
         fsdp1_state_dicts.install(because("what FSDP1 asks the other ranks"))
         rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)

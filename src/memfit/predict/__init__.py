@@ -9,6 +9,7 @@
         │                                     │   started_programs.py   what it only starts is followed in its place
         │                                     │   stopping.py       until memory has settled
         │                                     │   blame.py          whose error it is
+        └── ranks="all": ranks.py, one of each kind of rank, side by side ──> JobPrediction
         PhantomSession  session.py ── a PhantomWorld, recorded
         │                    ├─ workspaces.py      what kernels and libraries take, beside what the recorder sees
         │                    ├─ meter.py           torch.cuda.memory_allocated() and its kin, in the midst of it
@@ -18,7 +19,8 @@
 """
 
 from memfit.predict.api import predict
+from memfit.predict.ranks import JobPrediction, RankPrediction
 from memfit.predict.result import Prediction, StepPrediction
 from memfit.predict.session import PhantomSession
 
-__all__ = ["PhantomSession", "Prediction", "StepPrediction", "predict"]
+__all__ = ["JobPrediction", "PhantomSession", "Prediction", "RankPrediction", "StepPrediction", "predict"]

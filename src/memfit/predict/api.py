@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, overload
+
+import torch
 
 from memfit.errors import ConfigError, ScriptExitError, StepFailedError
 from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.pipelines import Neighbours, find_out
 from memfit.phantom.target import DEFAULT_TORCH
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import refuse_a_second
 from memfit.predict.blame import advise, users_traceback
-from memfit.predict.child_process import has_a_gpu_to_spare, in_a_child
+from memfit.predict.child_process import CAN_FORK, TooLateToForkError, has_a_gpu_to_spare, in_a_child
+from memfit.predict.ranks import JobPrediction, PredictRank, Ranks, Seen, predict_ranks
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
 
 Step = Callable[[], Any]
 
 
+@overload
+def predict(
+    build: Callable[[], Step],
+    *,
+    gpu: str = ...,
+    world_size: int = ...,
+    rank: int = ...,
+    steps: int = ...,
+    torch_version: str = ...,
+    alloc_conf: str = ...,
+    expected: Mapping[str, float] | None = ...,
+    ranks: None = ...,
+) -> Prediction: ...
+@overload
+def predict(
+    build: Callable[[], Step],
+    *,
+    gpu: str = ...,
+    world_size: int = ...,
+    rank: int = ...,
+    steps: int = ...,
+    torch_version: str = ...,
+    alloc_conf: str = ...,
+    expected: Mapping[str, float] | None = ...,
+    ranks: Ranks,
+) -> JobPrediction: ...
 def predict(
     build: Callable[[], Step],
     *,
@@ -28,7 +59,8 @@ def predict(
     torch_version: str = DEFAULT_TORCH,
     alloc_conf: str = "",
     expected: Mapping[str, float] | None = None,
-) -> Prediction:
+    ranks: Ranks | None = None,
+) -> Prediction | JobPrediction:
     """Runs ``build`` and the step it returns on a GPU that is not there.
 
     ``build()`` makes model, optimizer and data on ``"cuda"`` and returns ``step()``, which does one training step. With a world
@@ -52,6 +84,9 @@ def predict(
 
     ``expected`` says what to assume where only data could tell: ``{"mask": 0.25}`` that a quarter of every mask is set,
     ``{"train.py:31": 128}`` how much that line asks for. ``Prediction.assumptions`` names the places.
+
+    ``ranks="all"`` predicts one of each kind of rank of the job, side by side, and gives a ``JobPrediction``; so do named ones,
+    ``ranks=[0, 7]``.
     """
     if steps < 1 or not 0 <= rank < world_size:
         raise ConfigError(
@@ -61,11 +96,29 @@ def predict(
     processes = World(world_size=world_size, rank=rank)
     refuse_a_second()  # while one is made, torch answers as if this machine had a GPU
 
-    def make() -> Prediction:
-        session = PhantomSession.prepare(gpu, torch_version, alloc_conf, processes, Expected(expected or {}))
-        return _predict_steps(session, build, steps)
+    def predict_rank(rank: int, told: Mapping[int, Any]) -> Seen:
+        def make(neighbours: Neighbours, scouted: int | None) -> Seen:
+            world = replace(processes, rank=rank if scouted is None else scouted)
+            session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world, Expected(expected or {}), neighbours)
+            return session.seen(_predict_steps(session, build, steps))
 
-    return in_a_child(make) if has_a_gpu_to_spare() else make()
+        return find_out(make, told)
+
+    if ranks is not None:
+        return _predict_job(predict_rank, ranks, world_size)
+    return (in_a_child(lambda: predict_rank(rank, {})) if has_a_gpu_to_spare() else predict_rank(rank, {})).prediction
+
+
+def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> JobPrediction:
+    """In children where autograd runs in one: a process that has trained or predicted before must do it itself, one by one."""
+    if not CAN_FORK:
+        return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
+    try:
+        return predict_ranks(lambda rank, told: in_a_child(lambda: predict_rank(rank, told)), ranks, world_size)
+    except TooLateToForkError:
+        if torch.accelerator.is_available():
+            raise
+        return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
 
 
 def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> Prediction:
@@ -79,6 +132,7 @@ def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: in
         for number in range(steps):
             session.recording.mark_step()
             calling(f"step {number}", step)
+            session.look_around()
     return session.prediction()
 
 

@@ -16,15 +16,13 @@ import sys
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from memfit.errors import ConfigError, PredictionError, StepFailedError
 
-if TYPE_CHECKING:
-    from memfit.predict.result import Prediction
-
+Answer = TypeVar("Answer")
 
 _AUTOGRAD_REFUSES: Final = "fork-based multiprocessing"
 """In what torch says where the parent's autograd has threads that a copy of it lacks."""
@@ -38,8 +36,12 @@ GPU_IS_LOST: Final = "can make predictions only in the process itself"
 """In the warning of a system without fork. The command line leaves it out: its process has nothing else to do."""
 
 
-def _too_late() -> ConfigError:
-    return ConfigError(
+class TooLateToForkError(ConfigError):
+    """This process has run autograd, and no copy of it can."""
+
+
+def _too_late() -> TooLateToForkError:
+    return TooLateToForkError(
         "this process has used its GPU, and torch cannot run autograd in a copy of such a process: predict before the first "
         "work on the GPU, or in a process of its own (memfit predict FILE.py:FUNCTION)"
     )
@@ -61,7 +63,7 @@ def has_a_gpu_to_spare() -> bool:
     return CAN_FORK
 
 
-def in_a_child(make: Callable[[], Prediction]) -> Prediction:
+def in_a_child(make: Callable[[], Answer]) -> Answer:
     """What ``make`` returns or raises, with torch in this process left as it is."""
     if torch.cuda.is_initialized():
         raise _too_late()
@@ -83,13 +85,13 @@ def in_a_child(make: Callable[[], Prediction]) -> Prediction:
     child.join()
     if isinstance(found, BaseException):
         raise _too_late() if _AUTOGRAD_REFUSES in str(found) else found
-    prediction: Prediction = found
-    return prediction
+    answer: Answer = found
+    return answer
 
 
-def _answer(make: Callable[[], Prediction], sender: Connection) -> None:
+def _answer(make: Callable[[], Any], sender: Connection) -> None:
     torch.set_num_threads(1)  # the threads that shared the parent's work are not there
-    found: Prediction | BaseException
+    found: Any
     try:
         found = make()
     except BaseException as error:

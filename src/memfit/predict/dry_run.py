@@ -19,7 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from memfit.errors import PredictionError, StepFailedError
 from memfit.overlay import in_force, namespace
@@ -28,13 +28,10 @@ from memfit.overlay.state import BY_SYSTEM, declared
 from memfit.overlay.store import temporary_store
 from memfit.predict.child_process import CAN_FORK, sendable
 
-if TYPE_CHECKING:
-    from memfit.predict.result import Prediction
-
-Make = Callable[[], "Prediction"]
+Answer = TypeVar("Answer")
 
 
-def harmlessly(make: Make, *, by_system: bool = True) -> Prediction:
+def harmlessly(make: Callable[[], Answer], *, by_system: bool = True) -> Answer:
     """What ``make`` returns or raises; what it writes is gone. ``by_system=False`` leaves the operating system out of it."""
     if sys.platform == "win32":
         return make()  # the overlay knows no drives; docs/predict.md says so
@@ -79,7 +76,7 @@ def _beyond_the_system(error: BaseException) -> str:
     return ""
 
 
-def _in_a_child(overlay: Callable[[], AbstractContextManager[None]], make: Make) -> Prediction:
+def _in_a_child(overlay: Callable[[], AbstractContextManager[None]], make: Callable[[], Answer]) -> Answer:
     """Forked by hand: a child of ``multiprocessing`` is not the main process, and scripts ask for that."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -101,11 +98,11 @@ def _in_a_child(overlay: Callable[[], AbstractContextManager[None]], make: Make)
     if not found:
         code = os.waitstatus_to_exitcode(status)
         raise PredictionError(_how_it_died(code))
-    answer = pickle.loads(found)
-    if isinstance(answer, BaseException):
-        raise answer
-    prediction: Prediction = answer
-    return prediction
+    said = pickle.loads(found)
+    if isinstance(said, BaseException):
+        raise said
+    answer: Answer = said
+    return answer
 
 
 def _how_it_died(code: int) -> str:
@@ -114,12 +111,12 @@ def _how_it_died(code: int) -> str:
     return f"the process that ran the script died ({f'signal {-code}' if code < 0 else f'exit status {code}'})"
 
 
-def _answer(overlay: Callable[[], AbstractContextManager[None]], make: Make, writer: int) -> NoReturn:
+def _answer(overlay: Callable[[], AbstractContextManager[None]], make: Callable[[], Any], writer: int) -> NoReturn:
     """In the child, which ends on top of the overlay: a thread that is left over may still write."""
     status = 1
     try:
         namespace.end_with_parent()
-        found: Prediction | BaseException
+        found: Any
         try:
             entered = overlay()
             entered.__enter__()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from memfit.errors import PredictionError, ScriptExitError
 from memfit.overlay import in_force
+from memfit.phantom.distributed.pipelines import Neighbours, find_out
 from memfit.phantom.values.expected import Expected
 from memfit.predict.api import calling
 from memfit.predict.launchers import Job, Program, console_script
+from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
 from memfit.predict.started_programs import AnotherProgram, StartedPrograms
@@ -36,9 +39,33 @@ def predict_script(
     progress: Callable[[str], None] = lambda line: None,
 ) -> Prediction:
     """Runs a program as its launcher would, without a GPU, until its memory has settled. ``progress`` is told where it is."""
+    return see_script(
+        job,
+        gpu=gpu,
+        torch_version=torch_version,
+        bounds=bounds,
+        alloc_conf=alloc_conf,
+        expected=expected,
+        progress=progress,
+    ).prediction
+
+
+def see_script(
+    job: Job,
+    *,
+    gpu: str,
+    torch_version: str,
+    bounds: Bounds | None = None,
+    alloc_conf: str = "",
+    expected: Expected | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+    told: Mapping[int, Any] | None = None,
+) -> Seen:
+    """The same, with what it says about other ranks. ``told`` is what is known of a pipeline's stages from those."""
     for _ in range(_MOST_PROGRAMS):
+        make = partial(_predict_program, job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected, progress)
         try:
-            return _predict_program(job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected or Expected(), progress)
+            return find_out(make, told)
         except AnotherProgram as started:
             job = replace(started.job, notes=(*job.notes, *started.job.notes))
     raise PredictionError(f"{job.program.name} starts a program that starts a program, and so on: name the training script itself")
@@ -50,19 +77,24 @@ def _predict_program(
     torch_version: str,
     bounds: Bounds,
     alloc_conf: str,
-    expected: Expected,
+    expected: Expected | None,
     progress: Callable[[str], None],
-) -> Prediction:
-    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, job.world, expected)
+    neighbours: Neighbours,
+    scouted: int | None,
+) -> Seen:
+    world = job.world if scouted is None else replace(job.world, rank=scouted)
+    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world, expected or Expected(), neighbours)
     if in_force():
         session.world.assumptions.add(in_force())
-    watch = StopWatch(session.recording.recorder, session.device, bounds, progress, session.world.casts)
+    watch = StopWatch(
+        session.recording.recorder, session.device, bounds, progress, casts=session.world.casts, at_step=session.look_around
+    )
     started = StartedPrograms()
     with _in_environment(job), session.running(), _as_main(job.program), started.watching(), watch.watching():
         calling(job.program.name, lambda: _run(job.program))
     if not alloc_conf:
         session.meter.configure(_alloc_conf_in_environment())
-    return session.prediction(notes=(*job.notes, *watch.notes, *started.notes), problem=watch.missing())
+    return session.seen(session.prediction(notes=(*job.notes, *watch.notes, *started.notes), problem=watch.missing()))
 
 
 def _alloc_conf_in_environment() -> str:

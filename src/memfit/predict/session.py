@@ -14,11 +14,13 @@ import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
 from memfit.ledger import Ledger, LedgerBuilder, RunInfo
 from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.target import Target
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
 from memfit.predict.meter import LedgerMeter
+from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction
 from memfit.predict.workspaces import WorkspaceObserver
 from memfit.record.session import RecordingSession
@@ -38,7 +40,15 @@ class PhantomSession:
     device: str
 
     @classmethod
-    def prepare(cls, gpu: str, torch_version: str, alloc_conf: str, processes: World, expected: Expected) -> PhantomSession:
+    def prepare(
+        cls,
+        gpu: str,
+        torch_version: str,
+        alloc_conf: str,
+        processes: World,
+        expected: Expected,
+        neighbours: Neighbours | None = None,
+    ) -> PhantomSession:
         target = Target.parse(gpu, torch_version)
         versions = {"memfit": memfit.__version__, "torch": torch_version, "python": platform.python_version()}
         versions |= {"installed torch": torch.__version__, "gpu": target.gpu.name}
@@ -54,7 +64,7 @@ class PhantomSession:
             torch_version=torch_version,
             recording=RecordingSession(builder, [workspaces]),
             workspaces=workspaces,
-            world=PhantomWorld(target, meter, processes=processes, expected=expected),
+            world=PhantomWorld(target, meter, processes=processes, expected=expected, neighbours=neighbours),
             meter=meter,
             device=device,
         )
@@ -73,6 +83,14 @@ class PhantomSession:
             if failure := self.world.threads.failure():
                 what, error = failure
                 raise StepFailedError(what, error, users_traceback(error), advise(error)) from error
+
+    def look_around(self) -> None:
+        """At the end of a step: how the other ranks are arranged, while the model is there to be looked at."""
+        self.world.layout.look_at(module for module, _ in self.recording.recorder.modules())
+
+    def seen(self, prediction: Prediction) -> Seen:
+        """What came out, with what it says about the other ranks."""
+        return Seen(prediction=prediction, layout=self.world.layout.layout(self.world.world_size), told=self.world.neighbours.told)
 
     def ledger(self, notes: tuple[str, ...] = ()) -> Ledger:
         """The ledger so far, with what had to be assumed."""

@@ -77,15 +77,17 @@ class StopWatch(Listener):
         bounds: Bounds,
         progress: Callable[[str], None] = lambda line: None,
         casts: CastCache | None = None,
+        at_step: Callable[[], None] = lambda: None,
     ) -> None:
-        self._recorder, self._bounds, self._tell = recorder, bounds, progress
+        """``at_step`` is called at the end of every training step, while the model is there."""
+        self._recorder, self._bounds, self._tell, self._at_step = recorder, bounds, progress, at_step
         self._evaluations = Evaluations(recorder, casts or CastCache(), self._count_replaced)
         self._levels = _Levels(recorder.builder, device)
         self._optimizers = _Optimizers()
         self._gradients = _Gradients(recorder)
         self._thread = threading.get_ident()
         self._depth = self._backward_depth = 0
-        self._is_stepping = False
+        self._num_stepping = 0
         self.num_forwards = self.num_backwards = self.num_steps = 0
         self.notes: list[str] = []
         """What the end of the run leaves open."""
@@ -149,11 +151,13 @@ class StopWatch(Listener):
         self._look_at_the_clock()
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._is_stepping = True  # with a closure, it runs backward itself
+        self._num_stepping += 1  # with a closure, it runs backward itself
 
     def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._is_stepping = False
+        self._num_stepping = max(self._num_stepping - 1, 0)
         self._optimizers.step(optimizer)
+        if self._num_stepping:
+            return  # an optimizer of optimizers: its own step ends with the last of theirs
         waiting = self._optimizers.waiting()
         if waiting and self._optimizers.most_steps >= max(PATIENCE, self._bounds.steps or 0):
             self._give_up_on(waiting)
@@ -199,7 +203,7 @@ class StopWatch(Listener):
 
     def _before_backward(self) -> None:
         self._look_at_the_clock()
-        if self._is_stepping or self._optimizers.num_steps or not self.num_backwards or not self._gradients.are_taken():
+        if self._num_stepping or self._optimizers.num_steps or not self.num_backwards or not self._gradients.are_taken():
             return
         waiting = self._optimizers.waiting()
         if not waiting:
@@ -216,6 +220,7 @@ class StopWatch(Listener):
         self.num_steps += 1
         self._optimizers.begin_step()
         self._levels.mark()
+        self._at_step()
         if self._bounds.steps is not None:
             if self.num_steps >= self._bounds.steps:
                 raise RunIsOver

@@ -3,6 +3,7 @@
 ::
 
     most operators           a block for every storage that is not known
+    to, contiguous, reshape  the same: they give back what they were given, or a copy
     sums of gradients        what autograd would have added in place takes over the block
     detach, clone            how autograd takes a leaf's gradient
     resize, set, out=        known storages may have other sizes now
@@ -83,7 +84,9 @@ class OutputPlans(dict[Any, "Plan | None"]):
         if any(returned.alias_info is None for returned in schema.returns):
             return self._on_new
         if has_kernel(schema.name + "." * bool(schema.overload_name) + schema.overload_name, "CompositeImplicitAutograd"):
-            return self._on_new  # inference mode: operators that are made of others come whole, and ``to`` may copy or not
+            # In inference mode, and below autograd where the parts of a distributed tensor are worked on, operators that are made of
+            # others come whole: ``to`` may copy or not.
+            return self._on_new
         if "resize" in schema.name or schema.name == "aten::set_" or any(argument.is_out for argument in schema.arguments):
             return self._on_resize
         return None

@@ -15,6 +15,7 @@
     ├─ cuda.py           streams, profilers, compilers of kernels
     ├─ defaults.py       default devices, foreach optimizers
     ├─ distributed.py    the fake process group, buckets, DTensor
+    ├─ pipelining.py     what pipeline stages tell each other
     └─ fsdp.py           FSDP2's and FSDP1's insides, state dicts
 
 Where the installed torch has moved a part, importing the file that needs it raises ``UnsupportedTorchError`` with its name.

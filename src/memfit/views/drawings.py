@@ -15,12 +15,13 @@ from memfit.drawing import Drawing, register
 from memfit.ledger import Ledger
 from memfit.views.comparison import draw
 from memfit.views.comparison_words import make_sheet
+from memfit.views.jobs import job_sections
 from memfit.views.notebook import notebook_html
 from memfit.views.terminal import report_sections
 from memfit.views.verdicts import verdict_sections
 
 if TYPE_CHECKING:
-    from memfit.predict import Prediction
+    from memfit.predict import JobPrediction, Prediction
 
 COMPARISON_WIDTH = 120
 """In a notebook, in characters."""
@@ -38,9 +39,22 @@ def _prediction_sections(prediction: Prediction, console: Console, options: Cons
     yield from verdict_sections(prediction.verdict, console, prediction.assumptions, prediction.problem)
 
 
+def _job_sections(job: JobPrediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    return job_sections(job, console)
+
+
+def _job_html(job: JobPrediction) -> str:
+    return _as_text(job)
+
+
 def _comparison_html(comparison: Comparison) -> str:
+    return _as_text(comparison)
+
+
+def _as_text(result: Comparison | JobPrediction) -> str:
+    """What a terminal shows, for a notebook."""
     console = Console(file=io.StringIO(), width=COMPARISON_WIDTH, color_system=None)
-    console.print(comparison)
+    console.print(result)
     assert isinstance(console.file, io.StringIO)
     return f'<pre style="line-height:1.3;overflow-x:auto;white-space:pre">{escape(console.file.getvalue())}</pre>'
 
@@ -51,4 +65,5 @@ def _comparison_sections(comparison: Comparison, console: Console, options: Cons
 
 register("Ledger", Drawing(html=notebook_html, terminal=_ledger_sections))
 register("Prediction", Drawing(html=_prediction_html, terminal=_prediction_sections))
+register("JobPrediction", Drawing(html=_job_html, terminal=_job_sections))
 register("Comparison", Drawing(html=_comparison_html, terminal=_comparison_sections))

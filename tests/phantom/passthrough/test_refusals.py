@@ -72,13 +72,6 @@ def test_a_custom_operator_with_a_shape_function_runs_and_one_without_is_named()
         assert launch(gpu_tensor()).shape == (3,)
 
 
-def test_a_pipeline_schedule():
-    from torch.distributed.pipelining.schedules import PipelineScheduleSingle
-
-    with phantom(world_size=2), pytest.raises(NeedsGpuError, match="pipeline"):
-        PipelineScheduleSingle.step(None)
-
-
 def test_one_process_drives_one_gpu():
     with phantom():
         assert nn.DataParallel(nn.Linear(2, 2).cuda())(torch.ones(4, 2)).is_cuda

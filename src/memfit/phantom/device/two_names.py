@@ -34,6 +34,8 @@ OUTER = "cuda"
 
 _REAL_DEVICE = torch.device
 _is_open = False
+_own_index = 0
+"""The number of this process's GPU on its node."""
 
 
 class _Hooks(BackendHooks):  # type: ignore[misc]
@@ -84,7 +86,8 @@ class _DeviceType(type):
     """Makes devices, and knows them when it sees them."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
-        return outer(_REAL_DEVICE(*args, **kwargs))
+        device = outer(_REAL_DEVICE(*args, **kwargs))
+        return own(device) if device.index == 0 else device
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _REAL_DEVICE)
@@ -138,10 +141,15 @@ def outer(device: torch.device) -> torch.device:
     return _REAL_DEVICE(OUTER, device.index or 0) if device.type == INNER else device
 
 
-def install(patches: Patches) -> None:
+def own(device: torch.device) -> torch.device:
+    """What a process means by ``cuda:0``: its own GPU, the only one that many launchers let it see."""
+    return device if _own_index == 0 or device.type != OUTER else _REAL_DEVICE(OUTER, _own_index)
+
+
+def install(patches: Patches, own_index: int = 0) -> None:
     """From now on tensors answer with one name or the other, depending on who asks."""
-    global _is_open
-    _is_open = True
+    global _is_open, _own_index
+    _is_open, _own_index = True, own_index
     patches.finally_call(_close)
     _answer_to_cpp(patches)
     _answer_to_python(patches)
@@ -151,8 +159,8 @@ def install(patches: Patches) -> None:
 
 
 def _close() -> None:
-    global _is_open
-    _is_open = False
+    global _is_open, _own_index
+    _is_open, _own_index = False, 0
 
 
 def _answer_to_cpp(patches: Patches) -> None:

@@ -5,6 +5,8 @@
     environment.py         what a launcher tells each process
     processes.py           processes that a script starts for its ranks
     process_groups.py      process groups, collectives, meshes
+    pipelines.py           stages of pipelines, whose neighbours are not there
+    layout.py              how ranks are arranged: meshes, pipelines, unequal shards
     ddp.py                 DistributedDataParallel without its C++
     ddp_reducer.py         its reducer: buckets, and when they come and go
     fsdp1_state_dicts.py   what FSDP1 asks the other ranks, answered without them

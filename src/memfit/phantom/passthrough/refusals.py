@@ -5,7 +5,6 @@
     tensor.__dlpack__, __cuda_array_interface__      another library would follow the pointer
     a queue or pipe to another process               CUDA's handles for that come from the driver
     torch.cuda.current_blas_handle(), ...            handles of libraries that are not loaded
-    schedule.step() of a pipeline                    a stage asks its neighbours for shapes
     deepspeed.initialize(...)                        its engine partitions in C++ and CUDA
 
 Operators of which torch has no shape function are refused in ``tensors/mode.py``. Kernels of other libraries than torch, Triton's
@@ -36,7 +35,6 @@ def install(patches: Patches) -> None:
     _refuse_pointers(patches)
     _refuse_other_processes(patches)
     _refuse_handles(patches)
-    patches.when_imported("torch.distributed.pipelining.schedules", lambda module: _refuse_pipelines(patches, module))
     patches.when_imported("deepspeed", lambda module: patches.replace(module, "initialize", refusing_deepspeed))
 
 
@@ -97,11 +95,3 @@ def _refuse_handles(patches: Patches) -> None:
             patches.replace(torch.cuda, name, refusing(f"torch.cuda.{name}", "Leave it out of the prediction."))
     for name in jit_compilers:
         patches.replace(torch.cuda.jiterator, name, refusing("a kernel that torch.cuda.jiterator compiles", f"{_PLAIN}."))
-
-
-def _refuse_pipelines(patches: Patches, module: Any) -> None:
-    advice = (
-        "A stage learns its shapes from its neighbours: predict a stage as a model of its own, once for each microbatch in flight."
-    )
-    for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
-        patches.replace(getattr(module, name), "step", refusing("a pipeline schedule", advice))

@@ -15,7 +15,7 @@ import torch
 
 from memfit.errors import NeedsGpuError, PredictionError
 from memfit.phantom.device.pinned_memory import mark_pinned
-from memfit.phantom.device.two_names import INNER, OUTER, outer
+from memfit.phantom.device.two_names import INNER, OUTER, outer, own
 from memfit.phantom.kernels import RULES
 from memfit.phantom.tensors.dispatch_cache import DispatchCache
 from memfit.phantom.tensors.sparse import SPARSE_FACTORIES, SparseAnswers, is_sparse
@@ -94,15 +94,17 @@ class PhantomMode(FakeTensorMode):
         kwargs = dict(kwargs) if kwargs else {}
         if kwargs.pop("pin_memory", None):  # there is nobody to pin it for
             return mark_pinned(self.__torch_dispatch__(func, types, args, kwargs))
-        device = kwargs.get("device")
-        if device is not None and device.type == INNER:
-            device = kwargs["device"] = outer(device)
-        on_gpu = device is not None and device.type == OUTER
+        device, on_gpu = kwargs.get("device"), False
+        if device is not None:
+            if device.type == INNER:
+                device = kwargs["device"] = outer(device)
+            on_gpu = device.type == OUTER
+            if device.index == 0:
+                device = kwargs["device"] = own(device)
         if not on_gpu and FakeTensor not in types:
             if not self._is_large(func, args, kwargs):
-                return (
-                    func(*args, **kwargs) if _PLAIN.issuperset(types) else NotImplemented
-                )  # a tensor made of others is asked first
+                # A tensor made of others is asked first.
+                return func(*args, **kwargs) if _PLAIN.issuperset(types) else NotImplemented
             self._draws.make(func, args, kwargs)
         if func in _FILLING and type(args[0]) is FakeTensor:
             if func in DRAWING and args[0].fake_device.type == "cpu":

@@ -14,6 +14,7 @@ import torch
 from memfit.phantom.device import streams
 from memfit.phantom.device.generators import Generator
 from memfit.phantom.device.properties import DeviceContext, DeviceProperties, device_name
+from memfit.phantom.device.two_names import OUTER, own
 from memfit.phantom.target import Target
 from memfit.torch_compat.cuda import TORCH_C
 from memfit.torch_compat.patches import Patches
@@ -85,7 +86,7 @@ class CudaModule:
 
     def index_of(self, device: Any) -> int:
         if isinstance(device, int):
-            return device
+            return device if device != 0 else int(own(torch.device(OUTER, 0)).index)
         index = torch.device(device).index if device is not None else None
         return self._device if index is None else index
 

@@ -1,0 +1,211 @@
+"""All ranks of a job, by one of each kind.
+
+::
+
+    rank 0 ──> Layout ──> kinds_of(layout): which ranks can differ          one stage of a pipeline from another
+                              │                                             the first and the last of an axis with unequal shards
+                              v                                             the last rank of the world
+                          one of each kind, side by side, each in a child process of its own
+                              │
+                              v
+                          JobPrediction ── the verdict is that of the rank that is closest to its GPU's end, or furthest past it
+
+The cost is that of the kinds, whatever the size of the world.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from memfit.allocator import Verdict
+from memfit.drawing import Drawn
+from memfit.errors import ConfigError, MemfitError
+from memfit.phantom.distributed.layout import Layout
+from memfit.predict.result import Prediction
+from memfit.units import Bytes, format_bytes
+
+Ranks = str | Sequence[int]
+"""``"all"``, or the ranks to predict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the prediction of one rank has to tell about the others."""
+
+    prediction: Prediction
+    layout: Layout
+    told: dict[int, Any] = field(default_factory=dict)
+    """What the stages of this rank send to the next, by their number."""
+
+
+PredictRank = Callable[[int, dict[int, Any]], Seen]
+"""``predict_rank(rank, told)``, in a process of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankKind:
+    """Ranks that need the same memory."""
+
+    rank: int
+    """The one that is predicted."""
+    label: str
+    """Where it is in the job: ``pp 3, dp 0, tp 0``."""
+    num_ranks: int
+    """How many ranks it stands for, itself included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPrediction(RankKind):
+    """One kind of rank, and what it needs."""
+
+    prediction: Prediction
+
+    def to_json(self) -> dict[str, Any]:
+        verdict = self.prediction.verdict
+        figures = ("peak_allocated", "peak_reserved", "smallest_fit", "needed", "margin", "where")
+        found = {"rank": self.rank, "kind": self.label, "num_ranks": self.num_ranks, "fits": self.prediction.fits}
+        return found | {name: getattr(verdict, name) for name in figures}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JobPrediction(Drawn):
+    """A whole job: one prediction for each kind of rank. It fits if all of them do."""
+
+    world_size: int
+    kinds: tuple[RankPrediction, ...]
+    """By rank."""
+    axes: tuple[tuple[str, int], ...] = ()
+    """The names and sizes of the job's mesh."""
+
+    def __repr__(self) -> str:
+        worst = self.worst
+        return (
+            f"JobPrediction({self.world_size} ranks of {len(self.kinds)} kinds; rank {worst.rank} needs most: "
+            f"{format_bytes(worst.prediction.peak_allocated)} allocated, {format_bytes(worst.prediction.peak_reserved)} reserved)"
+        )
+
+    @property
+    def worst(self) -> RankPrediction:
+        """The kind that is closest to the end of its GPU's memory, or furthest past it."""
+
+        def severity(kind: RankPrediction) -> tuple[bool, int, int, int]:
+            found = kind.prediction
+            return found.fits, found.verdict.margin, -found.peak_reserved, -found.peak_allocated
+
+        return min(self.kinds, key=severity)
+
+    @property
+    def fits(self) -> bool:
+        return all(kind.prediction.fits for kind in self.kinds)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the worst rank."""
+        return self.worst.prediction.verdict
+
+    @property
+    def peak_allocated(self) -> Bytes:
+        """The largest of any rank."""
+        return max(kind.prediction.peak_allocated for kind in self.kinds)
+
+    @property
+    def peak_reserved(self) -> Bytes:
+        """The largest of any rank."""
+        return max(kind.prediction.peak_reserved for kind in self.kinds)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Of all ranks, each once."""
+        return tuple(dict.fromkeys(sentence for kind in self.kinds for sentence in kind.prediction.assumptions))
+
+    def __getitem__(self, rank: int) -> Prediction:
+        """The prediction of a rank that was predicted."""
+        for kind in self.kinds:
+            if kind.rank == rank:
+                return kind.prediction
+        raise KeyError(f"rank {rank} is like another: {', '.join(str(kind.rank) for kind in self.kinds)} were predicted")
+
+
+def predict_ranks(predict_rank: PredictRank, ranks: Ranks, world_size: int, *, side_by_side: bool = True) -> JobPrediction:
+    """One of each kind of rank, or those that are named. The first one says how the others are arranged."""
+    named = None if isinstance(ranks, str) else sorted(set(ranks))
+    check_ranks(ranks, world_size)
+    first = predict_rank(0 if named is None else named[0], {})
+    kinds = kinds_of(first.layout) if named is None else [_alone(rank, first.layout) for rank in named]
+    others = [kind.rank for kind in kinds[1:]]
+    num_lanes = max(1, min(len(others), num_cores() if side_by_side else 1))
+    with ThreadPoolExecutor(num_lanes) as pool:
+        seen = [first, *pool.map(lambda rank: _named(predict_rank, rank, first.told), others)]
+    found = (
+        RankPrediction(rank=kind.rank, label=kind.label, num_ranks=kind.num_ranks, prediction=each.prediction)
+        for kind, each in zip(kinds, seen, strict=True)
+    )
+    kinds_by_rank = tuple(sorted(found, key=lambda kind: kind.rank))
+    return JobPrediction(world_size=first.layout.world_size, kinds=kinds_by_rank, axes=first.layout.axes)
+
+
+def check_ranks(ranks: Ranks, world_size: int) -> None:
+    """Refuses what cannot be meant."""
+    if isinstance(ranks, str):
+        if ranks != "all":
+            raise ConfigError(f"cannot read {ranks!r} as ranks: say all, or numbers with commas between")
+    elif not ranks or not all(0 <= rank < world_size for rank in ranks):
+        raise ConfigError(f"cannot predict the ranks {list(ranks)} of {world_size} processes: name some, each below their number")
+
+
+def _named(predict_rank: PredictRank, rank: int, told: dict[int, Any]) -> Seen:
+    try:
+        return predict_rank(rank, told)
+    except MemfitError as error:
+        error.add_note(f"This was rank {rank}.")
+        raise
+
+
+def kinds_of(layout: Layout) -> list[RankKind]:
+    """The ranks of which no other is known to be like, rank 0 first, as rank 0 sees the job.
+
+    Ranks are laid out regularly: what is true of rank 0's neighbour along an axis is true of everybody's.
+    """
+    stages = layout.pipeline or (0,)
+    unequal = [group for group in layout.uneven if len(group) > 1 and group != layout.pipeline]
+    per_stage = layout.world_size // len(stages)
+    found: dict[int, int] = {}
+    for stage in stages:
+        for are_last in itertools.product((False, True), repeat=len(unequal)):
+            offset, share = 0, float(per_stage)
+            for is_last, group in zip(are_last, unequal, strict=True):
+                offset += group[-1] - group[0] if is_last else 0
+                share *= 1 / len(group) if is_last else 1 - 1 / len(group)
+            if stage + offset < layout.world_size:
+                found.setdefault(stage + offset, max(1, round(share)))
+    last = layout.world_size - 1
+    if last not in found:
+        alike = max((rank for rank in found if rank in stages), default=0)
+        found[alike] = max(1, found[alike] - 1)
+        found[last] = 1
+    return [RankKind(rank=rank, label=place_of(rank, layout), num_ranks=found[rank]) for rank in sorted(found)]
+
+
+def place_of(rank: int, layout: Layout) -> str:
+    """``pp 3, dp 0, tp 1``: where a rank is on the job's mesh; its number where there is none."""
+    if not layout.axes:
+        return f"rank {rank} of {layout.world_size}"
+    words, rest = [], rank
+    for name, size in reversed(layout.axes):
+        words.append(f"{name} {rest % size}")
+        rest //= size
+    return ", ".join(reversed(words))
+
+
+def _alone(rank: int, layout: Layout) -> RankKind:
+    return RankKind(rank=rank, label=place_of(rank, layout), num_ranks=1)
+
+
+def num_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

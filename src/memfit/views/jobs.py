@@ -1,0 +1,49 @@
+"""A job of many ranks on a terminal: the kinds of ranks with their peaks, and the verdict of the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from memfit.units import format_bytes
+from memfit.views.escaping import printable
+from memfit.views.verdicts import verdict_sections
+
+if TYPE_CHECKING:
+    from memfit.predict import JobPrediction, RankPrediction
+
+
+def job_sections(job: JobPrediction, console: Console) -> Iterator[RenderableType]:
+    """The kinds of ranks, then the worst of them as it would be shown alone."""
+    worst = job.worst
+    yield Text(_headline(job))
+    yield _table(job)
+    yield Text(f"Rank {worst.rank} ({printable(worst.label)}) needs most:")
+    yield from verdict_sections(worst.prediction.verdict, console, job.assumptions, worst.prediction.problem)
+
+
+def _headline(job: JobPrediction) -> str:
+    mesh = " x ".join(f"{name} {size}" for name, size in job.axes)
+    kinds = f"{len(job.kinds)} kind{'s' if len(job.kinds) > 1 else ''} of ranks"
+    return printable(f"{job.world_size} ranks{f' ({mesh})' if mesh else ''}, {kinds}:")
+
+
+def _table(job: JobPrediction) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for title in ("rank", "where", "stands for", "allocated", "smallest fit", "reserved", "to spare", ""):
+        table.add_column(title, justify="left" if title in ("where", "") else "right", overflow="fold")
+    for kind in job.kinds:
+        table.add_row(*_cells(kind, is_worst=kind is job.worst))
+    return table
+
+
+def _cells(kind: RankPrediction, *, is_worst: bool) -> list[str]:
+    verdict = kind.prediction.verdict
+    spare = f"{'-' if verdict.margin < 0 else ''}{format_bytes(abs(verdict.margin))}"
+    sizes = [format_bytes(size) for size in (verdict.peak_allocated, verdict.smallest_fit, verdict.peak_reserved)]
+    return [str(kind.rank), printable(kind.label), f"{kind.num_ranks:,}", *sizes, spare, "<- worst" if is_worst else ""]
