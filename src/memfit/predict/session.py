@@ -49,10 +49,12 @@ class PhantomSession:
         device = f"cuda:{processes.local_rank}"
         meter = LedgerMeter(builder, alloc_conf, torch_version, device)
         workspaces = WorkspaceObserver(target)
+        recording = RecordingSession(builder, [workspaces])
+        recording.recorder.let_compile()
         return cls(
             target=target,
             torch_version=torch_version,
-            recording=RecordingSession(builder, [workspaces]),
+            recording=recording,
             workspaces=workspaces,
             world=PhantomWorld(target, meter, processes=processes, expected=expected),
             meter=meter,

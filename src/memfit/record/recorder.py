@@ -210,6 +210,10 @@ class Recorder(Listener, TorchDispatchMode):
         except Exception as error:
             self.fail(error)
 
+    def let_compile(self) -> None:
+        """Torch compiles although this recorder is active; what the compiled code does is recorded, and not the compiling."""
+        self.ignore_compile_internals = lambda: True  # type: ignore[method-assign]
+
     def share(self, turn: Any) -> None:
         """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
         self.__class__ = _SharedRecorder
