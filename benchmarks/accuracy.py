@@ -4,12 +4,13 @@
     python benchmarks/accuracy.py llama_amp fsdp2_full  # some of them
     python benchmarks/accuracy.py --host 2.11           # with another torch installed: results/accuracy_2.11.md
     python benchmarks/accuracy.py --zoo more            # workloads that no rule was learned from: more_zoo.py
+    python benchmarks/accuracy.py --zoo frontier        # compiled, float8, pipelines, context and expert parallelism: frontier_zoo.py
 
 Each process predicts one workload with ``memfit.predict`` for the H200 and torch that the truth was measured with, and compares
 peaks, levels and reserved memory with ``truth/h200_truth.json``, the smallest fit with ``truth/h200_fit.json``, and what expandable
 segments reserve with ``truth/h200_expandable.json``. Writes
 ``results/accuracy.md`` and ``results/accuracy.json``; ``--zoo more`` compares with ``truth/more_h200.json`` and writes
-``results/accuracy_more.*``.
+``results/accuracy_more.*``, ``--zoo frontier`` with ``truth/h200_frontier.json`` and ``results/accuracy_frontier.*``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).parent
-ZOOS = {"zoo": "h200_truth.json", "more": "more_h200.json"}
+ZOOS = {"zoo": "h200_truth.json", "more": "more_h200.json", "frontier": "h200_frontier.json"}
 EXPANDABLE = json.loads((HERE / "truth" / "h200_expandable.json").read_text())
 FIT = {found["name"]: found for found in json.loads((HERE / "truth" / "h200_fit.json").read_text())}
 MIB = 2**20
@@ -39,21 +40,28 @@ def truth_of(zoo: str) -> dict:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def world_size_of(name: str) -> int:
+def ranks_of(name: str) -> tuple[int, int]:
+    """How many ranks a workload has, and which of them was measured; no ranks where it is not distributed."""
+    import frontier_zoo
     import more_zoo
+    import zoo
 
+    if name in frontier_zoo.FRONTIER:
+        build = frontier_zoo.FRONTIER[name]
+        return getattr(build, "world", 0), getattr(build, "rank", 0)
     if name in more_zoo.MORE:
-        return more_zoo.WORLD_SIZES.get(name, 1)
-    if not name.startswith(("fsdp", "ddp")):
-        return 1
+        return more_zoo.WORLD_SIZES.get(name, 0), 0
+    if not name.startswith(zoo.DISTRIBUTED):
+        return 0, 0
     sized = re.search(r"_w?(\d+)(?:_nockpt)?$", name)
-    return 1 if name.startswith("ddp") else int(sized[1]) if sized else 8
+    return 1 if name.startswith("ddp") else int(sized[1]) if sized else 8, 0
 
 
 def predict_one(name: str, zoo_name: str) -> dict:
     """In a process of its own: what memfit says of a workload, beside the truth."""
     sys.path.insert(0, str(HERE))
     warnings.filterwarnings("ignore")
+    import frontier_zoo
     import more_zoo
     import torch
     import zoo
@@ -62,11 +70,12 @@ def predict_one(name: str, zoo_name: str) -> dict:
     from memfit.allocator import parse_alloc_conf, replay
 
     levels = []
+    world_size, rank = ranks_of(name)
 
     def build():
-        if name.startswith(zoo.DISTRIBUTED) or name in more_zoo.WORLD_SIZES:
+        if world_size:
             torch.distributed.init_process_group("nccl")
-        run = (zoo.ZOO | more_zoo.MORE)[name]("cuda")
+        run = (zoo.ZOO | more_zoo.MORE | frontier_zoo.FRONTIER)[name]("cuda")
 
         def step():
             seen = {}
@@ -78,7 +87,7 @@ def predict_one(name: str, zoo_name: str) -> dict:
     truth = truth_of(zoo_name)[name]
     start = time.perf_counter()
     prediction = memfit.predict(
-        build, gpu="H200", world_size=world_size_of(name), steps=len(truth["iters"]), torch_version="2.11+cu130"
+        build, gpu="H200", world_size=max(world_size, 1), rank=rank, steps=len(truth["iters"]), torch_version="2.11+cu130"
     )
     peak = prediction.peak_allocated
     seconds = time.perf_counter() - start
@@ -86,6 +95,7 @@ def predict_one(name: str, zoo_name: str) -> dict:
         said[mark] / measured["marks"][mark] - 1
         for said, measured in zip(levels, truth["iters"], strict=True)
         for mark in ("forward", "backward", "step")
+        if mark in measured["marks"]
     ]
     off_steps = [
         step.peak_allocated / measured["peak"] - 1 for step, measured in zip(prediction.steps, truth["iters"], strict=True)
@@ -172,7 +182,7 @@ def table(rows: list[dict], zoo_name: str) -> list[str]:
     installed = next((found["torch"] for found in rows if "torch" in found), "none")
     return [
         f"Predicted without a GPU, torch {installed} installed, for an H200 with torch 2.11.0+cu130:",
-        f"`python benchmarks/accuracy.py{' --zoo more' if zoo_name == 'more' else ''}`.",
+        f"`python benchmarks/accuracy.py{'' if zoo_name == 'zoo' else f' --zoo {zoo_name}'}`.",
         "Peaks in MiB. Levels are those after forward, backward and optimizer step; the worst of all steps is shown.",
         "Expandable is the reserved peak with `expandable_segments:True`.",
         "",
@@ -187,7 +197,7 @@ def table(rows: list[dict], zoo_name: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", help="all if none")
-    parser.add_argument("--zoo", choices=ZOOS, default="zoo", help="zoo.py, or more_zoo.py")
+    parser.add_argument("--zoo", choices=ZOOS, default="zoo", help="zoo.py, more_zoo.py or frontier_zoo.py")
     parser.add_argument("--one", action="store_true", help="in this process, as JSON")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "results")

@@ -1,0 +1,51 @@
+"""Constant folding: Inductor works out on the GPU, with one element, what a tensor is filled with. Here it does so on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memfit.phantom.device.two_names import INNER, OUTER
+from memfit.torch_compat.compiler import CompilerParts
+from memfit.torch_compat.dispatch import TorchDispatchMode, tree_map_only
+from memfit.torch_compat.fake_tensors import FakeTensor
+from memfit.torch_compat.patches import Patches
+
+
+def install(patches: Patches, parts: CompilerParts) -> None:
+    folder = parts.joint_graph.UniformValueConstantFolder
+    for name in ("__init__", "run"):
+        patches.wrap(folder, name, _on_host)
+    patches.wrap(folder, "_deduce_value", _without_guessing)
+
+
+class _OnHost(TorchDispatchMode):
+    """Whoever names the GPU means the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(torch.device, _host_for, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _host_for(device: torch.device) -> torch.device:
+    return torch.device("cpu") if device.type in (INNER, OUTER) else device
+
+
+def _on_host(method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _OnHost():
+            return method(*args, **kwargs)
+
+    return call
+
+
+def _without_guessing(deduce: Callable[..., Any]) -> Callable[..., Any]:
+    """What has no data on the GPU is not known."""
+
+    def deduce_value(folder: Any, node: Any) -> Any:
+        value = deduce(folder, node)
+        return folder.unknown_value if isinstance(value, FakeTensor) else value
+
+    return deduce_value
