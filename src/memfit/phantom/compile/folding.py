@@ -1,8 +1,9 @@
-"""Constant folding: Inductor works out on the GPU, with one element, what a tensor is filled with. Here it does so on the host."""
+"""Constants: torch works out on the GPU, while it compiles, what a tensor is filled with. Here it does so on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from memfit.torch_compat.patches import Patches
 
 
 def install(patches: Patches, parts: CompilerParts) -> None:
+    patches.wrap(parts.proxy_modes, "unset_fake_temporarily", _then_on_host)
     folder = parts.joint_graph.UniformValueConstantFolder
     for name in ("__init__", "run"):
         patches.wrap(folder, name, _on_host)
@@ -31,6 +33,15 @@ class _OnHost(TorchDispatchMode):
 
 def _host_for(device: torch.device) -> torch.device:
     return torch.device("cpu") if device.type in (INNER, OUTER) else device
+
+
+def _then_on_host(make_context: Callable[[], AbstractContextManager[Any]]) -> Callable[[], AbstractContextManager[Any]]:
+    @contextmanager
+    def context() -> Iterator[None]:
+        with make_context(), _OnHost():
+            yield
+
+    return context
 
 
 def _on_host(method: Callable[..., Any]) -> Callable[..., Any]:
