@@ -126,7 +126,7 @@ class PhantomWorld:
         rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)
         threads.install(because("threads that start inside the world are in it"), self.threads)
         because("torch.compile sees torch as it is")
-        Compiler(self._patches, assumptions, self.target).install()
+        Compiler(self._patches, assumptions, self.target, self.threads.modes).install()
         forks.Forks(self._patches, self.mode, self.threads, self.values).begin()
 
     def _learn_world_size(self, world_size: int) -> None:

@@ -22,6 +22,9 @@ FRAMES = "torch._dynamo.convert_frame"
 
 COMPILE_FRAME = "_compile"
 
+INIT_GROUP = "_init_group"
+"""The method with which an optimizer makes its state."""
+
 _LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
 _ASK_FOR_TRITON = (
@@ -65,6 +68,9 @@ class CompilerParts:
         self.guards = importlib.import_module("torch._dynamo.guards")
         self.output_graph = importlib.import_module("torch._dynamo.output_graph")
         self.trace_rules = importlib.import_module("torch._dynamo.trace_rules")
+        self.optimizer_variable: Any = need(
+            importlib.import_module("torch._dynamo.variables.optimizer"), "OptimizerVariable"
+        )
         self.aot_autograd = importlib.import_module("torch._functorch.aot_autograd")
         self.graph = importlib.import_module("torch._inductor.graph")
         self.scheduler = importlib.import_module("torch._inductor.scheduler")

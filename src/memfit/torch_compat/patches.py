@@ -136,21 +136,48 @@ def active_patches() -> list[Patch]:
 
 
 @contextmanager
-def set_aside(is_chosen: Callable[[Any, Any], bool]) -> Iterator[list[Any]]:
-    """For a while, places hold what was there before anybody patched them; gives what they hold.
+def set_aside(is_chosen: Callable[[Any, Any], bool]) -> Iterator[Aside]:
+    """For a while, places hold what was there before anybody patched them.
 
     ``is_chosen`` is asked with each owner and name. Contexts like this one may be nested.
     """
     with _lock:
-        chosen = [place for place in _places.values() if is_chosen(place.owner, place.name)]
-        for place in chosen:
-            place.step_aside()
+        aside = Aside([place for place in _places.values() if is_chosen(place.owner, place.name)])
+        aside.step_aside()
     try:
-        yield [place.own() for place in chosen]
+        yield aside
     finally:
         with _lock:
-            for place in reversed(chosen):
-                place.step_back()
+            aside.step_back()
+
+
+class Aside:
+    """The places that are set aside."""
+
+    def __init__(self, places: list[_Place]) -> None:
+        self._places = places
+
+    @property
+    def originals(self) -> list[Any]:
+        """What they hold now."""
+        return [place.own() for place in self._places]
+
+    def step_aside(self) -> None:
+        for place in self._places:
+            place.step_aside()
+
+    def step_back(self) -> None:
+        for place in reversed(self._places):
+            place.step_back()
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """Everything is in its place again for a while."""
+        self.step_back()
+        try:
+            yield
+        finally:
+            self.step_aside()
 
 
 # -- places --------------------------------------------------------------------------------------------------------------------

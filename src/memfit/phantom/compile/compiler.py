@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
@@ -21,6 +21,7 @@ from memfit.phantom.compile.wrapper import run_wrapper
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.compiler import COMPILE_FRAME, FRAMES, PACKAGES, CompilerParts, configured, load
+from memfit.torch_compat.dispatch import TorchDispatchMode
 from memfit.torch_compat.patches import Patches
 
 _OURS = ("phantom", "record", "torch_compat", "predict", "ledger")
@@ -30,9 +31,11 @@ _OURS = ("phantom", "record", "torch_compat", "predict", "ledger")
 class Compiler:
     """Takes part when the first function of a world is compiled."""
 
-    def __init__(self, patches: Patches, assumptions: Assumptions, target: Target) -> None:
+    def __init__(
+        self, patches: Patches, assumptions: Assumptions, target: Target, modes: Callable[[], Sequence[TorchDispatchMode]]
+    ) -> None:
         self._patches, self._assumptions, self._target = patches, assumptions, target
-        self._tracing = tracing.Tracing()
+        self._tracing = tracing.Tracing(modes)
         self._parts: CompilerParts | None = None
         self._codes: set[CodeType] = set()
 

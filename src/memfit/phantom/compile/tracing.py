@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from memfit.phantom.device.two_names import INNER, outer
-from memfit.torch_compat.compiler import CompilerParts
-from memfit.torch_compat.dispatch import without_modes
+from memfit.torch_compat.compiler import INIT_GROUP, CompilerParts
+from memfit.torch_compat.dispatch import TorchDispatchMode, without_modes
 from memfit.torch_compat.fake_tensors import SUBCLASSES_MODULE, FakeTensor
-from memfit.torch_compat.patches import Patches, set_aside
+from memfit.torch_compat.patches import Aside, Patches, set_aside
 
 _IN_THE_WAY: tuple[tuple[Any, frozenset[str]], ...] = (
     (torch, frozenset(("tensor", "as_tensor", "asarray", "device", "Generator", "Stream", "Event", "cond"))),
@@ -47,22 +47,37 @@ def as_torch_is() -> AbstractContextManager[Any]:
 class Tracing:
     """The state in which torch compiles; what it has set aside is remembered."""
 
-    def __init__(self) -> None:
-        self.depth = 0
-        self._originals: set[int] = set()
+    def __init__(self, modes: Callable[[], Sequence[TorchDispatchMode]]) -> None:
+        """``modes`` gives those that are active while the program runs, the innermost last."""
+        self._modes = modes
+        self._aside: Aside | None = None
+        self._originals: dict[int, Any] = {}
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        if self.depth:
+        if self._aside is not None:
             yield
             return
-        self.depth += 1
         try:
-            with _entered(_is_in_the_way) as originals:
-                self._originals.update(map(id, originals))
+            with _entered(_is_in_the_way) as self._aside:
+                self._originals.update((id(original), original) for original in self._aside.originals)
                 yield
         finally:
-            self.depth -= 1
+            self._aside = None
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """What happens inside is part of the program, although torch does it while it compiles."""
+        aside, self._aside = self._aside, None
+        try:
+            with ExitStack() as world:
+                if aside is not None:
+                    world.enter_context(aside.interrupted())
+                for mode in self._modes():
+                    world.enter_context(mode)
+                yield
+        finally:
+            self._aside = aside
 
     def is_set_aside(self, value: Any) -> bool:
         """Is this something of torch's in whose place something else is while the program runs?"""
@@ -70,9 +85,9 @@ class Tracing:
 
 
 @contextmanager
-def _entered(is_chosen: Callable[[Any, Any], bool]) -> Iterator[list[Any]]:
-    with without_modes(), set_aside(is_chosen) as originals:
-        yield originals
+def _entered(is_chosen: Callable[[Any, Any], bool]) -> Iterator[Aside]:
+    with without_modes(), set_aside(is_chosen) as aside:
+        yield aside
 
 
 def _is_in_the_way(owner: Any, name: Any) -> bool:
@@ -91,6 +106,7 @@ def install(patches: Patches, parts: CompilerParts, tracing: Tracing) -> None:
     patches.wrap(parts.output_graph.OutputGraph, "call_user_compiler", lambda call: _with_own_inputs(parts, call))
     patches.wrap(parts.aot_autograd, "process_inputs", lambda process: _of_one_mode(parts, process))
     patches.wrap(parts.guards.CheckFunctionManager, "__init__", lambda init: _guarding(init, tracing))
+    patches.wrap(parts.optimizer_variable, "call_method", lambda call: _making_state(call, tracing))
 
 
 def _naming_cuda(dispatch: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,6 +154,28 @@ def _retold(parts: CompilerParts, examples: Any) -> list[Any]:
 
     with mode if examples else nullcontext():
         return [retell(value) for value in examples]
+
+
+def _making_state(call: Callable[..., Any], tracing: Tracing) -> Callable[..., Any]:
+    """An optimizer's state is made when its step is compiled, and not by the compiled step."""
+
+    def call_method(variable: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        optimizer = variable.value
+        if name != INIT_GROUP or not hasattr(optimizer, name):
+            return call(variable, tx, name, *args, **kwargs)
+        make = getattr(optimizer, name)
+
+        def make_in_the_world(*args: Any, **kwargs: Any) -> Any:
+            with tracing.interrupted():
+                return make(*args, **kwargs)
+
+        vars(optimizer)[name] = make_in_the_world
+        try:
+            return call(variable, tx, name, *args, **kwargs)
+        finally:
+            del vars(optimizer)[name]
+
+    return call_method
 
 
 def _guarding(init: Callable[..., None], tracing: Tracing) -> Callable[..., None]:

@@ -135,11 +135,17 @@ class Registry:
 
     def returns_beside(self, answers: Mapping[OpOverload, Kernel]) -> dict[OpOverload, Kernel]:
         """What makes the results of operators: the rules' ``returns``, and other answers, of which none may be for the same one."""
-        returns = {operator: rule.returns for operator, rule in self._rules.items() if rule.returns is not None}
+        returns: dict[OpOverload, Kernel] = dict.fromkeys(self._writing, _written)
+        returns |= {operator: rule.returns for operator, rule in self._rules.items() if rule.returns is not None}
         both = [str(operator) for operator in answers if operator in returns]
         if both:
             raise ConfigError(f"two answers for what {', '.join(both)} returns: one is in a rule of phantom/kernels/. Keep one")
         return {**returns, **answers}
+
+
+def _written(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+    """What was written into: torch knows the shape functions of few operators in this form."""
+    return out if isinstance(out, torch.Tensor) and out.numel() else NotImplemented
 
 
 def find_operator(name: str) -> OpOverload | None:
