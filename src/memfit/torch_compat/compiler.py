@@ -104,6 +104,10 @@ class CompilerParts:
         for kind in (need(functions, "TorchInGraphFunctionVariable"), need(functions, "TorchCtxManagerClassVariable")):
             getattr(kind, "_get_handlers", lambda: None)()
 
+    def sizes_for_planning(self, sizes: Sequence[Any]) -> list[int]:
+        """Sizes as numbers; for those that are symbols, what they were when the graph was made."""
+        return [size if isinstance(size, int) else int(size.node.hint or 1) for size in sizes]
+
     def forget_device(self) -> None:
         """What was remembered of the machine's devices is asked anew."""
         self.worker_properties.clear()

@@ -32,6 +32,12 @@ _ASKED_OF_TORCH_CUDA = (
 )
 """Inductor's interface to CUDA took these over from torch.cuda when it was imported."""
 
+_DRAM_GBPS = {"H200": 4800, "H100-80GB": 3350, "A100-80GB": 2039, "A100-40GB": 1555, "L40S": 864, "L4": 300, "V100-16GB": 900, "T4": 320}
+"""Bandwidth by GPU: NVIDIA's data sheets. Inductor compares it with the arithmetic to tell what is worth padding."""
+
+_TENSOR_CORE_TFLOPS = {(9, 0): 989, (8, 0): 312, (8, 9): 362, (8, 6): 155, (7, 0): 125, (7, 5): 65}
+"""Half precision, without sparsity, by capability: NVIDIA's data sheets."""
+
 
 def install(patches: Patches, parts: CompilerParts, target: Target) -> None:
     _answer_as_cuda(patches, parts)
@@ -39,9 +45,20 @@ def install(patches: Patches, parts: CompilerParts, target: Target) -> None:
         patches.replace(module, "has_triton", lambda *args: True)
     patches.replace(parts.triton_questions, "triton_hash_with_backend", lambda: "never compiled")
     patches.replace(parts.cpu_vec_isa, "pick_vec_isa", lambda: parts.cpu_vec_isa.invalid_vec_isa)
-    patches.replace(parts.pad_mm, "_should_pad", should_pad(target))
+    patches.replace(parts.inductor_utils, "get_device_tflops", lambda dtype: _tflops(target, dtype))
+    patches.replace(parts.inductor_utils, "get_gpu_dram_gbps", lambda: _DRAM_GBPS.get(target.gpu.name, 2000))
+    for name in ("get_device_tflops", "get_gpu_dram_gbps"):
+        patches.replace(parts.scheduler, name, getattr(parts.inductor_utils, name))
+    patches.replace(parts.pad_mm, "_should_pad", should_pad(parts))
     parts.forget_device()
     patches.finally_call(parts.forget_device)
+
+
+def _tflops(target: Target, dtype: torch.dtype) -> float:
+    half = _TENSOR_CORE_TFLOPS.get(target.capability, 989)
+    if dtype in (torch.float16, torch.bfloat16):
+        return half
+    return half / 2 if torch.backends.cuda.matmul.allow_tf32 else half / 16
 
 
 def _answer_as_cuda(patches: Patches, parts: CompilerParts) -> None:
