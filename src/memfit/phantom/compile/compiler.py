@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any
 
 from memfit.phantom.compile import device_answers, folding, tracing
-from memfit.phantom.compile.wrapper import run_wrapper
+from memfit.phantom.compile.wrapper import note_garbage, run_wrapper
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.compiler import COMPILE_FRAME, FRAMES, PACKAGES, CompilerParts, configured, load
@@ -47,6 +47,7 @@ class Compiler:
         def compile_inside(code: CodeType, *args: Any, **kwargs: Any) -> Any:
             self._begin()
             self._codes.add(code)
+            note_garbage()
             with self._tracing():
                 return compile_frame(code, *args, **kwargs)
 

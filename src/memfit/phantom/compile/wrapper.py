@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import importlib
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -32,7 +33,37 @@ def run_wrapper(source: str, constants: dict[str, Any], name: str) -> Any:
     exec(compile(source, f"<{name}>", "exec"), namespace)
     namespace.update(_IN_THE_PLACE)
     namespace.update(constants)
+    call = namespace["call"]
+
+    def call_without_garbage(args: Any) -> Any:
+        _garbage.collect()
+        return call(args)
+
+    namespace["call"] = call_without_garbage
     return module
+
+
+class _Garbage:
+    """What compiling leaves behind in cycles holds on to tensors of the program, until Python looks for it.
+
+    When that is depends on how much else is going on; on a GPU, where compiling takes much longer, it is soon.
+    """
+
+    def __init__(self) -> None:
+        self._is_there = False
+
+    def note(self) -> None:
+        """Something was compiled."""
+        self._is_there = True
+
+    def collect(self) -> None:
+        if self._is_there:
+            self._is_there = False
+            gc.collect()
+
+
+_garbage = _Garbage()
+note_garbage = _garbage.note
 
 
 class Kernel:
