@@ -167,6 +167,12 @@ class Recorder(Listener, TorchDispatchMode):
         with self._counting:  # another thread may give up or fail at the same time
             self._silenced += by
 
+    def module_inside(self, path: str) -> int:
+        """The number of a module by its path from the one that runs, -1 if there is none."""
+        chain = self.position.calls.chain
+        outer = self._names.path(chain[-1][1]) if chain else ""
+        return self._names.number_for_path(f"{outer}.{path}" if outer and path else outer or path)
+
     def modules(self) -> Iterator[tuple[nn.Module, int]]:
         """The modules that were seen and still exist, each with its number in the ledger."""
         return self._names.living()

@@ -73,6 +73,8 @@ class CompilerParts:
         )
         self.aot_autograd = importlib.import_module("torch._functorch.aot_autograd")
         self.graph = importlib.import_module("torch._inductor.graph")
+        self.output_code = importlib.import_module("torch._inductor.output_code")
+        self.torch_c: Any = importlib.import_module("torch._C")
         self.scheduler = importlib.import_module("torch._inductor.scheduler")
         self.joint_graph = importlib.import_module("torch._inductor.fx_passes.joint_graph")
         self.pad_mm = importlib.import_module("torch._inductor.fx_passes.pad_mm")

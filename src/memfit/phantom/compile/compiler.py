@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
-from memfit.phantom.compile import device_answers, folding, tracing
+from memfit.phantom.compile import cuda_graphs, device_answers, folding, tracing
 from memfit.phantom.compile.wrapper import note_garbage, run_wrapper
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
@@ -71,6 +71,7 @@ class Compiler:
             patches.replace(logging.getLogger(name), "disabled", True)
         device_answers.install(patches, parts, self._target)
         folding.install(patches, parts)
+        cuda_graphs.install(patches, parts)
         tracing.install(patches, parts, self._tracing)
         patches.wrap(parts.compile_fx, "_compile_fx_inner", self._around_graph)
         patches.replace(parts.graph.GraphLowering, "compile_to_module", _compile_to_module)
