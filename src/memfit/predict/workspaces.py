@@ -59,7 +59,6 @@ class WorkspaceObserver:
                 self.assumptions[rule.assumption] = None
             _take_for_a_while(blocks, func, device, rule.takes(self._target, args, result))
 
-
     def _free_kept(self) -> None:
         while self._kept:
             self._kept.pop(0)()

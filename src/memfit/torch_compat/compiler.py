@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, ModuleType
@@ -25,7 +26,7 @@ COMPILE_FRAME = "_compile"
 INIT_GROUP = "_init_group"
 """The method with which an optimizer makes its state."""
 
-_LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
+_LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
 
 _ASK_FOR_TRITON = (
     "torch._inductor.compile_fx",
@@ -68,9 +69,7 @@ class CompilerParts:
         self.guards = importlib.import_module("torch._dynamo.guards")
         self.output_graph = importlib.import_module("torch._dynamo.output_graph")
         self.trace_rules = importlib.import_module("torch._dynamo.trace_rules")
-        self.optimizer_variable: Any = need(
-            importlib.import_module("torch._dynamo.variables.optimizer"), "OptimizerVariable"
-        )
+        self.optimizer_variable: Any = need(importlib.import_module("torch._dynamo.variables.optimizer"), "OptimizerVariable")
         self.aot_autograd = importlib.import_module("torch._functorch.aot_autograd")
         self.graph = importlib.import_module("torch._inductor.graph")
         self.output_code = importlib.import_module("torch._inductor.output_code")
@@ -87,7 +86,15 @@ class CompilerParts:
         device_interface = importlib.import_module("torch._dynamo.device_interface")
         self.worker_properties: dict[str, Any] = need(device_interface, "caching_worker_device_properties")
         self.cuda_interface: Any = need(device_interface, "CudaInterface")
-        self.exceptions = importlib.import_module("torch._dynamo.exc")
+        exceptions = importlib.import_module("torch._dynamo.exc")
+        self.not_compilable: tuple[type[Exception], ...] = (need(exceptions, "Unsupported"), need(exceptions, "UserError"))
+        """What Dynamo raises of code that it does not compile, on whatever machine."""
+        self.failures: tuple[type[Exception], ...] = tuple(
+            getattr(exceptions, name)
+            for name in ("BackendCompilerFailed", "InternalTorchDynamoError", "TorchRuntimeError")
+            if hasattr(exceptions, name)
+        )
+        """What it raises when something goes wrong."""
         self.frame_result: Any = need(importlib.import_module("torch._dynamo.types"), "ConvertFrameReturn")
         self.tracing_context: Any = need(importlib.import_module("torch._guards"), "TracingContext")
 
@@ -141,8 +148,18 @@ class CompilerParts:
         """What was compiled of a function is gone."""
         need(importlib.import_module("torch._dynamo.eval_frame"), "reset_code")(code)
 
-    def loggers(self) -> Sequence[str]:
-        return _LOGGERS
+    def silence(self) -> Callable[[], None]:
+        """Nothing is logged about compiling; gives what ends that."""
+        loggers = [logging.getLogger(name) for name in _LOGGERS]
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+
+        def end() -> None:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+        return end
 
 
 _REMEMBERING = type(functools.cache(lambda: None))

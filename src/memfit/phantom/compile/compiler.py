@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Sequence
 from types import CodeType
@@ -49,9 +48,23 @@ class Compiler:
             self._codes.add(code)
             note_garbage()
             with self._tracing():
-                return compile_frame(code, *args, **kwargs)
+                try:
+                    return compile_frame(code, *args, **kwargs)
+                except self._parts_in_use.not_compilable as error:
+                    self._assumptions.add(f"{_place(code)} is not compiled, as it would not be on the GPU: {_first_line(error)}")
+                    raise
+                except self._parts_in_use.failures as error:
+                    self._assumptions.add(
+                        f"{_place(code)} could not be compiled here, and is predicted as eager code: {_first_line(error)}"
+                    )
+                    return self._parts_in_use.frame_result()
 
         return compile_inside
+
+    @property
+    def _parts_in_use(self) -> CompilerParts:
+        assert self._parts is not None
+        return self._parts
 
     def _begin(self) -> None:
         if self._parts is not None:
@@ -67,8 +80,7 @@ class Compiler:
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         for package in _OURS:
             patches.finally_call(parts.skip_frames_in(os.path.join(root, package) + os.sep))
-        for name in parts.loggers():
-            patches.replace(logging.getLogger(name), "disabled", True)
+        patches.finally_call(parts.silence())
         device_answers.install(patches, parts, self._target)
         folding.install(patches, parts)
         cuda_graphs.install(patches, parts)
@@ -79,17 +91,43 @@ class Compiler:
     def _around_graph(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         """Backward is compiled when it first runs, out of Dynamo's sight."""
 
-        def compile_inside(*args: Any, **kwargs: Any) -> Any:
+        def compile_inside(graph: Any, *args: Any, **kwargs: Any) -> Any:
             with self._tracing():
-                return compile_graph(*args, **kwargs)
+                try:
+                    return compile_graph(graph, *args, **kwargs)
+                except Exception as error:
+                    self._assumptions.add(
+                        f"Inductor could not plan a compiled graph here, and its operators run one by one: {_first_line(error)}"
+                    )
+                    return _one_by_one(graph)
 
         return compile_inside
 
     def _leave_no_trace(self) -> None:
-        assert self._parts is not None
         for code in self._codes:
-            self._parts.forget_code(code)
+            self._parts_in_use.forget_code(code)
         self._codes.clear()
+
+
+def _place(code: CodeType) -> str:
+    return f"{code.co_name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _one_by_one(graph: Any) -> Callable[[list[Any]], Any]:
+    """A graph that runs as it was traced."""
+
+    def run(args: list[Any]) -> Any:
+        values = list(args)
+        args.clear()
+        return graph(*values)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def _compile_to_module(graph: Any) -> Any:

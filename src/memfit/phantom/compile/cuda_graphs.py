@@ -56,11 +56,23 @@ class _Pool:
     def holds(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage() in self._storages
 
-    def keep(self, tensors: Sequence[Any], inputs: set[int]) -> None:
+    def keep(self, tensors: Sequence[Any], inputs: _Inputs | None = None) -> None:
         """Remembers results that were made in the pool."""
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor) and id(tensor.untyped_storage()) not in inputs:
+        for _, tensor in _tensors(tensors):
+            if inputs is None or inputs.index_of(tensor) < 0:
                 self._storages.add(tensor.untyped_storage())
+
+
+class _Inputs:
+    """Which input a result shares its storage with; inputs may be gone by then, and others in their place."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self._storages = {id(found): (weakref.ref(found), index) for index, found in _storages(inputs)}
+
+    def index_of(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        reference, index = self._storages.get(id(storage), (lambda: None, -1))
+        return index if reference() is storage else -1
 
 
 @dataclass(frozen=True)
@@ -103,13 +115,13 @@ class _Graphed:
         with StreamContext(self._pool.stream):
             if is_recording:
                 self._copy_into_pool(inputs)
-            storages = {id(value.untyped_storage()): index for index, value in _tensors(inputs)}
+            given = _Inputs(inputs)
             results = self._model(inputs)
         give_workspaces_back()
         results = list(results) if isinstance(results, (tuple, list)) else [results]
         if is_recording:
-            self._recorded[key] = _describe(results, storages)
-        self._pool.keep(results, set(storages))
+            self._recorded[key] = _describe(results, given)
+        self._pool.keep(results, given)
         return results
 
     def _copy_into_pool(self, inputs: list[Any]) -> None:
@@ -126,7 +138,7 @@ class _Graphed:
         with replaying():
             for result in self._recorded[key]:
                 results.append(_make(result, given, made) if isinstance(result, _Result) else result)
-        self._pool.keep(list(made.values()), set())
+        self._pool.keep(list(made.values()))
         return results
 
 
@@ -134,7 +146,11 @@ def _tensors(values: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
     return [(index, value) for index, value in enumerate(values) if isinstance(value, torch.Tensor)]
 
 
-def _describe(results: list[Any], storages: dict[int, int]) -> list[Any]:
+def _storages(values: Sequence[Any]) -> list[tuple[int, torch.UntypedStorage]]:
+    return [(index, tensor.untyped_storage()) for index, tensor in _tensors(values)]
+
+
+def _describe(results: list[Any], inputs: _Inputs) -> list[Any]:
     numbers: dict[int, int] = {}
     described: list[Any] = []
     for value in results:
@@ -148,7 +164,7 @@ def _describe(results: list[Any], storages: dict[int, int]) -> list[Any]:
                 value.stride(),
                 value.dtype,
                 int(value.storage_offset()),
-                storages.get(id(storage), -1),
+                inputs.index_of(value),
                 numbers.setdefault(id(storage), len(numbers)),
                 int(storage.nbytes()),
             )

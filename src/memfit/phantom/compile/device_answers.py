@@ -32,7 +32,16 @@ _ASKED_OF_TORCH_CUDA = (
 )
 """Inductor's interface to CUDA took these over from torch.cuda when it was imported."""
 
-_DRAM_GBPS = {"H200": 4800, "H100-80GB": 3350, "A100-80GB": 2039, "A100-40GB": 1555, "L40S": 864, "L4": 300, "V100-16GB": 900, "T4": 320}
+_DRAM_GBPS = {
+    "H200": 4800,
+    "H100-80GB": 3350,
+    "A100-80GB": 2039,
+    "A100-40GB": 1555,
+    "L40S": 864,
+    "L4": 300,
+    "V100-16GB": 900,
+    "T4": 320,
+}
 """Bandwidth by GPU: NVIDIA's data sheets. Inductor compares it with the arithmetic to tell what is worth padding."""
 
 _TENSOR_CORE_TFLOPS = {(9, 0): 989, (8, 0): 312, (8, 9): 362, (8, 6): 155, (7, 0): 125, (7, 5): 65}
