@@ -4,7 +4,7 @@
     python benchmarks/accuracy.py llama_amp fsdp2_full  # some of them
     python benchmarks/accuracy.py --host 2.11           # with another torch installed: results/accuracy_2.11.md
     python benchmarks/accuracy.py --zoo more            # workloads that no rule was learned from: more_zoo.py
-    python benchmarks/accuracy.py --zoo frontier        # compiled, float8, pipelines, context and expert parallelism: frontier_zoo.py
+    python benchmarks/accuracy.py --zoo frontier        # compiled, float8, pipelines, experts: frontier_zoo.py
 
 Each process predicts one workload with ``memfit.predict`` for the H200 and torch that the truth was measured with, and compares
 peaks, levels and reserved memory with ``truth/h200_truth.json``, the smallest fit with ``truth/h200_fit.json``, and what expandable

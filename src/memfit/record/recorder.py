@@ -169,8 +169,8 @@ class Recorder(Listener, TorchDispatchMode):
 
     def module_inside(self, path: str) -> int:
         """The number of a module by its path from the one that runs, -1 if there is none."""
-        chain = self.position.calls.chain
-        outer = self._names.path(chain[-1][1]) if chain else ""
+        running = self.position.module
+        outer = self._names.path(running) if running >= 0 else ""
         return self._names.number_for_path(f"{outer}.{path}" if outer and path else outer or path)
 
     def modules(self) -> Iterator[tuple[nn.Module, int]]:

@@ -136,4 +136,6 @@ def _compile_to_module(graph: Any) -> Any:
     source = written.value
     key = hashlib.sha256(source.encode()).hexdigest()
     graph.cache_key, graph.cache_path, graph.cache_linemap = key, "", []
-    return run_wrapper(source, {**graph.constants, **getattr(graph, "torchbind_constants", {})}, f"compiled graph {key[:12]}")
+    constants = {**graph.constants, **getattr(graph, "torchbind_constants", {})}
+    is_backward = bool(getattr(graph, "is_backward", False))
+    return run_wrapper(source, written.line_map, is_backward, constants, f"compiled graph {key[:12]}")

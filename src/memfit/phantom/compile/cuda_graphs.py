@@ -6,8 +6,8 @@
     second call    recording: the same, and inputs that are not at the same address each time are copied into the pool
     later calls    replay: nothing is allocated; results are in the pool, which the allocator's statistics do not count as allocated
 
-The pool is shared by all graphs, and nobody else gets memory from it. A pool here is a stream: the allocator never serves one stream
-with what another has freed. Libraries' workspaces are given back before and after warm-up and recording.
+The pool is shared by all graphs, and nobody else gets memory from it. A pool here is a stream: the allocator never serves one
+stream with what another has freed. Libraries' workspaces are given back before and after warm-up and recording.
 Source: torch/_inductor/cudagraph_trees.py; measured on an H200 (benchmarks/truth/h200_frontier.json).
 """
 

@@ -1,6 +1,6 @@
 """While torch compiles, it sees torch as it is.
 
-Dynamo knows torch's functions by identity, reads the user's code and records what it does with tensors of its own. So while it works:
+Dynamo knows torch's functions by identity, reads the user's code and records what it does with tensors of its own. While it works:
 
 ::
 

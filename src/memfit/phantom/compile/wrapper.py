@@ -13,25 +13,29 @@ from __future__ import annotations
 import builtins
 import gc
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
+from memfit.phantom.compile.allocation import Origin, allocating_for
+from memfit.phantom.compile.origins import ALLOCATE, label
 from memfit.phantom.device.streams import current_stream_number
 
 ALIGNMENT_BYTES = 16
 """Where a kernel expects its inputs to begin."""
 
 
-def run_wrapper(source: str, constants: dict[str, Any], name: str) -> Any:
+def run_wrapper(source: str, nodes: Sequence[tuple[int, Any]], is_backward: bool, constants: dict[str, Any], name: str) -> Any:
     """Makes a module of what Inductor has written; its ``call`` does what the compiled graph does to memory."""
     module = ModuleType(name)
     namespace = vars(module)
     namespace["__builtins__"] = {**vars(builtins), "__import__": _import}
-    exec(compile(source, f"<{name}>", "exec"), namespace)
+    code, origins = label(source, nodes, is_backward, f"<{name}>")
+    exec(code, namespace)
     namespace.update(_IN_THE_PLACE)
+    namespace[ALLOCATE] = _allocating(origins)
     namespace.update(constants)
     call = namespace["call"]
 
@@ -115,8 +119,12 @@ def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
     return importlib.import_module(name.partition(".")[0])
 
 
-def _empty_strided_cuda(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(size, stride, dtype=dtype, device=torch.device("cuda", torch.cuda.current_device()))
+def _allocating(origins: Sequence[Origin]) -> Callable[..., torch.Tensor]:
+    def empty_strided_cuda(size: Any, stride: Any, dtype: torch.dtype, origin: int = -1) -> torch.Tensor:
+        with allocating_for(origins[origin] if origin >= 0 else None):
+            return torch.empty_strided(size, stride, dtype=dtype, device=torch.device("cuda", torch.cuda.current_device()))
+
+    return empty_strided_cuda
 
 
 def _empty_strided_cpu(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -143,7 +151,6 @@ def _nothing(*args: Any, **kwargs: Any) -> None: ...
 
 
 _IN_THE_PLACE: dict[str, Callable[..., Any]] = {
-    "empty_strided_cuda": _empty_strided_cuda,
     "empty_strided_cpu": _empty_strided_cpu,
     "empty_strided_cpu_pinned": _empty_strided_cpu,
     "reinterpret_tensor": _reinterpret_tensor,
