@@ -51,11 +51,11 @@ class Compiler:
                 try:
                     return compile_frame(code, *args, **kwargs)
                 except self._parts_in_use.not_compilable as error:
-                    self._assumptions.add(f"{_place(code)} is not compiled, as it would not be on the GPU: {_first_line(error)}")
+                    self._assumptions.add(f"{_place(code)} is not compiled, as it would not be on the GPU: {_reason(error)}")
                     raise
                 except self._parts_in_use.failures as error:
                     self._assumptions.add(
-                        f"{_place(code)} could not be compiled here, and is predicted as eager code: {_first_line(error)}"
+                        f"{_place(code)} could not be compiled here, and is predicted as eager code: {_reason(error)}"
                     )
                     return self._parts_in_use.frame_result()
 
@@ -97,7 +97,7 @@ class Compiler:
                     return compile_graph(graph, *args, **kwargs)
                 except Exception as error:
                     self._assumptions.add(
-                        f"Inductor could not plan a compiled graph here, and its operators run one by one: {_first_line(error)}"
+                        f"Inductor could not plan a compiled graph here, and its operators run one by one: {_reason(error)}"
                     )
                     return _one_by_one(graph)
 
@@ -113,9 +113,10 @@ def _place(code: CodeType) -> str:
     return f"{code.co_name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
-def _first_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
+    """The first lines of it, as torch words them: what follows is advice, and where torch was."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"
 
 
 def _one_by_one(graph: Any) -> Callable[[list[Any]], Any]:

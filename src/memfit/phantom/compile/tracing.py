@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -86,7 +87,8 @@ class Tracing:
 
 @contextmanager
 def _entered(is_chosen: Callable[[Any, Any], bool]) -> Iterator[Aside]:
-    with without_modes(), set_aside(is_chosen) as aside:
+    with without_modes(), set_aside(is_chosen) as aside, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns itself while it compiles
         yield aside
 
 
