@@ -128,7 +128,13 @@ def in_fresh_process(name: str, zoo_name: str, limit_s: float = 300) -> dict:
     except subprocess.TimeoutExpired:
         return {"name": name, "error": f"no answer in {limit_s:.0f} s"}
     answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return json.loads(answers[-1]) if answers else {"name": name, "error": done.stderr.strip().splitlines()[-1][:300]}
+    return json.loads(answers[-1]) if answers else {"name": name, "error": problem_in(done.stderr)[:300]}
+
+
+def problem_in(output: str) -> str:
+    """The last line that names an error, or else the last of all."""
+    lines = output.strip().splitlines() or ["no output"]
+    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Failed)\b.*: ", line)), lines[-1])
 
 
 def percent(value: float) -> str:

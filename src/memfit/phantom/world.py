@@ -13,6 +13,7 @@ import torch
 from memfit.errors import PredictionError
 from memfit.phantom import kernels, libraries
 from memfit.phantom.compile import control_flow, passed_over
+from memfit.phantom.compile.compiler import Compiler
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
 from memfit.phantom.distributed import ddp, environment, fsdp1_state_dicts, pipelines, process_groups, rank_shortcuts
 from memfit.phantom.distributed.environment import World
@@ -120,7 +121,7 @@ class PhantomWorld:
         defaults.install(because("a script's defaults are put back; nothing looks like a compiler at work"))
         pinned_memory.install(because("pinned memory is host memory that says it is pinned"))
         pointers.install(because("addresses of memory that is not there"))
-        passed_over.install(because("torch.compile and CUDA graphs are passed over"), assumptions)
+        passed_over.install(because("CUDA graphs that a script captures, and TorchScript, are passed over"), assumptions)
         control_flow.install(because("the inside of torch.cond and its kin is seen"))
         checkpoints.install(because("saving and loading without data"), assumptions)
         refusals.install(because("what needs a real GPU is refused by name"))
@@ -142,6 +143,8 @@ class PhantomWorld:
         fsdp1_state_dicts.install(because("what FSDP1 asks the other ranks"))
         rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)
         threads.install(because("threads that start inside the world are in it"), self.threads)
+        because("torch.compile sees torch as it is")
+        Compiler(self._patches, assumptions, self.target, self.threads.modes).install()
         forks.Forks(self._patches, self.mode, self.threads, self.values).begin()
 
     def _learn_world_size(self, world_size: int) -> None:

@@ -19,6 +19,7 @@ from memfit.phantom.target import Target
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
+from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction
@@ -59,10 +60,14 @@ class PhantomSession:
         device = f"cuda:{processes.local_rank}"
         meter = LedgerMeter(builder, alloc_conf, torch_version, device)
         workspaces = WorkspaceObserver(target)
+        compiled = CompiledBuffers()
+        recording = RecordingSession(builder, [workspaces, compiled])
+        recording.recorder.let_compile()
+        compiled.watch(recording.recorder)
         return cls(
             target=target,
             torch_version=torch_version,
-            recording=RecordingSession(builder, [workspaces]),
+            recording=recording,
             workspaces=workspaces,
             world=PhantomWorld(target, meter, processes=processes, expected=expected, neighbours=neighbours),
             meter=meter,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ class WorkspaceObserver:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._libraries = Libraries(target)
+        self._libraries = Libraries(target, self._free_kept)
+        self._kept: list[Callable[[], None]] = []
         self.assumptions: dict[str, None] = {}
         """What rules had to assume, each once, in order."""
 
@@ -51,11 +53,15 @@ class WorkspaceObserver:
     def _take(self, blocks: BlockWriter, func: Any, rule: Rule, args: Any, result: Any, device: torch.device) -> None:
         if rule.keeps is not None:
             for size in self._libraries.newly_taken(func, args):
-                blocks.write_workspace(func, device, size)
+                self._kept.append(partial(blocks.free_workspace, blocks.write_workspace(func, device, size)))
         if rule.takes is not None:
             if rule.assumption is not None:
                 self.assumptions[rule.assumption] = None
             _take_for_a_while(blocks, func, device, rule.takes(self._target, args, result))
+
+    def _free_kept(self) -> None:
+        while self._kept:
+            self._kept.pop(0)()
 
 
 def _take_for_a_while(blocks: BlockWriter, func: Any, device: torch.device, sizes: Sequence[int]) -> None:

@@ -31,8 +31,13 @@ class BlockWriter:
             number = self._ops[func] = self._builder.string(str(func))
         return number
 
-    def new(self, plain: torch.Tensor, storage: torch.UntypedStorage, op: int, *, before: bool = False) -> StorageRef | None:
-        """Writes a block for a storage that is not known; none for the meta device, which has no memory."""
+    def new(
+        self, plain: torch.Tensor, storage: torch.UntypedStorage, op: int, *, before: bool = False, size: int | None = None
+    ) -> StorageRef | None:
+        """Writes a block for a storage that is not known; none for the meta device, which has no memory.
+
+        ``size`` is how much memory it takes, where that is not what the storage says.
+        """
         device = plain.device
         known = self._devices.get(device)
         if known is None:
@@ -41,7 +46,7 @@ class BlockWriter:
             known = self._devices[device] = (self._builder.device(str(device)), raw_stream_getter(device))
         number, get_stream = known
         stream = get_stream() if get_stream is not None else 0
-        size, scope = int(storage.nbytes()), self.scopes.top
+        size, scope = int(storage.nbytes()) if size is None else size, self.scopes.top
         if before:
             return self.table.add(storage, self._builder.alloc_before(size, number, op, stream), -1, size, stream, get_stream)
         return self.table.add(storage, self._builder.alloc(size, number, op, scope, stream), scope, size, stream, get_stream)

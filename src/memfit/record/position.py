@@ -66,6 +66,12 @@ class RunPosition:
                 self._passes[-1].move_out()
                 self.at_leaf = False
 
+    @property
+    def module(self) -> int:
+        """The number of the module whose forward or backward runs, -1 if none."""
+        chain = self._passes[-1].chain if self.task != -1 and not self.pinned and self._passes else self.calls.chain
+        return chain[-1][1] if chain else -1
+
     def catch_up(self) -> None:
         """Moves to where the engine is, if it runs or ran when we last looked."""
         task = graph_task_id()

@@ -190,6 +190,12 @@ class Recorder(Listener, TorchDispatchMode):
         with self._counting:  # another thread may give up or fail at the same time
             self._silenced += by
 
+    def module_inside(self, path: str) -> int:
+        """The number of a module by its path from the one that runs, -1 if there is none."""
+        running = self.position.module
+        outer = self._names.path(running) if running >= 0 else ""
+        return self._names.number_for_path(f"{outer}.{path}" if outer and path else outer or path)
+
     def modules(self) -> Iterator[tuple[nn.Module, int]]:
         """The modules that were seen and still exist, each with its number in the ledger."""
         return self._names.living()
@@ -232,6 +238,10 @@ class Recorder(Listener, TorchDispatchMode):
             self.position.close()
         except Exception as error:
             self.fail(error)
+
+    def let_compile(self) -> None:
+        """Torch compiles although this recorder is active; what the compiled code does is recorded, and not the compiling."""
+        self.ignore_compile_internals = lambda: True  # type: ignore[method-assign]
 
     def share(self, turn: Any) -> None:
         """Operators of several threads come from now on; ``turn`` is the lock that each takes."""

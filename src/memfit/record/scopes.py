@@ -60,7 +60,8 @@ class BackwardPass:
         self.outer_pinned = outer_pinned
         self._scopes = scopes
         self._table = table
-        self._chain: Chain = ()
+        self.chain: Chain = ()
+        """The module calls whose nodes the engine runs, outermost first."""
         self._sequence_nr = -1
         self.num_nodes = 0
         """How many times the engine has moved from one node to another."""
@@ -80,14 +81,14 @@ class BackwardPass:
         self._move_into(())
 
     def _move_into(self, chain: Chain) -> None:
-        if chain == self._chain:
+        if chain == self.chain:
             return
         shared = 0
-        for old, new in zip(self._chain, chain, strict=False):
+        for old, new in zip(self.chain, chain, strict=False):
             if old != new:
                 break
             shared += 1
         self._scopes.pop_to(self.outer_depth + 1 + shared)
         for _, module in chain[shared:]:
             self._scopes.push(Phase.BACKWARD, module)
-        self._chain = chain
+        self.chain = chain

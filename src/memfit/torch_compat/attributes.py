@@ -29,7 +29,6 @@ READ = {
 """By name: what it tells."""
 
 ADDED = {
-    "_orig_mod": "the model behind a compiled one, where compiling is passed over",
     "_cuda_getCurrentRawStream": "the number of the current stream, which builds without CUDA cannot tell",
 }
 """Names that torch's objects do not have until memfit gives them one."""

@@ -22,9 +22,6 @@ jit_compilers: list[str] = [name for name in ("_create_jit_fn", "_create_multi_o
 """How kernels are made from source; without them there is nothing to refuse."""
 
 
-DYNAMO = "torch._dynamo"
-"""The module that compiles."""
-
 REMEMBER_THE_GPU = (
     "torch.cuda",
     "torch.overrides",

@@ -9,7 +9,8 @@
                                                                        └─ the recorder: writes an event, then calls the one below
 
 A place is an attribute of an object or an item of a dict. Each keeps the original and the layers on it; taking a layer away builds
-the place anew from those that remain, so that it does not matter who leaves first. ``active_patches`` lists them.
+the place anew from those that remain, so that it does not matter who leaves first. ``active_patches`` lists them. ``set_aside``
+shows what is below all layers for a while, to those who must see torch as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from typing import Any
@@ -106,6 +108,12 @@ class Patches:
         sys.meta_path.insert(0, watcher)
         self._undo.append(lambda: sys.meta_path.remove(watcher))
 
+    def around_imports(self, prefixes: tuple[str, ...], around: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Has modules whose names begin so imported inside of a context."""
+        watcher = _ImportsWatcher(prefixes, around)
+        sys.meta_path.insert(0, watcher)
+        self._undo.append(lambda: sys.meta_path.remove(watcher))
+
     def finally_call(self, action: Callable[[], Any]) -> None:
         """Something else to undo."""
         self._undo.append(action)
@@ -132,6 +140,51 @@ def active_patches() -> list[Patch]:
         return sorted([*laid, *_kernels], key=lambda patch: patch.place)
 
 
+@contextmanager
+def set_aside(is_chosen: Callable[[Any, Any], bool]) -> Iterator[Aside]:
+    """For a while, places hold what was there before anybody patched them.
+
+    ``is_chosen`` is asked with each owner and name. Contexts like this one may be nested.
+    """
+    with _lock:
+        aside = Aside([place for place in _places.values() if is_chosen(place.owner, place.name)])
+        aside.step_aside()
+    try:
+        yield aside
+    finally:
+        with _lock:
+            aside.step_back()
+
+
+class Aside:
+    """The places that are set aside."""
+
+    def __init__(self, places: list[_Place]) -> None:
+        self._places = places
+
+    @property
+    def originals(self) -> list[Any]:
+        """What they hold now."""
+        return [place.own() for place in self._places]
+
+    def step_aside(self) -> None:
+        for place in self._places:
+            place.step_aside()
+
+    def step_back(self) -> None:
+        for place in reversed(self._places):
+            place.step_back()
+
+    @contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """Everything is in its place again for a while."""
+        self.step_back()
+        try:
+            yield
+        finally:
+            self.step_aside()
+
+
 # -- places --------------------------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +203,8 @@ class _Place:
         self.layers: list[_Layer] = []
         self._original = self._value = self.own()
         self._is_inherited = self._original is _MISSING and self.found() is not None
+        self._num_aside = 0
+        self._before_aside: tuple[Any, list[_Layer]] = (_MISSING, [])
 
     @property
     def was_there(self) -> bool:
@@ -161,19 +216,46 @@ class _Place:
 
     def lay(self, layer: _Layer) -> None:
         self.layers.append(layer)
-        self._cover(layer)
+        if not self._num_aside:
+            self._cover(layer)
 
     def take_away(self, layer: _Layer) -> None:
         self.layers.remove(layer)
+        if self._num_aside:
+            return
         if not _is_same(self.own(), self._value):
             return  # somebody else has patched on top: their value stays, and ours below it only passes on
-        if self._original is _MISSING:
-            self.remove()
+        self._rebuild()
+
+    def step_aside(self) -> None:
+        """The original shows until ``step_back`` has been called as often."""
+        self._num_aside += 1
+        if self._num_aside == 1:
+            self._before_aside = (self.own(), list(self.layers))
+            self._show_original()
+
+    def step_back(self) -> None:
+        self._num_aside -= 1
+        if self._num_aside:
+            return
+        shown, layers = self._before_aside
+        if layers == self.layers and shown is not _MISSING:
+            self.put(shown)  # the very same as before: others may hold on to it
         else:
-            self.put(self._original)
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._show_original()
         self._value = self._original
         for remaining in self.layers:
             self._cover(remaining)
+
+    def _show_original(self) -> None:
+        if self._original is _MISSING:
+            if self.own() is not _MISSING:
+                self.remove()
+        else:
+            self.put(self._original)
 
     def _cover(self, layer: _Layer) -> None:
         self._value = layer.make(self.found())
@@ -294,6 +376,32 @@ class _Watcher:
             def exec_module(module: Any) -> None:
                 execute(module)
                 self._action(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+class _ImportsWatcher:
+    """Has many modules imported inside of a context."""
+
+    def __init__(self, prefixes: tuple[str, ...], around: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._prefixes, self._around = prefixes, around
+        self._asked: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name in self._asked or not name.startswith(self._prefixes):
+            return None
+        self._asked.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asked.discard(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                with self._around():
+                    execute(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

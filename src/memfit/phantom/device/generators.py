@@ -36,3 +36,11 @@ class Generator(GeneratorBase, metaclass=_AnyGenerator):  # type: ignore[misc]
     @property
     def device(self) -> torch.device:
         return self._named
+
+    def clone_state(self) -> Generator:
+        return Generator(self._named)
+
+    def graphsafe_get_state(self) -> Generator:
+        return Generator(self._named)
+
+    def graphsafe_set_state(self, state: Any) -> None: ...

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from memfit.phantom.device.streams import current_stream_number
@@ -51,10 +53,18 @@ class _Held:
 class Libraries:
     """What cuBLAS, cuBLASLt and cuDNN keep in one process, as the rules' ``keeps`` say."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, free_all: Callable[[], None] = lambda: None) -> None:
+        """``free_all`` is called when everything is given back."""
         self._target = target
         self._handles = _Handles()
         self._taken: set[tuple[Kept, tuple[int, int]]] = set()
+        self._free_all = free_all
+        _all.add(self)
+
+    def give_back(self) -> None:
+        """Nothing is kept any more; the next calls take theirs anew."""
+        self._taken.clear()
+        self._free_all()
 
     def newly_taken(self, func: Any, args: Arguments) -> list[int]:
         """The sizes of the blocks that this call makes them take for good."""
@@ -71,3 +81,12 @@ class Libraries:
         """On a GPU backward has a thread of its own; in the phantom world it runs on the caller's."""
         thread = self._handles.of_this_thread() if graph_task_id() == -1 else _BACKWARD_THREAD
         return thread, current_stream_number()
+
+
+_all: weakref.WeakSet[Libraries] = weakref.WeakSet()
+
+
+def give_workspaces_back() -> None:
+    """What ``torch._C._cuda_clearCublasWorkspaces`` does."""
+    for libraries in list(_all):
+        libraries.give_back()

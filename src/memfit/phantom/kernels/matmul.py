@@ -47,6 +47,11 @@ def _cublas_or_cublaslt(args: Arguments) -> Sequence[Kept]:
     return (CUBLAS, CUBLASLT) if adds_bias else (CUBLAS,)
 
 
+def _cublas_and_cublaslt(args: Arguments) -> Sequence[Kept]:
+    """cuBLAS's and cuBLASLt's workspaces, for each pair of a thread and a stream."""
+    return (CUBLAS, CUBLASLT)
+
+
 # -- copies of operands --------------------------------------------------------------------------------------------------------
 
 
@@ -90,6 +95,7 @@ RULES = (
     Rule(operators=("addmm",), takes=_copies_after_first, keeps=_cublas_or_cublaslt, source=BLAS),
     Rule(operators=("baddbmm",), takes=_copies_after_first, keeps=_cublas, source=BLAS),
     Rule(operators=("addbmm",), keeps=_cublas, source=BLAS),
+    Rule(operators=("_scaled_mm",), keeps=_cublas_and_cublaslt, source=f"{BLAS}, ScaledBlas.cpp"),
     Rule(
         operators=("_grouped_mm",),
         returns=_grouped_mm,

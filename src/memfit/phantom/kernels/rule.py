@@ -103,6 +103,8 @@ class Registry:
         """Operators that have a rule, but that the installed torch does not have. Nothing can call them, so they are skipped."""
         self._places: dict[str, str] = {}
         self._rules: dict[OpOverload, Rule] = {}
+        self._writing: dict[OpOverload, Rule] = {}
+        """The same, for operators that write into a tensor they are given: ``torch.mm(a, b, out=c)``."""
 
     def register(self, family: str, rules: Sequence[Rule]) -> None:
         """Adds a family's rules; a second rule for an operator is refused, also where the installed torch does not have it."""
@@ -119,11 +121,13 @@ class Registry:
                     self.missing.append(name)
                 else:
                     self._rules[operator] = rule
+                    if (writing := writing_form(operator)) is not None:
+                        self._writing[writing] = rule
         self.families[family] = (*self.families.get(family, ()), *rules)
 
     def get(self, operator: OpOverload) -> Rule | None:
-        """The rule for an operator, if it has one."""
-        return self._rules.get(operator)
+        """The rule for an operator, if it has one; also for its form with ``out=``, which runs the same kernel."""
+        return self._rules.get(operator) or self._writing.get(operator)
 
     def items(self) -> Iterator[tuple[OpOverload, Rule]]:
         """Every operator that the installed torch has, with its rule."""
@@ -131,11 +135,17 @@ class Registry:
 
     def returns_beside(self, answers: Mapping[OpOverload, Kernel]) -> dict[OpOverload, Kernel]:
         """What makes the results of operators: the rules' ``returns``, and other answers, of which none may be for the same one."""
-        returns = {operator: rule.returns for operator, rule in self._rules.items() if rule.returns is not None}
+        returns: dict[OpOverload, Kernel] = dict.fromkeys(self._writing, _written)
+        returns |= {operator: rule.returns for operator, rule in self._rules.items() if rule.returns is not None}
         both = [str(operator) for operator in answers if operator in returns]
         if both:
             raise ConfigError(f"two answers for what {', '.join(both)} returns: one is in a rule of phantom/kernels/. Keep one")
         return {**returns, **answers}
+
+
+def _written(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+    """What was written into: torch knows the shape functions of few operators in this form."""
+    return out if isinstance(out, torch.Tensor) and out.numel() else NotImplemented
 
 
 def find_operator(name: str) -> OpOverload | None:
@@ -143,6 +153,19 @@ def find_operator(name: str) -> OpOverload | None:
     packet, _, overload = name.partition(".")
     found: OpOverload | None = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
     return found
+
+
+def writing_form(operator: OpOverload) -> OpOverload | None:
+    """The overload with ``out=`` of an operator that returns a new tensor; ``None`` where there is none."""
+    schema = operator._schema
+    names = [argument.name for argument in schema.arguments]
+    for overload in operator.overloadpacket.overloads():
+        other = getattr(operator.overloadpacket, overload)
+        given = [argument.name for argument in other._schema.arguments if not argument.is_out]
+        if len(given) < len(other._schema.arguments) and given == names:
+            found: OpOverload = other
+            return found
+    return None
 
 
 def operator_name(operator: OpOverload) -> str:

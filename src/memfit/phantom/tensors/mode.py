@@ -86,6 +86,11 @@ class PhantomMode(FakeTensorMode):
         """Torch would otherwise wrap the method below in two more calls an operator."""
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Torch compiles although this mode is active, and has it off meanwhile."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is device_query:
             return device_handlers[device_query](args)

@@ -70,6 +70,10 @@ class Threads:
             guest.share(self._turn)
         return lambda: self._guests.remove(guest)
 
+    def modes(self) -> list[TorchDispatchMode]:
+        """The modes of a thread that is in the world, the innermost last."""
+        return [self._mode, *self._guests]
+
     # -- entering and leaving --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -80,7 +84,7 @@ class Threads:
             yield
             return
         with self._turn:
-            entered: list[TorchDispatchMode] = [self._mode, *self._guests]
+            entered = self.modes()
             for mode in entered:
                 mode.__enter__()
             self._inside.add(thread)

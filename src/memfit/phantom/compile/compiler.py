@@ -1,0 +1,142 @@
+"""``torch.compile`` in the phantom world: Dynamo, AOTAutograd and Inductor are the installed torch's own.
+
+::
+
+    a function is called ──> Dynamo ──> AOTAutograd ──> Inductor ──> a wrapper in Python, the memory plan
+                              └──────── tracing.py ────────┘              │
+                                        device_answers.py                 └──> wrapper.py runs it, forward and backward
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+from memfit.phantom.compile import cuda_graphs, device_answers, folding, tracing
+from memfit.phantom.compile.wrapper import note_garbage, run_wrapper
+from memfit.phantom.target import Target
+from memfit.phantom.values.assumptions import Assumptions
+from memfit.torch_compat.compiler import COMPILE_FRAME, FRAMES, PACKAGES, CompilerParts, configured, load
+from memfit.torch_compat.dispatch import TorchDispatchMode
+from memfit.torch_compat.patches import Patches
+
+_OURS = ("phantom", "record", "torch_compat", "predict", "ledger")
+"""Packages whose functions are no part of any program that is compiled."""
+
+
+class Compiler:
+    """Takes part when the first function of a world is compiled."""
+
+    def __init__(
+        self, patches: Patches, assumptions: Assumptions, target: Target, modes: Callable[[], Sequence[TorchDispatchMode]]
+    ) -> None:
+        self._patches, self._assumptions, self._target = patches, assumptions, target
+        self._tracing = tracing.Tracing(modes)
+        self._parts: CompilerParts | None = None
+        self._codes: set[CodeType] = set()
+
+    def install(self) -> None:
+        self._patches.around_imports(PACKAGES, tracing.as_torch_is)
+        self._patches.when_imported(FRAMES, lambda frames: self._patches.wrap(frames, COMPILE_FRAME, self._around_frame))
+
+    def _around_frame(self, compile_frame: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_inside(code: CodeType, *args: Any, **kwargs: Any) -> Any:
+            self._begin()
+            self._codes.add(code)
+            note_garbage()
+            with self._tracing():
+                try:
+                    return compile_frame(code, *args, **kwargs)
+                except self._parts_in_use.not_compilable as error:
+                    self._assumptions.add(f"{_place(code)} is not compiled, as it would not be on the GPU: {_reason(error)}")
+                    raise
+                except self._parts_in_use.failures as error:
+                    self._assumptions.add(
+                        f"{_place(code)} could not be compiled here, and is predicted as eager code: {_reason(error)}"
+                    )
+                    return self._parts_in_use.frame_result()
+
+        return compile_inside
+
+    @property
+    def _parts_in_use(self) -> CompilerParts:
+        assert self._parts is not None
+        return self._parts
+
+    def _begin(self) -> None:
+        if self._parts is not None:
+            return
+        with tracing.as_torch_is():
+            self._parts = parts = load()
+            parts.fill_tables()
+        patches = self._patches.because("torch.compile asks about the GPU, and what it writes is run without one")
+        patches.finally_call(self._leave_no_trace)
+        settings = configured(parts)
+        settings.__enter__()
+        patches.finally_call(lambda: settings.__exit__(None, None, None))
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        for package in _OURS:
+            patches.finally_call(parts.skip_frames_in(os.path.join(root, package) + os.sep))
+        patches.finally_call(parts.silence())
+        device_answers.install(patches, parts, self._target)
+        folding.install(patches, parts)
+        cuda_graphs.install(patches, parts)
+        tracing.install(patches, parts, self._tracing)
+        patches.wrap(parts.compile_fx, "_compile_fx_inner", self._around_graph)
+        patches.replace(parts.graph.GraphLowering, "compile_to_module", _compile_to_module)
+
+    def _around_graph(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+        """Backward is compiled when it first runs, out of Dynamo's sight."""
+
+        def compile_inside(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._tracing():
+                try:
+                    return compile_graph(graph, *args, **kwargs)
+                except Exception as error:
+                    self._assumptions.add(
+                        f"Inductor could not plan a compiled graph here, and its operators run one by one: {_reason(error)}"
+                    )
+                    return _one_by_one(graph)
+
+        return compile_inside
+
+    def _leave_no_trace(self) -> None:
+        for code in self._codes:
+            self._parts_in_use.forget_code(code)
+        self._codes.clear()
+
+
+def _place(code: CodeType) -> str:
+    return f"{code.co_name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+
+
+def _reason(error: BaseException) -> str:
+    """The first lines of it, as torch words them: what follows is advice, and where torch was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"
+
+
+def _one_by_one(graph: Any) -> Callable[[list[Any]], Any]:
+    """A graph that runs as it was traced."""
+
+    def run(args: list[Any]) -> Any:
+        values = list(args)
+        args.clear()
+        return graph(*values)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _compile_to_module(graph: Any) -> Any:
+    """In the place of GraphLowering's, which writes a file and compiles its kernels."""
+    written, _ = graph.codegen()
+    source = written.value
+    key = hashlib.sha256(source.encode()).hexdigest()
+    graph.cache_key, graph.cache_path, graph.cache_linemap = key, "", []
+    constants = {**graph.constants, **getattr(graph, "torchbind_constants", {})}
+    is_backward = bool(getattr(graph, "is_backward", False))
+    return run_wrapper(source, written.line_map, is_backward, constants, f"compiled graph {key[:12]}")

@@ -1,0 +1,205 @@
+"""torch.compile: the parts of Dynamo, AOTAutograd and Inductor that memfit reaches into.
+
+Loading them takes seconds, so nothing is imported here before ``load`` is called, which only those do who compile.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType, ModuleType
+from typing import Any
+
+from memfit.torch_compat.versions import need, need_in
+
+PACKAGES = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._higher_order_ops", "torch.fx", "functorch")
+"""What compiles. Their modules write torch's own functions down in tables when they are imported."""
+
+FRAMES = "torch._dynamo.convert_frame"
+"""The module that compiles the frame of a Python function; ``COMPILE_FRAME`` in it does."""
+
+COMPILE_FRAME = "_compile"
+
+INIT_GROUP = "_init_group"
+"""The method with which an optimizer makes its state."""
+
+_LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
+
+_ASK_FOR_TRITON = (
+    "torch._inductor.compile_fx",
+    "torch._inductor.scheduler",
+    "torch._inductor.fx_passes.pad_mm",
+    "torch._inductor.runtime.autotune_cache",
+)
+"""Modules of Inductor with a ``has_triton`` of their own. Those that would import it then are not among them."""
+
+_DEVICE_ANSWERS_ARE_KEPT_BY = (
+    "torch._inductor.utils",
+    "torch._inductor.codecache",
+    "torch._inductor.runtime.hints",
+    "torch._inductor.runtime.benchmarking",
+    "torch._inductor.runtime.runtime_utils",
+    "torch._inductor.codegen.triton",
+    "torch._inductor.codegen.triton_utils",
+    "torch._inductor.choices",
+    "torch._inductor.analysis.device_info",
+    "torch._inductor.comm_analysis",
+    "torch._inductor.fx_passes.pad_mm",
+    "torch._inductor.kernel.mm",
+    "torch._inductor.kernel.flex_attention",
+)
+"""Modules with functions that ask about the device once and keep the answer."""
+
+
+class CompilerParts:
+    """Where everything is in the installed torch."""
+
+    def __init__(self) -> None:
+        config = importlib.import_module("torch._inductor.config")
+        with config.patch(compile_threads=1):  # the import would start processes that compile kernels
+            self.compile_fx = importlib.import_module("torch._inductor.compile_fx")
+        self.inductor_config = config
+        self.dynamo_config = importlib.import_module("torch._dynamo.config")
+        self.functorch_config = importlib.import_module("torch._functorch.config")
+        self.frames = importlib.import_module(FRAMES)
+        self.dynamo = importlib.import_module("torch._dynamo")
+        self.guards = importlib.import_module("torch._dynamo.guards")
+        self.output_graph = importlib.import_module("torch._dynamo.output_graph")
+        self.trace_rules = importlib.import_module("torch._dynamo.trace_rules")
+        self.optimizer_variable: Any = need(importlib.import_module("torch._dynamo.variables.optimizer"), "OptimizerVariable")
+        self.aot_autograd = importlib.import_module("torch._functorch.aot_autograd")
+        self.graph = importlib.import_module("torch._inductor.graph")
+        self.output_code = importlib.import_module("torch._inductor.output_code")
+        self.torch_c: Any = importlib.import_module("torch._C")
+        self.scheduler = importlib.import_module("torch._inductor.scheduler")
+        self.joint_graph = importlib.import_module("torch._inductor.fx_passes.joint_graph")
+        self.pad_mm = importlib.import_module("torch._inductor.fx_passes.pad_mm")
+        self.inductor_utils = importlib.import_module("torch._inductor.utils")
+        self.cpu_vec_isa = importlib.import_module("torch._inductor.cpu_vec_isa")
+        self.triton_questions = importlib.import_module("torch.utils._triton")
+        self.fake_modes = importlib.import_module("torch._subclasses.fake_tensor")
+        self.proxy_modes = importlib.import_module("torch.fx.experimental.proxy_tensor")
+        self.functional_modes = importlib.import_module("torch._subclasses.functional_tensor")
+        device_interface = importlib.import_module("torch._dynamo.device_interface")
+        self.worker_properties: dict[str, Any] = need(device_interface, "caching_worker_device_properties")
+        self.cuda_interface: Any = need(device_interface, "CudaInterface")
+        exceptions = importlib.import_module("torch._dynamo.exc")
+        self.not_compilable: tuple[type[Exception], ...] = (need(exceptions, "Unsupported"), need(exceptions, "UserError"))
+        """What Dynamo raises of code that it does not compile, on whatever machine."""
+        self.failures: tuple[type[Exception], ...] = tuple(
+            getattr(exceptions, name)
+            for name in ("BackendCompilerFailed", "InternalTorchDynamoError", "TorchRuntimeError")
+            if hasattr(exceptions, name)
+        )
+        """What it raises when something goes wrong."""
+        self.frame_result: Any = need(importlib.import_module("torch._dynamo.types"), "ConvertFrameReturn")
+        self.tracing_context: Any = need(importlib.import_module("torch._guards"), "TracingContext")
+
+    def ask_for_triton(self) -> Iterator[ModuleType]:
+        for name in _ASK_FOR_TRITON:
+            yield importlib.import_module(name)
+
+    def fill_tables(self) -> None:
+        """Has Dynamo write its tables of torch's functions now, and not when it first needs them."""
+        need(self.trace_rules, "get_torch_obj_rule_map")()
+        need(self.trace_rules, "get_tensor_method")()
+        builder = importlib.import_module("torch._dynamo.variables.builder").VariableBuilder
+        for name in ("_type_dispatch", "_id_dispatch"):
+            getattr(builder, name, lambda: None)()
+        functions = importlib.import_module("torch._dynamo.variables.torch")
+        for kind in (need(functions, "TorchInGraphFunctionVariable"), need(functions, "TorchCtxManagerClassVariable")):
+            getattr(kind, "_get_handlers", lambda: None)()
+
+    def sizes_for_planning(self, sizes: Sequence[Any]) -> list[int]:
+        """Sizes as numbers; for those that are symbols, what they were when the graph was made."""
+        return [size if isinstance(size, int) else int(size.node.hint or 1) for size in sizes]
+
+    def forget_device(self) -> None:
+        """What was remembered of the machine's devices is asked anew."""
+        self.worker_properties.clear()
+        for name in _DEVICE_ANSWERS_ARE_KEPT_BY:
+            try:
+                module = importlib.import_module(name)
+            except ImportError:
+                continue  # of another release
+            for value in list(vars(module).values()):
+                _forget(value)
+                if isinstance(value, type) and value.__module__ == name:
+                    for method in list(vars(value).values()):
+                        _forget(getattr(method, "__func__", method))
+
+    def skip_frames_in(self, directory: str) -> Callable[[], None]:
+        """Dynamo leaves functions of these files alone; gives what ends that."""
+        directories: list[str] = need(self.trace_rules, "SKIP_DIRS")
+        renew = need(self.trace_rules, "_recompile_re")
+        directories.append(directory)
+        renew()
+
+        def end() -> None:
+            directories.remove(directory)
+            renew()
+
+        return end
+
+    def forget_code(self, code: CodeType) -> None:
+        """What was compiled of a function is gone."""
+        need(importlib.import_module("torch._dynamo.eval_frame"), "reset_code")(code)
+
+    def silence(self) -> Callable[[], None]:
+        """Nothing is logged about compiling; gives what ends that."""
+        loggers = [logging.getLogger(name) for name in _LOGGERS]
+        levels = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+
+        def end() -> None:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+        return end
+
+
+_REMEMBERING = type(functools.cache(lambda: None))
+
+
+def _forget(value: Any) -> None:
+    if isinstance(value, _REMEMBERING):
+        value.cache_clear()
+
+
+@functools.cache
+def load() -> CompilerParts:
+    """Imports what compiles, and checks that what memfit needs of it is there."""
+    parts = CompilerParts()
+    need_in(FRAMES, COMPILE_FRAME)
+    need_in("torch._dynamo.guards", "CheckFunctionManager")
+    need_in("torch._dynamo.output_graph", "OutputGraph.call_user_compiler")
+    need_in("torch._functorch.aot_autograd", "process_inputs")
+    need_in("torch._inductor.compile_fx", "_compile_fx_inner")
+    need_in("torch._inductor.graph", "GraphLowering.compile_to_module", "GraphLowering.codegen")
+    need_in("torch._inductor.fx_passes.joint_graph", "UniformValueConstantFolder._deduce_value")
+    need_in("torch._inductor.fx_passes.pad_mm", "_should_pad")
+    need_in("torch.fx.experimental.proxy_tensor", "ProxyTorchDispatchMode")
+    need_in("torch._subclasses.functional_tensor", "FunctionalTensorMode")
+    return parts
+
+
+@contextmanager
+def configured(parts: CompilerParts) -> Iterator[None]:
+    """Nothing is read from or written to caches on disk, and no process is started."""
+    settings = (
+        (parts.inductor_config, {"compile_threads": 1, "fx_graph_cache": False, "fx_graph_remote_cache": False}),
+        (parts.functorch_config, {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}),
+        (parts.dynamo_config, {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}),
+    )
+    entered = [config.patch({key: value for key, value in wanted.items() if hasattr(config, key)}) for config, wanted in settings]
+    for patch in entered:
+        patch.__enter__()
+    try:
+        yield
+    finally:
+        for patch in reversed(entered):
+            patch.__exit__(None, None, None)

@@ -1,0 +1,232 @@
+"""Compiled code in the phantom world: torch's own compiler decides what is saved, fused and reused."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.phantom_worlds import phantom
+from torch import nn
+
+import memfit
+
+NUM_ELEMENTS = 1 << 20
+BYTES = 4 * NUM_ELEMENTS
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    return (x.sin().cos() * 2).exp().sum()
+
+
+def memory_of(function, x: torch.Tensor) -> tuple[int, int]:
+    """What is taken from before a forward to its end, and to the end of its backward."""
+    before = torch.cuda.memory_allocated()
+    loss = function(x)
+    after = torch.cuda.memory_allocated()
+    loss.backward()
+    del loss
+    return after - before, torch.cuda.memory_allocated() - before
+
+
+def num_graphs() -> int:
+    """How many graphs Dynamo has made so far in this process."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(64), nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def training(prepare, num_rows: int = 4096, make_optimizer=None):
+    """A model, ``prepare`` compiles it; gives its step."""
+
+    def build():
+        model = Model().cuda()
+        optimizer = (make_optimizer or (lambda params: torch.optim.SGD(params, lr=0.1)))(model.parameters())
+        run = prepare(model)
+        run = model if run is None else run
+        x = torch.randn(num_rows, 64, device="cuda")
+
+        def step() -> None:
+            run(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return build
+
+
+def test_the_compiler_decides_what_is_saved():
+    taken = {}
+
+    def build():
+        x = torch.randn(NUM_ELEMENTS, device="cuda", requires_grad=True)
+        compiled = torch.compile(chain)
+
+        def step() -> None:
+            taken["compiled"] = memory_of(compiled, x)
+            x.grad = None
+            taken["eager"] = memory_of(chain, x)
+            x.grad = None
+
+        return step
+
+    prediction = memfit.predict(build, steps=1)
+    # Compiled, backward computes everything anew from x; eager code saves two results of operators.
+    forward, backward = taken["compiled"]
+    assert forward < BYTES // 100
+    assert backward == BYTES
+    assert taken["eager"][0] >= 2 * BYTES
+    assert not [sentence for sentence in prediction.assumptions if "compile" in sentence]
+
+
+def test_blocks_are_compiled_once_and_named():
+    def compile_blocks(model: Model) -> None:
+        for layer in model.layers:
+            layer.compile(fullgraph=True)
+
+    before = num_graphs()
+    prediction = memfit.predict(training(compile_blocks), steps=2)
+    assert num_graphs() == before + 2  # the first block's input needs no gradient, those of the others do
+    eager = memfit.predict(training(lambda model: None), steps=2)
+    assert prediction.peak_allocated < eager.peak_allocated
+    assert prediction.steps[1].peak_allocated == memfit.predict(training(compile_blocks), steps=2).steps[1].peak_allocated
+    ledger = prediction.ledger
+    ledger.check()
+    places = {
+        (ledger.strings[op].partition("_fused")[0], ledger.strings[ledger.modules.path[ledger.scopes.module[scope]]])
+        for op, scope in zip(ledger.blocks.op, ledger.blocks.scope, strict=True)
+        if scope >= 0 and ledger.scopes.module[scope] >= 0
+    }
+    assert {("addmm", "layers.0.up"), ("addmm", "layers.1.up")} <= places
+    assert any(kernel.startswith("triton") and module == "layers.1.norm" for kernel, module in places)
+
+
+def test_what_breaks_a_graph_runs_between_the_parts():
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin().cos()
+        torch._dynamo.graph_break()
+        return (y.sin() * 2).sum()
+
+    taken = {}
+
+    def build():
+        x = torch.randn(NUM_ELEMENTS, device="cuda", requires_grad=True)
+        compiled, whole = torch.compile(broken), torch.compile(lambda x: broken(x) + 1, fullgraph=True)
+
+        def step() -> None:
+            taken["broken"] = memory_of(compiled, x)
+            with pytest.raises(torch._dynamo.exc.Unsupported):
+                whole(x)
+
+        return step
+
+    memfit.predict(build, steps=1)
+    assert BYTES <= taken["broken"][0] < BYTES + 4096  # what the first part gives to the second
+
+
+def test_a_backend_that_fails_is_named():
+    def fail(graph, examples):
+        raise RuntimeError("no such instruction")
+
+    prediction = memfit.predict(training(lambda model: torch.compile(model, backend=fail)), steps=1)
+    assert any("no such instruction" in sentence and "eager" in sentence for sentence in prediction.assumptions)
+
+
+def test_a_backend_of_ones_own_and_other_backends():
+    graphs = []
+
+    def own(graph, examples):
+        graphs.append(graph)
+        return graph.forward
+
+    eager = memfit.predict(training(lambda model: None), steps=1)
+    for backend in (own, "eager"):
+        prediction = memfit.predict(training(lambda model, backend=backend: torch.compile(model, backend=backend)), steps=1)
+        assert prediction.peak_allocated == eager.peak_allocated
+    assert graphs
+
+
+def test_cuda_graphs_take_nothing_when_they_are_replayed():
+    prediction = memfit.predict(training(lambda model: torch.compile(model, mode="reduce-overhead")), steps=4)
+    first, second, third, fourth = (step.peak_allocated for step in prediction.steps)
+    assert third == fourth < min(first, second)
+    streams = set(prediction.ledger.blocks.stream.tolist())
+    assert len(streams) == 2  # the pool's own, and the default one
+
+
+def test_sizes_that_change_are_compiled_for_any():
+    taken, num_compiled = [], []
+
+    def build():
+        compiled = torch.compile(chain)
+
+        def step() -> None:
+            for rows in (1000, 2000, 3000, 4000):
+                x = torch.randn(rows, 1024, device="cuda", requires_grad=True)
+                taken.append(memory_of(compiled, x)[1])
+                num_compiled.append(num_graphs())
+
+        return step
+
+    memfit.predict(build, steps=1)
+    assert taken == [4 * 1024 * rows for rows in (1000, 2000, 3000, 4000)]
+    assert num_compiled[1] == num_compiled[2] == num_compiled[3]
+
+
+def test_a_compiled_optimizer_has_its_state():
+    def build():
+        model = nn.Linear(512, 512, bias=False).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        update = torch.compile(lambda: optimizer.step())
+        x = torch.randn(16, 512, device="cuda")
+
+        def step() -> None:
+            model(x).sum().backward()
+            update()
+            optimizer.zero_grad()
+
+        return step
+
+    prediction = memfit.predict(build, steps=2)
+    from memfit.ledger import Category
+
+    assert prediction.breakdown[Category.OPTIMIZER_STATE] >= 2 * 512 * 512 * 4
+
+
+def test_nothing_is_left_behind():
+    def outside(x: torch.Tensor) -> torch.Tensor:
+        return chain(x) + 1
+
+    before = torch.compile(outside, backend="eager")
+    expected = before(torch.ones(8))
+    memfit.predict(training(torch.compile), steps=1)
+    with phantom():
+        assert torch.compile(outside)(torch.ones(8, device="cuda")).is_cuda
+    assert torch.equal(before(torch.ones(8)), expected)
+    assert torch.equal(torch.compile(chain, backend="eager")(torch.ones(8)), chain(torch.ones(8)))
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    assert len(_debug_get_cache_entry_list(Model.forward.__code__)) == 0
+    gc.collect()
