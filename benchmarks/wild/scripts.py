@@ -248,7 +248,7 @@ SCRIPTS = [
     Script(
         "trl_sft_flash",
         f"trl sft --model_name_or_path {{models}}/qwen2 --dataset_name {{data}}/texts/chat {_TRL} "
-        "--attn_implementation flash_attention_2 --dtype bfloat16 --padding_free",
+        "--attn_implementation flash_attention_2 --dtype bfloat16 --packing",
     ),
     Script("trl_dpo", f"trl dpo --model_name_or_path {{models}}/qwen2 --dataset_name {{data}}/texts/preference {_TRL}"),
     Script("trl_kto", f"trl kto --model_name_or_path {{models}}/qwen2 --dataset_name {{data}}/texts/judged {_TRL}"),

@@ -84,8 +84,8 @@ class OutputPlans(dict[Any, "Plan | None"]):
         if any(returned.alias_info is None for returned in schema.returns):
             return self._on_new
         if has_kernel(schema.name + "." * bool(schema.overload_name) + schema.overload_name, "CompositeImplicitAutograd"):
-            # In inference mode, and below autograd where the parts of a distributed tensor are worked on, operators that are made of
-            # others come whole: ``to`` may copy or not.
+            # In inference mode, and below autograd where the parts of a distributed tensor are worked on, operators that are made
+            # of others come whole: ``to`` may copy or not.
             return self._on_new
         if "resize" in schema.name or schema.name == "aten::set_" or any(argument.is_out for argument in schema.arguments):
             return self._on_resize
