@@ -11,7 +11,7 @@ A stand-in is imported only where the real package is not there. It has a versio
 
 A script that goes on without a package (``try: import apex ... except ImportError``) goes on without it here too, because nobody
 can tell whether the machine with the GPU has it: the assumptions name it, and ``MEMFIT_INSTALLED=apex`` says that it is there.
-Torch never finds a stand-in: it works as on this machine.
+Torch finds none that the script has not imported: it works as on this machine.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
     def _is_wanted(self, stand_in: StandIn, question: _Question) -> bool:
         if question.is_torchs:
-            return False
+            return stand_in.package in sys.modules  # what the script has imported is there as a whole
         if stand_in.is_everywhere or stand_in.instead or stand_in.package in self._installed:
             return True
         if question.is_check:

@@ -473,5 +473,7 @@ STAND_IN = StandIn(
         "triton.testing": _filling(do_bench=measure_nothing, do_bench_cudagraph=measure_nothing),
         "triton.tools.tensor_descriptor": _filling(TensorDescriptor=TensorDescriptor),
         "triton.backends.compiler": _filling(GPUTarget=Target),
+        "triton.compiler.compiler": _filling(triton_key=lambda: VERSION),
+        "triton.runtime.cache": _filling(triton_key=lambda: VERSION),
     },
 )
