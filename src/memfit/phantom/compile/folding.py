@@ -38,7 +38,7 @@ def _host_for(device: torch.device) -> torch.device:
 def _then_on_host(make_context: Callable[[], AbstractContextManager[Any]]) -> Callable[[], AbstractContextManager[Any]]:
     @contextmanager
     def context() -> Iterator[None]:
-        with make_context(), _OnHost():
+        with make_context(), _OnHost():  # type: ignore[no-untyped-call]
             yield
 
     return context
@@ -46,7 +46,7 @@ def _then_on_host(make_context: Callable[[], AbstractContextManager[Any]]) -> Ca
 
 def _on_host(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _OnHost():
+        with _OnHost():  # type: ignore[no-untyped-call]
             return method(*args, **kwargs)
 
     return call
