@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import sys
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.torch_compat.patches import Patch, Patches, active_patches
+from memfit.torch_compat.patches import Patch, Patches, active_patches, set_aside
 
 
 class Base:
@@ -182,3 +183,59 @@ def test_tracking_and_predicting_patch_the_same_places_and_leave_nothing():
     memfit.predict(build, steps=1)
     assert torch.cuda.empty_cache is empty_cache
     assert active_patches() == []
+
+
+class _Owner:
+    def greet(self) -> str:
+        return "hello"
+
+
+def test_patches_can_be_set_aside_and_come_back_the_same():
+    patches = Patches("a test")
+    patches.wrap(_Owner, "greet", lambda greet: lambda self: greet(self) + "!")
+    patches.replace(_Owner, "added", 1)
+    shown = _Owner.greet
+    with set_aside(lambda owner, name: owner is _Owner) as aside:
+        assert _Owner().greet() == "hello"
+        assert not hasattr(_Owner, "added")
+        with aside.interrupted():
+            assert _Owner().greet() == "hello!"
+        with set_aside(lambda owner, name: owner is _Owner):
+            assert _Owner().greet() == "hello"
+        assert _Owner().greet() == "hello"
+    assert _Owner.greet is shown
+    assert _Owner.added == 1
+    patches.undo()
+    assert _Owner().greet() == "hello"
+
+
+def test_what_is_patched_or_undone_meanwhile_counts_afterwards():
+    first, second = Patches("one"), Patches("two")
+    first.wrap(_Owner, "greet", lambda greet: lambda self: greet(self) + "1")
+    with set_aside(lambda owner, name: owner is _Owner):
+        second.wrap(_Owner, "greet", lambda greet: lambda self: greet(self) + "2")
+        first.undo()
+        assert _Owner().greet() == "hello"
+    assert _Owner().greet() == "hello2"
+    second.undo()
+    assert _Owner().greet() == "hello"
+
+
+def test_imports_happen_inside_of_a_context(tmp_path, monkeypatch):
+    (tmp_path / "watched_by_a_test.py").write_text("import sys\nwas_inside = sys.modules['helpers'].is_inside\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import helpers
+
+    @contextmanager
+    def inside():
+        helpers.is_inside = True
+        yield
+        helpers.is_inside = False
+
+    patches = Patches("a test")
+    patches.around_imports(("watched_by_",), inside)
+    import watched_by_a_test
+
+    patches.undo()
+    assert watched_by_a_test.was_inside
+    assert not helpers.is_inside

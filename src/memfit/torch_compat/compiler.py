@@ -73,6 +73,7 @@ class CompilerParts:
         self.aot_autograd = importlib.import_module("torch._functorch.aot_autograd")
         self.graph = importlib.import_module("torch._inductor.graph")
         self.output_code = importlib.import_module("torch._inductor.output_code")
+        self.fx_graph = importlib.import_module("torch.fx.graph")
         self.torch_c: Any = importlib.import_module("torch._C")
         self.scheduler = importlib.import_module("torch._inductor.scheduler")
         self.joint_graph = importlib.import_module("torch._inductor.fx_passes.joint_graph")
@@ -168,6 +169,12 @@ _REMEMBERING = type(functools.cache(lambda: None))
 def _forget(value: Any) -> None:
     if isinstance(value, _REMEMBERING):
         value.cache_clear()
+
+
+def taking_a_list(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Marks a compiled function that is given its arguments in a list, which it empties."""
+    function._boxed_call = True  # type: ignore[attr-defined]
+    return function
 
 
 @functools.cache

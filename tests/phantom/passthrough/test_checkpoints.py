@@ -108,19 +108,18 @@ def test_distributed_checkpoints(tmp_path: Path):
     assert any("checkpoint was passed over" in sentence for sentence in world.assumptions.sentences())
 
 
-def test_compiled_code_runs_eagerly():
-    with phantom() as world:
+def test_a_compiled_model_has_the_state_of_the_original():
+    with phantom():
 
         @torch.compile(fullgraph=True, mode="max-autotune")
         def double(x):
             return x * 2
 
-        model = torch.compile(nn.Linear(2, 2).cuda(), backend="inductor")
-        assert model._orig_mod is model
-        assert not hasattr(nn.Linear(2, 2), "_orig_mod")
+        original = nn.Linear(2, 2).cuda()
+        model = torch.compile(original, backend="inductor")
+        assert model._orig_mod is original
         assert double(model(torch.ones(1, 2, device="cuda"))).is_cuda
-        assert list(model.state_dict()) == ["weight", "bias"]
+        assert list(model.state_dict()) == ["_orig_mod.weight", "_orig_mod.bias"]
         torch.compiler.reset()
         torch.compiler.cudagraph_mark_step_begin()
         assert not torch.compiler.is_compiling()
-    assert [sentence for sentence in world.assumptions.sentences() if "torch.compile" in sentence]

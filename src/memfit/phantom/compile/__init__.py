@@ -1,7 +1,16 @@
-"""``torch.compile`` and CUDA graphs.
+"""``torch.compile`` and CUDA graphs: torch's own compiler plans, and what it has planned is run without kernels.
 
 ::
 
-    control_flow.py  torch.cond and while_loop run the branch that is taken
-    passed_over.py   compiled code runs as it is written; the assumptions say so
+    compiler.py        takes part when a function is compiled; what cannot be compiled falls back to eager code
+    tracing.py         while torch compiles, it sees torch as it is
+    folding.py         constants that torch works out meanwhile
+    device_answers.py  what Inductor asks about the GPU
+    padding.py         matrix products whose sizes are not aligned
+    wrapper.py         runs what Inductor writes: allocations, library calls, kernels
+    origins.py         the kernel and the module that a buffer is for
+    allocation.py      tells the recorder of it
+    cuda_graphs.py     CUDA graphs of the mode reduce-overhead
+    control_flow.py    torch.cond and while_loop run the branch that is taken
+    passed_over.py     CUDA graphs that a script captures, TorchScript: the code runs as it is written
 """

@@ -19,7 +19,7 @@ from memfit.phantom.compile import cuda_graphs, device_answers, folding, tracing
 from memfit.phantom.compile.wrapper import note_garbage, run_wrapper
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
-from memfit.torch_compat.compiler import COMPILE_FRAME, FRAMES, PACKAGES, CompilerParts, configured, load
+from memfit.torch_compat.compiler import COMPILE_FRAME, FRAMES, PACKAGES, CompilerParts, configured, load, taking_a_list
 from memfit.torch_compat.dispatch import TorchDispatchMode
 from memfit.torch_compat.patches import Patches
 
@@ -127,8 +127,7 @@ def _one_by_one(graph: Any) -> Callable[[list[Any]], Any]:
         args.clear()
         return graph(*values)
 
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    return taking_a_list(run)
 
 
 def _compile_to_module(graph: Any) -> Any:

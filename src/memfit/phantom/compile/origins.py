@@ -18,7 +18,7 @@ from typing import Any
 from memfit.phantom.compile.allocation import Origin
 
 ALLOCATE = "empty_strided_cuda"
-_ROOT = re.compile(r"^(?:[LG]\['?\w+'?\]|L__\w+?__)\.?")
+_ROOT = re.compile(r"^(?:[LG]\['?\w+'?\]|L__\w+?__)")
 _MODULES = re.compile(r"\._modules\['([^']+)'\]|\['([^']+)'\]")
 
 

@@ -108,6 +108,8 @@ def install(patches: Patches, parts: CompilerParts, tracing: Tracing) -> None:
     patches.wrap(parts.output_graph.OutputGraph, "call_user_compiler", lambda call: _with_own_inputs(parts, call))
     patches.wrap(parts.aot_autograd, "process_inputs", lambda process: _of_one_mode(parts, process))
     patches.wrap(parts.guards.CheckFunctionManager, "__init__", lambda init: _guarding(init, tracing))
+    # Graphs write their code when they first run, and know devices by torch's own type.
+    patches.wrap(parts.fx_graph.Graph, "python_code", lambda write: _while_tracing(write, tracing))
     patches.wrap(parts.optimizer_variable, "call_method", lambda call: _making_state(call, tracing))
 
 
@@ -156,6 +158,14 @@ def _retold(parts: CompilerParts, examples: Any) -> list[Any]:
 
     with mode if examples else nullcontext():
         return [retell(value) for value in examples]
+
+
+def _while_tracing(function: Callable[..., Any], tracing: Tracing) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with tracing():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def _making_state(call: Callable[..., Any], tracing: Tracing) -> Callable[..., Any]:
