@@ -38,11 +38,7 @@ def _host_for(device: torch.device) -> torch.device:
 def _then_on_host(make_context: Callable[[], AbstractContextManager[Any]]) -> Callable[[], AbstractContextManager[Any]]:
     @contextmanager
     def context() -> Iterator[None]:
-<<<<<<< HEAD
         with make_context(), _OnHost():  # type: ignore[no-untyped-call, unused-ignore]
-=======
-        with make_context(), _OnHost():  # type: ignore[no-untyped-call]
->>>>>>> compile
             yield
 
     return context
@@ -50,11 +46,7 @@ def _then_on_host(make_context: Callable[[], AbstractContextManager[Any]]) -> Ca
 
 def _on_host(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-<<<<<<< HEAD
         with _OnHost():  # type: ignore[no-untyped-call, unused-ignore]
-=======
-        with _OnHost():  # type: ignore[no-untyped-call]
->>>>>>> compile
             return method(*args, **kwargs)
 
     return call
