@@ -31,8 +31,10 @@ Plan = Callable[[Any, Any, Any], None]
 
 aten = torch.ops.aten
 
-_MAY_COPY: Final = frozenset(f"aten::{name}" for name in ("to", "contiguous", "reshape", "reshape_as", "flatten", "ravel", "type_as"))
-"""Views by their schema. Autograd takes them apart; below it, where the parts of a distributed tensor are worked on, they come whole."""
+_MAY_COPY: Final = frozenset(
+    f"aten::{name}" for name in ("to", "contiguous", "reshape", "reshape_as", "flatten", "ravel", "type_as")
+)
+"""Views by their schema. Autograd takes them apart; below it, where parts of distributed tensors are worked on, they come whole."""
 
 
 class OperatorObserver(Protocol):
