@@ -136,7 +136,7 @@ class PhantomWorld:
         answers.install(because("values that only data can tell"), self.values)
         environment.install(because("a launcher tells each process who it is"), processes)
         because("one rank of a world of processes that are not there")
-        process_groups.install(self._patches, assumptions, processes, self._learn_world_size)
+        process_groups.install(self._patches, self.values, processes, self._learn_world_size)
         pipelines.install(because("what pipeline stages ask their neighbours"), assumptions, self.target, self.neighbours)
         self.layout.install(because("how a job arranges its ranks"))
         ddp.install(because("DistributedDataParallel without its C++"))

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from memfit.allocator import Verdict
 from memfit.drawing import Drawn
@@ -28,6 +29,8 @@ from memfit.errors import ConfigError, MemfitError
 from memfit.phantom.distributed.layout import Layout
 from memfit.predict.result import Prediction
 from memfit.units import Bytes, format_bytes
+
+_TIMES: Final = re.compile(r" \(\d+ times\)$")
 
 Ranks = str | Sequence[int]
 """``"all"``, or the ranks to predict."""
@@ -120,8 +123,12 @@ class JobPrediction(Drawn):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Of all ranks, each once."""
-        return tuple(dict.fromkeys(sentence for kind in self.kinds for sentence in kind.prediction.assumptions))
+        """Of all ranks, each once: how often it was needed, the first of them says."""
+        said = (sentence for kind in self.kinds for sentence in kind.prediction.assumptions)
+        found: dict[str, str] = {}
+        for sentence in said:
+            found.setdefault(_TIMES.sub("", sentence), sentence)
+        return tuple(found.values())
 
     def __getitem__(self, rank: int) -> Prediction:
         """The prediction of a rank that was predicted."""

@@ -47,6 +47,14 @@ def fake_store() -> Any:
     return FakeStore()
 
 
+def collectives_that_hand_on() -> list[Any]:
+    """Operators that give back what a collective has received, now or later."""
+    import torch.distributed._functional_collectives  # registers the second, where there is one
+
+    names, operators = ("wait_tensor", "_wrap_tensor_autograd"), torch.ops._c10d_functional
+    return [getattr(operators, name).default for name in names if hasattr(operators, name)]
+
+
 def modules_that_ask_for_tracing() -> list[Any]:
     """Parts of torch that take fake tensors for a compiler at work, and then keep no caches and wait for every collective."""
     import torch.distributed.tensor  # whatever asks must have its own reference by now, or it would keep ours

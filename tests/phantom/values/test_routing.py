@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -64,3 +65,58 @@ def test_saving_writes_nothing():
     written, assumptions = predicted(step)
     assert written.startswith(b"memfit predicted this checkpoint")
     assert any("torch.save" in sentence for sentence in assumptions)
+
+
+NUM_EXPERTS, RANKS, SENT_TOKENS, TOP = 16, 4, 1000, 2
+
+
+def expert_parallel(exchange: str, count: str, seen: list[int]):
+    """As libraries do it: count, tell the others, send by what was counted."""
+
+    def build():
+        import torch.distributed as dist
+        from torch.distributed import _functional_collectives as collectives
+
+        dist.init_process_group("nccl")
+        router = torch.nn.Linear(64, NUM_EXPERTS, bias=False, device="cuda")
+
+        def step():
+            tokens = torch.zeros(SENT_TOKENS, 64, device="cuda", requires_grad=True)
+            chosen = router(tokens).softmax(-1).topk(TOP, -1).indices
+            if count == "histc":
+                counts = torch.histc(chosen.view(-1), bins=NUM_EXPERTS, min=0, max=NUM_EXPERTS).long()
+            else:
+                counts = torch.bincount(chosen.flatten(), minlength=NUM_EXPERTS)
+            order = chosen.view(-1).argsort()
+            sent = tokens[order // TOP]
+            if exchange == "functional":
+                theirs = collectives.all_to_all_single(counts, None, None, dist.group.WORLD)
+            else:
+                theirs = torch.empty_like(counts)
+                dist.all_to_all_single(theirs, counts)
+            sending, receiving = (each.view(RANKS, -1).sum(1).to("cpu").tolist() for each in (counts, theirs))
+            assert sum(sending) == SENT_TOKENS * TOP
+            received = collectives.all_to_all_single_autograd(sent, receiving, sending, dist.group.WORLD)
+            seen.append(received.shape[0])
+            received.sum().backward()
+
+        return step
+
+    return build
+
+
+@pytest.mark.parametrize("count", ["histc", "bincount"])
+@pytest.mark.parametrize("exchange", ["functional", "in place"])
+def test_tokens_that_experts_on_other_ranks_exchange(exchange: str, count: str):
+    seen: list[int] = []
+    found = memfit.predict(expert_parallel(exchange, count, seen), world_size=RANKS, steps=1)
+    assert seen == [SENT_TOKENS * TOP]
+    assert any("2,000 tokens, an even share" in sentence for sentence in found.assumptions)
+
+
+def test_experts_that_get_more_than_their_share():
+    seen: list[int] = []
+    build = expert_parallel("functional", "histc", seen)
+    found = memfit.predict(build, world_size=RANKS, steps=1, expected={"experts": 1.5})
+    assert seen[0] == pytest.approx(1.5 * SENT_TOKENS * TOP, abs=NUM_EXPERTS)
+    assert any("as expected" in sentence for sentence in found.assumptions)

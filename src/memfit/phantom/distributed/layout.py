@@ -27,7 +27,7 @@ class Layout:
 
     world_size: int = 1
     axes: tuple[tuple[str, int], ...] = ()
-    """The names and sizes of the mesh that has most of them, the slowest first; empty where there is none over the whole world."""
+    """The names and sizes of the mesh over the whole world that has most of them, without those of size one; the slowest first."""
     pipeline: tuple[int, ...] = ()
     """The ranks of this rank's pipeline."""
     uneven: tuple[tuple[int, ...], ...] = ()
@@ -72,8 +72,8 @@ class LayoutObserver:
                     self._uneven.update(_uneven_groups(parameter))
 
     def layout(self, world_size: int) -> Layout:
-        axes = max(self._axes, key=len, default=())
-        return Layout(world_size=world_size, axes=axes, pipeline=self.pipeline, uneven=tuple(sorted(self._uneven)))
+        axes = max(([(name, size) for name, size in mesh if size > 1] for mesh in self._axes), key=len, default=[])
+        return Layout(world_size=world_size, axes=tuple(axes), pipeline=self.pipeline, uneven=tuple(sorted(self._uneven)))
 
 
 def _uneven_groups(parameter: Any) -> Iterable[tuple[int, ...]]:

@@ -25,13 +25,15 @@ from memfit.errors import NeedsGpuError
 from memfit.phantom.distributed import processes
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.values import host_data
+from memfit.phantom.values.answers import Values
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.distributed import fake_store, modules_that_ask_for_tracing
 from memfit.torch_compat.patches import Patches
 
 _REDUCING = ("all_reduce", "reduce")
 _GATHERING = ("all_gather", "all_gather_into_tensor", "all_gather_single")
-_OTHERS = ("broadcast", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single")
+_EXCHANGING = ("all_to_all_single",)
+_OTHERS = ("broadcast", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all")
 """The first argument of each receives the result."""
 
 _LAUNCH_IT = (
@@ -40,12 +42,12 @@ _LAUNCH_IT = (
 )
 
 
-def install(patches: Patches, assumptions: Assumptions, world: World, learn_world_size: Callable[[int], None]) -> None:
+def install(patches: Patches, values: Values, world: World, learn_world_size: Callable[[int], None]) -> None:
     """``learn_world_size`` is told how large the world is that the run makes."""
     patches.finally_call(_leave)
     for module in modules_that_ask_for_tracing():
         patches.replace(module, "_are_we_tracing", lambda: False)
-    stand_ins = _groups(assumptions, world, learn_world_size) | _object_collectives() | _with_futures()
+    stand_ins = _groups(values.assumptions, world, learn_world_size) | _object_collectives() | _with_futures(values)
     for name, stand_in in stand_ins.items():
         for module in _modules_that_know(name):
             patches.replace(module, name, stand_in)
@@ -151,7 +153,7 @@ class DoneWork(dist.Work):
         return future
 
 
-def _with_futures() -> dict[str, Callable[..., Any]]:
+def _with_futures(values: Values) -> dict[str, Callable[..., Any]]:
     """Torch's fake collectives have nothing in their futures, where communication hooks look for the result."""
 
     def with_future(collective: Callable[..., Any], tell: Callable[..., None] | None) -> Callable[..., Any]:
@@ -164,7 +166,12 @@ def _with_futures() -> dict[str, Callable[..., Any]]:
 
         return call
 
-    told = dict.fromkeys(_REDUCING, _tell_reduced) | dict.fromkeys(_GATHERING, _tell_gathered) | dict.fromkeys(_OTHERS)
+    def tell_exchanged(received: Any, sent: Any = None, *args: Any, **kwargs: Any) -> None:
+        values.exchange(received, sent)
+
+    told: dict[str, Callable[..., None] | None] = dict.fromkeys(_OTHERS)
+    told |= dict.fromkeys(_REDUCING, _tell_reduced) | dict.fromkeys(_GATHERING, _tell_gathered)
+    told |= dict.fromkeys(_EXCHANGING, tell_exchanged)
     return {name: with_future(getattr(dist, name), tell) for name, tell in told.items() if hasattr(dist, name)}
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import CONSTANT
+from memfit.phantom.tensors.notes import CHOICES, CONSTANT
 from memfit.phantom.values.assertions import asserted
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.phantom.values.constants import Likely, note_constant
 from memfit.phantom.values.expected import Expected
-from memfit.phantom.values.host_data import count_set, follow, host_data_of, keep_copied
-from memfit.phantom.values.routing import expected_count, note_routing
+from memfit.phantom.values.host_data import count_set, follow, host_data_of, keep_copied, keep_host_data
+from memfit.phantom.values.routing import even_counts, expected_count, note_routing
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 
@@ -55,6 +55,7 @@ class Values:
             aten.bincount.default: self._bincount,
             aten.repeat_interleave.Tensor: self._repeat_interleave,
             aten.copy_.default: self._copy_to_host,
+            torch.ops._c10d_functional.all_to_all_single.default: self._exchange,
         }
 
     def note(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
@@ -183,9 +184,38 @@ class Values:
         dtype = torch.int64 if weights is None else torch.float64
         if data is not None:
             return x.new_empty((max(minlength, int(data.max()) + 1 if data.numel() else 0),), dtype=dtype)
-        length = max(minlength, 1) if expected is None else max(minlength, round(expected))
+        likely = getattr(x, CHOICES, None) or 1
+        length = max(minlength, likely) if expected is None else max(minlength, round(expected))
         self._assume(length, "the number of bins of bincount", f"{length:,}")
-        return x.new_empty((length,), dtype=dtype)
+        counted = x.new_empty((length,), dtype=dtype)
+        counts = even_counts(x, length) if weights is None else None
+        if counts is not None:
+            keep_host_data(counted, counts)
+        return counted
+
+    def _exchange(self, x: torch.Tensor, output_splits: Any, input_splits: Any, group: Any) -> Any:
+        data = host_data_of(x)
+        if data is None or x.dim() == 0 or sum(output_splits) != x.shape[0]:
+            return NotImplemented
+        received = x.new_empty(x.shape)
+        self.exchange(received, x)
+        return received
+
+    def exchange(self, received: torch.Tensor, sent: torch.Tensor) -> None:
+        """How many tokens a rank sends to each expert, told to the others: they send as many as this one does, or as expected."""
+        data = host_data_of(sent)
+        if data is None or type(received) is not FakeTensor or received.shape != sent.shape:
+            return
+        times = self._expected.value("experts", _caller())
+        if times is not None:
+            data = (data * times).round().to(data.dtype)
+        total = int(data.sum())
+        self._assume(
+            total,
+            "what the experts of this rank receive",
+            f"{total:,} tokens, {'an even share' if times is None else 'as expected'}",
+        )
+        keep_host_data(received, data)
 
     def _repeat_interleave(self, repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
         data = host_data_of(repeats)

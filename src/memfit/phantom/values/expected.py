@@ -4,6 +4,7 @@
 
     {"mask": 0.25}            a quarter of every mask is set
     {"train.py:31": 128}      what line 31 of train.py asks for has 128 elements
+    {"experts": 1.5}          the experts of this rank receive half as much again as their even share
     {"number": 2.5}           what .item() reads from the GPU
 
 The place is written as ``Prediction.assumptions`` writes it, so that an assumption can be copied and answered. A place goes before
@@ -24,6 +25,7 @@ KINDS = {
     "unique": "the number of different elements",
     "bins": "the number of bins of bincount",
     "repeats": "the sum of repeats",
+    "experts": "how many times an even share of the tokens the experts of this rank receive",
     "number": "a number read from the GPU",
 }
 _PLACE = re.compile(r"[^/\\]+:\d+")

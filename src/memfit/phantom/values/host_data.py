@@ -28,6 +28,9 @@ from memfit.phantom.values.constants import Likely
 from memfit.torch_compat.dispatch import tree_map
 from memfit.torch_compat.fake_tensors import FakeTensor
 
+aten = torch.ops.aten
+
+_UNFILLED = frozenset((aten.empty_like.default, aten.new_empty.default, aten.new_empty_strided.default))
 _COLLECTIVES = frozenset(("c10d", "_c10d_functional"))
 
 LARGEST_KNOWN = 2**20
@@ -129,6 +132,8 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         return
     if func.namespace in _COLLECTIVES:
         return  # what they receive is told below
+    if func in _UNFILLED:
+        return  # they take a shape, not data
     followed: Any = None
     if func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags and _is_worth_it(func, result):
         with contextlib.suppress(Exception), _one_thread(first):

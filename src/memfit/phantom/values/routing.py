@@ -5,6 +5,8 @@
     topk, argmax, ...    over E experts          indices with E choices
     indices == 3                                 a mask, 1/E of it set
     one_hot, scatter_    n values into zeros     a mask, n of its elements set
+    histc, bincount      of such indices         each expert's tokens: an even share. Known data from there on: sums and lists of
+                                                 them, and what the other ranks of expert parallelism send
     permute, index, ...                          as before
 
 A mixture of experts sends each token to a few experts. Which ones only data can tell; that each gets its share is the assumption
@@ -14,12 +16,14 @@ that its training works for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from memfit.phantom.tensors.notes import CHOICES, SHARE
-from memfit.phantom.values.host_data import keep_range
+from memfit.phantom.values.host_data import host_data_of, keep_host_data, keep_range
+from memfit.torch_compat.distributed import collectives_that_hand_on
 
 aten = torch.ops.aten
 
@@ -35,6 +39,26 @@ def expected_count(mask: torch.Tensor) -> int | None:
     """How many elements of a mask are set, ``None`` where nothing is known of it."""
     share = getattr(mask, SHARE, None)
     return None if share is None else max(1, round(mask.numel() * share))
+
+
+def even_counts(indices: torch.Tensor, num_bins: int) -> torch.Tensor | None:
+    """How often each of so many experts is chosen, ``None`` where the indices are not known to be choices among them."""
+    if getattr(indices, CHOICES, None) is None or num_bins < 1:
+        return None
+    bounds = [indices.numel() * number // num_bins for number in range(num_bins + 1)]
+    return torch.tensor([after - before for before, after in pairwise(bounds)], dtype=torch.int64, device="cpu")
+
+
+def _count(args: Any, result: Any) -> None:
+    counts = even_counts(args[0], result.numel())
+    if counts is not None:
+        keep_host_data(result, counts)
+
+
+def _pass_data(args: Any, result: Any) -> None:
+    data = host_data_of(args[0])
+    if data is not None and result is not args[0]:
+        keep_host_data(result, data)
 
 
 def _choose(dim_at: int, indices_at: int | None) -> Callable[[Any, Any], None]:
@@ -92,16 +116,21 @@ _PASSING = (
     aten.ne.Scalar,
 )
 
-_NOTERS: dict[Any, Callable[[Any, Any], None]] = dict.fromkeys(_PASSING, _pass_on) | {
-    aten.topk.default: _choose(dim_at=2, indices_at=1),
-    aten.argmax.default: _choose(dim_at=1, indices_at=None),
-    aten.max.dim: _choose(dim_at=1, indices_at=1),
-    aten.multinomial.default: _choose(dim_at=3, indices_at=None),
-    aten.eq.Scalar: _compare,
-    aten.eq.Tensor: _compare_with_each,
-    aten.scatter.value: _scatter,
-    aten.scatter_.value: _scatter,
-    aten.arange.default: keep_range,
-    aten.arange.start: keep_range,
-    aten.arange.start_step: keep_range,
-}
+_NOTERS: dict[Any, Callable[[Any, Any], None]] = (
+    dict.fromkeys(_PASSING, _pass_on)
+    | dict.fromkeys(collectives_that_hand_on(), _pass_data)
+    | {
+        aten.topk.default: _choose(dim_at=2, indices_at=1),
+        aten.argmax.default: _choose(dim_at=1, indices_at=None),
+        aten.max.dim: _choose(dim_at=1, indices_at=1),
+        aten.multinomial.default: _choose(dim_at=3, indices_at=None),
+        aten.eq.Scalar: _compare,
+        aten.eq.Tensor: _compare_with_each,
+        aten.scatter.value: _scatter,
+        aten.scatter_.value: _scatter,
+        aten.histc.default: _count,
+        aten.arange.default: keep_range,
+        aten.arange.start: keep_range,
+        aten.arange.start_step: keep_range,
+    }
+)
