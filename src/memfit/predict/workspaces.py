@@ -29,11 +29,13 @@ class WorkspaceObserver:
         self._assumed: dict[str, None] = {}
         self._tried: set[Hashable] = set()
         self._largest_trial = 0
+        self._tries_unknown = False
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What rules had to assume, each once, in order."""
-        return (*self._assumed, _of_trials(self._largest_trial)) if self._tried else tuple(self._assumed)
+        of_trials = (_of_trials(self._largest_trial, self._tries_unknown),) if self._tried else ()
+        return (*self._assumed, *of_trials)
 
     def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
         rule = RULES.get(func)
@@ -95,14 +97,20 @@ class WorkspaceObserver:
             room, _ = torch.cuda.mem_get_info(device)
             size = max((each for each in trial.sizes if each <= room), default=0)
         self._largest_trial = max(self._largest_trial, size)
+        self._tries_unknown |= not trial.is_known
         _take_for_a_while(blocks, func, device, [size])
         blocks.empty_caches()
 
 
-def _of_trials(largest: int) -> str:
-    return (
+def _of_trials(largest: int, is_any_unknown: bool) -> str:
+    sentence = (
         "torch.backends.cudnn.benchmark is on: cuDNN measures all its kernels at the first call of each shape, with up to "
         f"{format_bytes(largest)} for a while (sizes seen on an H200); a GPU with less room gets by with less"
+    )
+    return (
+        f"{sentence}. Some convolutions were of kinds that were not measured, and may take more then"
+        if is_any_unknown
+        else sentence
     )
 
 

@@ -8,12 +8,14 @@ The sizes are those of cuDNN 9.19 on an H200 (benchmarks/truth/convolutions.json
 largest are those of Fourier transforms, gigabytes where there are many channels: 152 of 156 of these are met to the byte, and four
 times cuDNN did not consider the transform. What other kernels take are the copies that were measured, and partial sums, where these
 vary the most that was seen, but for one: the gradient of a bfloat16 weight with many channels and few pixels took 54 MiB more. Not
-measured, and so without transforms here: groups, dilation, one dimension, float32 with channels last.
+measured, and so without transforms here: groups, dilation, one dimension, float32 with channels last; float16, and bfloat16 without
+channels last, which are taken to need everything laid out anew.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,16 +80,16 @@ class Convolution:
         return len(self.x) < 5
 
     @property
+    def is_known(self) -> bool:
+        """Its like was measured."""
+        is_plain = len(self.x) > 3 and self.groups == 1 and all(step == 1 for step in self.dilation)
+        return is_plain and (self.dtype, self.has_channels_last) in ((torch.float32, False), (torch.bfloat16, True))
+
+    @property
     def may_be_transformed(self) -> bool:
         """Kernels that use Fourier transforms want float32, images, and padding that is smaller than the kernel."""
-        return (
-            self.dtype == torch.float32
-            and not self.has_channels_last
-            and len(self.x) == 4
-            and self.groups == 1
-            and all(step == 1 for step in self.dilation)
-            and all(around < size for around, size in zip(self.padding, self.weight[2:], strict=True))
-        )
+        is_image = self.dtype == torch.float32 and len(self.x) == 4
+        return is_image and self.is_known and all(map(operator.lt, self.padding, self.weight[2:]))
 
     def size(self, shape: tuple[int, ...], *channel_dims: int) -> int:
         """Bytes of a tensor, with channels in fours or eights where dims are given."""
@@ -122,7 +124,7 @@ def _trial(computes: Any, convolution: Convolution | None) -> Trial | None:
     if convolution is None:
         return None
     key: Hashable = (computes.__name__, convolution)
-    return Trial(key=key, sizes=tuple(computes(convolution)))
+    return Trial(key=key, sizes=tuple(computes(convolution)), is_known=convolution.is_known)
 
 
 def _plain(

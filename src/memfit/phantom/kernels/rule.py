@@ -49,6 +49,8 @@ class Trial:
     """What tells different calls apart."""
     sizes: tuple[int, ...]
     """Workspaces of the kernels. The largest that the GPU has room for is taken, and given back when all are measured."""
+    is_known: bool = True
+    """Sizes of calls like this one were measured; otherwise it may take much more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,7 @@ class Rule:
             raise ConfigError(f"the rule for {names} says nothing: give it `runs`, `returns`, `takes`, `keeps` or `costs`")
         if self.takes is None and (self.by_output or self.tries is not None or self.assumption is not None):
             raise ConfigError(
-                f"the rule for {names}: `by_output`, `tries` and `assumption` go with `takes`, which it does not have"
+                f"the rule for {names}: `by_output`, `tries` and `assumption` are about `takes`, which it does not have"
             )
 
 
