@@ -263,7 +263,17 @@ def predicted_blocks(call: str) -> list[int]:
     from memfit.phantom.kernels import convolution
     from memfit.phantom.target import Target
 
-    target, words = Target.parse("H200", "2.11+cu130"), call.split()
+    target = Target.parse("H200", "2.11+cu130")
+    args, result = arguments_of(call)
+    if call.startswith("f"):
+        return [size for size in convolution.forward(target, args, result) if size]
+    by_output = convolution.backward(target, args, result)
+    return [size for blocks, wanted in zip(by_output, args[-1], strict=True) if wanted for size in blocks if size]
+
+
+def arguments_of(call: str) -> tuple[tuple[Any, ...], Any]:
+    """Arguments and result of a call, without data."""
+    words = call.split()
     transposed, groups = "transposed" in words, int(next(word[1:] for word in words if word[0] == "g"))
     stride, padding, dilation = ([int(n) for n in next(w[1:] for w in words[2:] if w[0] == letter).split(",")] for letter in "spd")
     tensors = [_parse(word) for word in words[1:] if "[" in word]
@@ -271,13 +281,54 @@ def predicted_blocks(call: str) -> list[int]:
         x, weight = tensors
         bias = x.new_empty(weight.shape[1] * groups if transposed else weight.shape[0]) if "bias" in words else None
         args = (x, weight, bias, stride, padding, dilation, transposed, [0] * len(stride), groups)
-        return [size for size in convolution.forward(target, args, FORWARD(*args)) if size]
+        return args, FORWARD(*args)
     grad, x, weight = tensors
     mask = [digit == "1" for digit in words[0][1:]]
     args = (grad, x, weight, None, stride, padding, dilation, transposed, [0] * len(stride), groups, mask)
     result = (x if mask[0] else None, weight if mask[1] else None, grad.new_empty(grad.shape[1]) if mask[2] else None)
-    by_output = convolution.backward(target, args, result)
-    return [size for blocks, wanted in zip(by_output, mask, strict=True) if wanted for size in blocks if size]
+    return args, result
+
+
+def trials_of(case: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+    """Every call that made cuDNN measure its kernels, with what that took, and what phantom/kernels/convolution_trials.py says."""
+    from memfit.phantom.kernels import convolution_trials
+
+    sizes: list[int] = []
+    tried = set()
+    for number, *events in case["parts"]:
+        num_before = len(sizes)
+        sizes += [event for event in events if event > 0]
+        if number < 0:
+            continue
+        call = case["calls"][number]
+        args, result = arguments_of(call)
+        is_forward = call.startswith("f")
+        trials = (convolution_trials.try_forward if is_forward else convolution_trials.try_backward)(args, result)
+        outputs = (result,) if is_forward else result
+        for trial, events_of_output in zip(
+            [trial for trial in trials if trial is not None],
+            _by_output(events, [_num_bytes(output) for output in outputs[:2] if output is not None]),
+            strict=True,
+        ):
+            if trial.key not in tried:
+                tried.add(trial.key)
+                freed = [sizes[-event - 1] for event in events_of_output if event < 0 and -event > num_before]
+                yield call, freed[0] if freed else 0, max(trial.sizes)
+
+
+def _by_output(events: list[int], outputs: list[int]) -> list[list[int]]:
+    """The events of a call, cut where its outputs are made: their sizes in bytes tell where."""
+    found: list[list[int]] = []
+    for event in events:
+        if len(found) < len(outputs) and event == outputs[len(found)]:
+            found.append([])
+        elif found:
+            found[-1].append(event)
+    return found
+
+
+def _num_bytes(x: torch.Tensor) -> int:
+    return x.numel() * x.element_size()
 
 
 def _parse(word: str) -> torch.Tensor:
@@ -303,6 +354,16 @@ def compare(names: list[str], shows_all: bool) -> None:
             offs.append(max(ours, default=0) - max(measured, default=0))
             if shows_all and abs(offs[-1]) >= 512:
                 print(f"{call}: measured {measured}, predicted {ours}")
+        exact, close = sum(abs(off) < 512 for off in offs), sum(abs(off) < 2**20 for off in offs)
+        print(f"| {name} | {len(offs)} | {exact} | {close} | {max(offs) / 2**20:.1f} | {min(offs) / 2**20:.1f} |")
+    print("\n| trials of cudnn.benchmark | trials | exact | within 1 MiB | too large, MiB at most | too small, MiB at most |")
+    print("|---|---|---|---|---|---|")
+    for name in (name for name in names if "benchmark" in name and name in truth and "error" not in truth[name]):
+        offs = []
+        for call, measured, ours in trials_of(truth[name]):
+            offs.append(ours - measured)
+            if shows_all and abs(offs[-1]) >= 512:
+                print(f"{call}: measured {measured}, predicted {ours}, {offs[-1] / 2**20:+.1f} MiB")
         exact, close = sum(abs(off) < 512 for off in offs), sum(abs(off) < 2**20 for off in offs)
         print(f"| {name} | {len(offs)} | {exact} | {close} | {max(offs) / 2**20:.1f} | {min(offs) / 2**20:.1f} |")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,10 +10,15 @@ import torch
 
 from memfit.phantom.kernels import RULES, Rule
 from memfit.phantom.kernels.libraries import Libraries
+from memfit.phantom.kernels.rule import Trial
 from memfit.phantom.target import Target
 from memfit.record.blocks import BlockWriter
 from memfit.record.operators import Plan
 from memfit.record.roles import tensors_in
+from memfit.units import MIB, format_bytes
+
+SURELY_FREE = 64 * MIB
+"""So much is not asked for: a run that has no room for it is short of memory with or without trials."""
 
 
 class WorkspaceObserver:
@@ -23,8 +28,16 @@ class WorkspaceObserver:
         self._target = target
         self._libraries = Libraries(target, self._free_kept)
         self._kept: list[Callable[[], None]] = []
-        self.assumptions: dict[str, None] = {}
+        self._assumed: dict[str, None] = {}
+        self._tried: set[Hashable] = set()
+        self._largest_trial = 0
+        self._tries_unknown = False
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
         """What rules had to assume, each once, in order."""
+        of_trials = (_of_trials(self._largest_trial, self._tries_unknown),) if self._tried else ()
+        return (*self._assumed, *of_trials)
 
     def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
         rule = RULES.get(func)
@@ -36,9 +49,11 @@ class WorkspaceObserver:
             assert write_outputs is not None
             device = _gpu_of(result)
             sizes = rule.takes(self._target, args, result) if device is not None else [()] * len(result)
-            for output, taken in zip(result, sizes, strict=True):
+            trials = self._new_trials(rule, args, result) if device is not None else [None] * len(result)
+            for output, taken, trial in zip(result, sizes, trials, strict=True):
                 write_outputs(func, args, output)
                 if output is not None:
+                    self._try(blocks, func, output.device, trial)
                     _take_for_a_while(blocks, func, output.device, taken)
 
         def plan_with_workspaces(func: Any, args: Any, result: Any) -> None:
@@ -56,12 +71,53 @@ class WorkspaceObserver:
                 self._kept.append(partial(blocks.free_workspace, blocks.write_workspace(func, device, size)))
         if rule.takes is not None:
             if rule.assumption is not None:
-                self.assumptions[rule.assumption] = None
+                self._assumed[rule.assumption] = None
+            for trial in self._new_trials(rule, args, result):
+                self._try(blocks, func, device, trial)
             _take_for_a_while(blocks, func, device, rule.takes(self._target, args, result))
 
     def _free_kept(self) -> None:
         while self._kept:
             self._kept.pop(0)()
+
+    def _new_trials(self, rule: Rule, args: Any, result: Any) -> Sequence[Trial | None]:
+        """What this call makes a library measure; ``None`` for an output that is made as it was made before."""
+        if rule.tries is None or not torch.backends.cudnn.benchmark:
+            return [None] * (len(result) if rule.by_output else 1)
+        options = (torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32)
+        trials: list[Trial | None] = []
+        for trial in rule.tries(args, result):
+            key = None if trial is None else (trial.key, options)
+            is_new = key is not None and key not in self._tried
+            if is_new:
+                self._tried.add(key)
+            trials.append(trial if is_new else None)
+        return trials
+
+    def _try(self, blocks: BlockWriter, func: Any, device: torch.device, trial: Trial | None) -> None:
+        """Measuring ends with ``emptyCache()``: ATen/native/cudnn/Conv_v8.cpp."""
+        if trial is None:
+            return
+        size = max(trial.sizes)
+        if size > SURELY_FREE:
+            room, _ = torch.cuda.mem_get_info(device)
+            size = max((each for each in trial.sizes if each <= room), default=0)
+        self._largest_trial = max(self._largest_trial, size)
+        self._tries_unknown |= not trial.is_known
+        _take_for_a_while(blocks, func, device, [size])
+        blocks.empty_caches()
+
+
+def _of_trials(largest: int, is_any_unknown: bool) -> str:
+    sentence = (
+        "torch.backends.cudnn.benchmark is on: cuDNN measures all its kernels at the first call of each shape, with up to "
+        f"{format_bytes(largest)} for a while (sizes seen on an H200); a GPU with less room gets by with less"
+    )
+    return (
+        f"{sentence}. Some convolutions were of kinds that were not measured, and may take more then"
+        if is_any_unknown
+        else sentence
+    )
 
 
 def _take_for_a_while(blocks: BlockWriter, func: Any, device: torch.device, sizes: Sequence[int]) -> None:

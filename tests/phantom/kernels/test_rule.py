@@ -41,6 +41,7 @@ def rule(*operators: str, source: str = "somewhere.cpp", **facts) -> Rule:
         (lambda: rule("aten::mm"), "write `mm`"),
         (lambda: rule("mm", returns=nothing, by_output=True), "are about `takes`"),
         (lambda: rule("mm", returns=nothing, assumption="perhaps"), "are about `takes`"),
+        (lambda: rule("mm", returns=nothing, tries=nothing), "are about `takes`"),
     ],
 )
 def test_a_bad_rule_is_refused_when_it_is_made(build, complaint):

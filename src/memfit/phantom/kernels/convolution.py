@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.kernels.convolution_trials import try_backward, try_forward
 from memfit.phantom.kernels.reduction import staging_blocks
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule, bytes_of
 from memfit.phantom.target import Target
@@ -190,14 +191,16 @@ RULES = (
         operators=("convolution",),
         returns=_convolve,
         takes=forward,
+        tries=try_forward,
         assumption="workspaces of convolutions were estimated from measurements on an H200: cuDNN's choice of kernels is its own",
-        source=f"ATen/native/ConvUtils.h; sizes {MEASURED_CUDNN}, within some MiB",
+        source=f"ATen/native/ConvUtils.h, cudnn/Conv_v8.cpp; sizes {MEASURED_CUDNN}, within some MiB",
     ),
     Rule(
         operators=("convolution_backward",),
         returns=_convolve_backward,
         takes=backward,
+        tries=try_backward,
         by_output=True,
-        source=f"ATen/native/ConvUtils.h, Convolution.cpp; sizes {MEASURED_CUDNN}, within some MiB",
+        source=f"ATen/native/ConvUtils.h, Convolution.cpp, cudnn/Conv_v8.cpp; sizes {MEASURED_CUDNN}, within some MiB",
     ),
 )

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,18 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A library measures several kernels, once for each different call, to find the fastest one."""
+
+    key: Hashable
+    """What tells different calls apart."""
+    sizes: tuple[int, ...]
+    """Workspaces of the kernels. The largest that the GPU has room for is taken, and given back when all are measured."""
+    is_known: bool = True
+    """Sizes of calls like this one were measured; otherwise it may take much more."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rule:
     """Everything about one operator, or about several that have all of it in common.
 
@@ -71,6 +83,9 @@ class Rule:
     by_output: bool = False
     """Each output has a kernel of its own, which takes and frees its own blocks: ``takes`` gives sizes for each output."""
 
+    tries: Callable[[Arguments, Any], Sequence[Trial | None]] | None = None
+    """What is measured for each output where ``torch.backends.cudnn.benchmark`` is set, from arguments and result."""
+
     keeps: Callable[[Arguments], Sequence[Kept]] | None = None
     """What a library keeps for good because of a call with these arguments."""
 
@@ -90,8 +105,10 @@ class Rule:
             raise ConfigError(f"the rule for {names} has no source: say where its facts are from")
         if not (self.runs or self.is_one_kernel or self.returns or self.takes or self.keeps or self.costs):
             raise ConfigError(f"the rule for {names} says nothing: give it `runs`, `returns`, `takes`, `keeps` or `costs`")
-        if self.takes is None and (self.by_output or self.assumption is not None):
-            raise ConfigError(f"the rule for {names}: `by_output` and `assumption` are about `takes`, which it does not have")
+        if self.takes is None and (self.by_output or self.tries is not None or self.assumption is not None):
+            raise ConfigError(
+                f"the rule for {names}: `by_output`, `tries` and `assumption` are about `takes`, which it does not have"
+            )
 
 
 class Registry:

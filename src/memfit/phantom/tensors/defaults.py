@@ -24,6 +24,8 @@ def _keep_defaults(patches: Patches) -> None:
     dtype, grad_enabled, context = torch.get_default_dtype(), torch.is_grad_enabled(), default_device_context()
     patches.finally_call(lambda: torch.set_default_dtype(dtype))
     patches.finally_call(lambda: torch.set_grad_enabled(grad_enabled))
+    measures_kernels = torch.backends.cudnn.benchmark
+    patches.finally_call(lambda: setattr(torch.backends.cudnn, "benchmark", measures_kernels))
 
     def restore_device() -> None:
         if default_device_context() is not context:
