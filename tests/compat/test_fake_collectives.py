@@ -23,8 +23,8 @@ def test_all_operators_are_pytorchs(name):
     assert getattr(ours, name) == getattr(theirs, name)
 
 
-def test_there_are_thirteen_sets():
-    assert len(SETS) == 13
+def test_the_sets_are_found():
+    assert len(SETS) in (12, 13)  # torch 2.11 has one less
 
 
 def answer(question, *args):

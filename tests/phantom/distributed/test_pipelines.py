@@ -161,6 +161,7 @@ def test_shapes_that_nobody_has_said(rank: int):
     assert any("taken to send what stage 0 sends" in sentence for sentence in unsaid.assumptions) == (rank == 2)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="the schedules of torch 2.11 know nothing of it")
 def test_the_newer_torch_runs_backward_to_learn_about_gradients():
     older, newer = (predict(train("1F1B", said=False), rank=1, torch_version=name) for name in ("2.11+cu130", "2.13+cu130"))
     assert newer.steps[-1].end_allocated == pytest.approx(older.steps[-1].end_allocated, abs=2 * 2**20)

@@ -30,6 +30,7 @@ from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
 from memfit.torch_compat.patches import Patches
 from memfit.units import MIB
 
+_NOTED = "_scratch_is_noted"
 VERSION = "3.6.0"
 TUNING_BYTES = 256 * MIB
 
@@ -54,9 +55,8 @@ def install(patches: Patches) -> None:
         _unless_stand_in(lambda module: patches.replace(module.InterpretedFunction, "run", _run_real)),
     )
     patches.when_imported("triton.testing", _unless_stand_in(lambda module: patches.replace(module, "do_bench", measure_nothing)))
-    patches.when_imported(
-        "triton.runtime._allocation", _unless_stand_in(lambda module: patches.wrap(module, "set_allocator", _noting_scratch))
-    )
+    for home in ("triton.runtime._allocation", "triton"):  # the package has its own reference
+        patches.when_imported(home, _unless_stand_in(lambda module: _note_scratch(patches, module)))
     for owner in (torch.library, sys.modules[torch.library.wrap_triton.__module__]):
         patches.replace(owner, "wrap_triton", lambda kernel: kernel)
 
@@ -106,11 +106,17 @@ def measure_nothing(fn: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
     return [1.0] * len(quantiles) if quantiles else 1.0
 
 
+def _note_scratch(patches: Patches, module: Any) -> None:
+    if not hasattr(module.set_allocator, _NOTED):
+        patches.wrap(module, "set_allocator", _noting_scratch)
+
+
 def _noting_scratch(set_allocator: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         current().say(SCRATCH)
         return set_allocator(*args, **kwargs)
 
+    setattr(call, _NOTED, True)
     return call
 
 
