@@ -121,7 +121,7 @@ def predict_one(name: str, zoo_name: str) -> dict:
     }
 
 
-def in_fresh_process(name: str, zoo_name: str, limit_s: float = 300) -> dict:
+def in_fresh_process(name: str, zoo_name: str, limit_s: float = 900) -> dict:
     command = [sys.executable, __file__, "--zoo", zoo_name, "--one", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)

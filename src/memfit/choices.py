@@ -107,6 +107,8 @@ CHECKPOINTINGS: Final = _table(
     Choice(name="full", cost=2, compared=True),
 )
 
+COMPILES: Final = _table(Choice(name="none"), Choice(name="blocks"), Choice(name="model"))
+
 OFFLOADS: Final = _table(Choice(name="none"), Choice(name="params", cost=1))
 
 PRECISIONS: Final = _table(
@@ -184,6 +186,12 @@ AXES: Final[dict[str, Axis]] = {
     ),
     "checkpointing": Axis(
         flags=("--checkpointing",), choices=CHECKPOINTINGS, default="none by default", saves="least recomputation"
+    ),
+    "compile": Axis(
+        flags=("--compile",),
+        choices=COMPILES,
+        default="none by default; blocks compiles each block by itself, model all of it, with torch.compile",
+        usual="none",
     ),
     "offload": Axis(
         flags=("--offload",),

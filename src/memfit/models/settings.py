@@ -38,6 +38,8 @@ class TrainingSettings:
     mixed precision or by autocast. ``bf16``: everything in bfloat16, optimizer state too. ``fp32``: everything in float32."""
     checkpointing: str = "none"
     """What each block's backward computes again: nothing, all but matrix products and attention (``selective``), or all."""
+    compile: str = "none"
+    """``torch.compile`` for each block (``blocks``), for the whole model (``model``), or not at all."""
     offload: str = "none"
     """``params``: sharded parameters, gradients and optimizer state in host memory."""
     prefetch: str = "backward_pre"

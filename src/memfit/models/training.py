@@ -68,7 +68,17 @@ def _workload(recipe: TrainingSettings) -> Workload:
 
 
 def _prepared(recipe: TrainingSettings, model: nn.Module) -> nn.Module:
-    """Checkpointed, sharded and with memory under its parameters."""
+    """Compiled, checkpointed, sharded and with memory under its parameters."""
+    if recipe.compile == "blocks":  # before anything is wrapped around them
+        for unit in find_units(model, None):
+            unit.compile()
+    model = _sharded(recipe, model)
+    if recipe.compile == "model":
+        model.compile()
+    return model
+
+
+def _sharded(recipe: TrainingSettings, model: nn.Module) -> nn.Module:
     checkpointing = None if recipe.checkpointing == "none" else recipe.checkpointing
     engine, home = Engine(recipe.engine) if recipe.engine else None, "cpu" if recipe.offload == "params" else "cuda"
     if engine is None:

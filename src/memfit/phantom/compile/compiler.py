@@ -23,8 +23,12 @@ from memfit.torch_compat.compiler import COMPILE_FRAME, FRAMES, PACKAGES, Compil
 from memfit.torch_compat.dispatch import TorchDispatchMode
 from memfit.torch_compat.patches import Patches
 
-_OURS = ("phantom", "record", "torch_compat", "predict", "ledger")
-"""Packages whose functions are no part of any program that is compiled."""
+_OURS = (
+    *(os.path.join("phantom", part) for part in ("tensors", "kernels", "compile", "device", "values", "distributed")),
+    *("record", "torch_compat", "predict", "ledger"),
+)
+"""Packages whose functions are no part of any program that is compiled. Short answers in the place of torch's and others' functions
+are: Dynamo follows them, as a graph that ended at each would be another graph."""
 
 
 class Compiler:
