@@ -163,3 +163,40 @@ def test_the_terminal_shows_the_kinds(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "4 ranks, 2 kinds of ranks" in said
     assert "Rank 3 (rank 3 of 4) needs most" in said
     assert "memfit report" in said
+
+
+PIPELINED = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+part = nn.Linear(256 if rank else 64, 256).cuda()
+stage = PipelineStage(part, rank, 3, torch.device("cuda", rank))
+schedule = ScheduleGPipe(stage, 4, loss_fn=lambda output, target: (output - target).pow(2).mean())
+optimizer = torch.optim.SGD(part.parameters())
+while True:
+    given = (torch.ones(1024, 64, device="cuda"),) if rank == 0 else ()
+    last = {"target": torch.ones(1024, 256, device="cuda")} if rank == 2 else {}
+    schedule.step(*given, **last)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_script_whose_pipeline_asks_for_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """A rank alone runs the first stage's rank before; with all ranks, the first tells the others."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(PIPELINED)
+    words = ["--json", "torchrun", "--nproc-per-node", "3", "train.py"]
+    assert main(["run", "--rank", "2", *words]) == 0
+    alone = json.loads(capfd.readouterr().out)
+    assert main(["run", "--ranks", "all", *words]) == 0
+    together = {kind["rank"]: kind for kind in json.loads(capfd.readouterr().out)["ranks"]}
+    assert sorted(together) == [0, 1, 2]
+    assert together[2]["peak_allocated"] == alone["peak_allocated"]
+    assert together[2]["peak_reserved"] == alone["peak_reserved"]

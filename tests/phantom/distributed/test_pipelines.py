@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from torch.distributed.pipelining import PipelineStage, SplitPoint, pipeline, sc
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import memfit
+from memfit.errors import PredictionError
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.torch_compat.patches import Patches
 from memfit.torch_compat.pipelining import answer_older_stages
@@ -159,6 +161,16 @@ def test_shapes_that_nobody_has_said(rank: int):
     assert unsaid.peak_allocated == pytest.approx(said.peak_allocated, rel=0.002)
     assert unsaid.steps[-1].end_allocated == said.steps[-1].end_allocated
     assert any("taken to send what stage 0 sends" in sentence for sentence in unsaid.assumptions) == (rank == 2)
+
+
+def test_a_first_stage_that_says_nothing():
+    """Its script has said all there; the other's has not."""
+
+    def build() -> Callable[[], None]:
+        return train("1F1B", said=int(os.environ["RANK"]) == 0)()
+
+    with pytest.raises(PredictionError, match="input_args"):
+        predict(build, rank=1)
 
 
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="the schedules of torch 2.11 know nothing of it")

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from memfit.errors import PredictionError
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat import pipelining
@@ -63,13 +64,16 @@ def find_out(make: Callable[[Neighbours, int | None], Result], told: Mapping[int
         try:
             return make(neighbours, None)
         except NeighbourWanted as wanted:
-            if neighbours.told:
-                raise RuntimeError("the first stage of the pipeline was run, and has told its neighbour nothing") from wanted
             scout = neighbours.scouting()
             try:
                 make(scout, wanted.rank)
             except NeighbourSeen:
                 neighbours.told.update(scout.told)
+            if 0 not in neighbours.told:
+                raise PredictionError(
+                    f"rank {wanted.rank} holds the first stage of the pipeline, and does not say what it sends to the next: give "
+                    "PipelineStage its input_args and output_args, on all ranks"
+                ) from wanted
 
 
 def install(patches: Patches, assumptions: Assumptions, target: Target, neighbours: Neighbours) -> None:
