@@ -25,7 +25,13 @@ FEW_CHANNELS, LARGE_KERNEL = 3, 49
 """float32 images of at most 3 channels are convolved as they are, unless kernels have 49 elements or more and overlap."""
 
 LARGE_PRODUCT = 2 * MIB
-"""A one-by-one kernel whose weight is at least this large, in float32, is convolved like any other kernel."""
+"""A one-by-one kernel of a half type whose weight is at least this large, in float32, is convolved like any other kernel."""
+
+MANY_MULTIPLICATIONS = 2**30
+"""From so many on, float32 products of images whose sizes are not aligned are worth a copy of everything (between 0.9 and 1.6 e9)."""
+
+FEWEST_ROWS, ROWS_OF_PART, SPLIT_TILE = 1024, 95, 128
+"""In float32 with channels last the gradient of a one-by-one kernel is summed in parts until two tiles are there for each SM."""
 
 PRODUCT_PARTS, MOST_PRODUCT_PARTS, MOST_IN_CHANNELS_LAST = 32, 64 * MIB, 8 * MIB
 KERNEL_PARTS, MOST_KERNEL_PARTS = 14, 8 * MIB
@@ -48,7 +54,9 @@ def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[
     if _is_depthwise(weight, groups) or _lies_well(x, weight):
         return (), (), bias
     copies = _copied_by_cudnn(x, weight, grad, stride)
-    if not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
+    if _is_matrix_product(weight, stride) and weight.dtype == torch.float32:
+        for_weight = _single_product_parts(target, x, weight, grad)
+    elif not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
         for_weight = copies + _kernel_parts(weight)
     else:
         for_weight = copies if copies and _fits_tiles(weight) else _product_parts(x, weight)
@@ -64,6 +72,22 @@ def _copied_by_torch(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Ten
 
 def _product_parts(x: torch.Tensor, weight: torch.Tensor) -> int:
     return min(PRODUCT_PARTS * 4 * weight.numel(), MOST_PRODUCT_PARTS if _layout(x, weight) is None else MOST_IN_CHANNELS_LAST)
+
+
+def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
+    """One part for each image, or where channels are last, as many as keep the GPU busy."""
+    if _layout(x, weight) is None:
+        parts = x.shape[0] * bytes_of(weight)
+        if parts < MOST_PRODUCT_PARTS:
+            return parts
+        return bytes_of(x) + bytes_of(grad) + (_kernel_parts(weight) if _is_aligned(x) else 0)
+    rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
+    if rows < FEWEST_ROWS or (rows < 2 * FEWEST_ROWS and inputs > outputs):
+        return 0
+    num_parts = 2 * target.gpu.num_sms // (-(-outputs // SPLIT_TILE) * -(-inputs // SPLIT_TILE))
+    while rows < ROWS_OF_PART * num_parts:
+        num_parts //= 2
+    return num_parts * bytes_of(weight) if num_parts > 1 else 0
 
 
 def _fits_tiles(weight: torch.Tensor) -> bool:
@@ -160,9 +184,15 @@ def _copied_by_cudnn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, s
         unaligned = [_padded_bytes(of, 1) for of in (x, out) if of.shape[1] % CHANNELS_OF_HALVES]
         return sum(unaligned) + (_padded_bytes(weight, 0, 1) if unaligned else 0)
     if all(size == 1 for size in weight.shape[2:]):
-        is_product = _is_matrix_product(weight, stride) and _is_aligned(x) and 4 * weight.numel() < LARGE_PRODUCT
+        is_product = _is_matrix_product(weight, stride) and _stays_product(x, weight)
         return 0 if is_product else bytes_of(x) + bytes_of(out)
     return _padded_bytes(x, 1) + _padded_bytes(weight, 0, 1) + _padded_bytes(out, 1)
+
+
+def _stays_product(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    if weight.dtype == torch.float32:
+        return _is_aligned(x) or x.numel() // x.shape[1] * weight.numel() < MANY_MULTIPLICATIONS
+    return _is_aligned(x) and 4 * weight.numel() < LARGE_PRODUCT
 
 
 def _padded_bytes(x: torch.Tensor, *channel_dims: int) -> int:
