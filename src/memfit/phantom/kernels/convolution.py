@@ -19,13 +19,19 @@ from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule, bytes_o
 from memfit.phantom.target import Target
 from memfit.units import MIB
 
-CHANNELS_OF_HALVES = 8
+CHANNELS_OF_SINGLES, CHANNELS_OF_HALVES = 4, 8
 ALIGNMENT, TILE = 16, 128
 FEW_CHANNELS, LARGE_KERNEL = 3, 49
 """float32 images of at most 3 channels are convolved as they are, unless kernels have 49 elements or more and overlap."""
 
 LARGE_PRODUCT = 2 * MIB
-"""A one-by-one kernel whose weight is at least this large, in float32, is convolved like any other kernel."""
+"""A one-by-one kernel of a half type whose weight is at least this large, in float32, is convolved like any other kernel."""
+
+MANY_MULTIPLICATIONS = 2**30
+"""From so many on, a float32 product of images that are not aligned is worth a copy of everything (between 0.9 and 1.6 e9)."""
+
+FEWEST_ROWS, ROWS_OF_PART, SPLIT_TILE = 1024, 95, 128
+"""In float32 with channels last the gradient of a one-by-one kernel is summed in parts until two tiles are there for each SM."""
 
 PRODUCT_PARTS, MOST_PRODUCT_PARTS, MOST_IN_CHANNELS_LAST = 32, 64 * MIB, 8 * MIB
 KERNEL_PARTS, MOST_KERNEL_PARTS = 14, 8 * MIB
@@ -38,7 +44,11 @@ def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
     if _is_depthwise(weight, groups) or _lies_well(x, weight) or _is_patches(x, weight, stride):
         return ()
-    return (*_copied_by_torch(x, weight, x, weight), _copied_by_cudnn(x, weight, result, stride))
+    if _is_strided_product_of_volumes(x, weight, stride):
+        copies = bytes_of(x) + bytes_of(weight) + (0 if _layout(x, weight) is None else bytes_of(result))
+    else:
+        copies = _copied_by_cudnn(x, weight, result, stride)
+    return (*_copied_by_torch(x, weight, x, weight), copies)
 
 
 def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[int]]:
@@ -48,7 +58,11 @@ def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[
     if _is_depthwise(weight, groups) or _lies_well(x, weight):
         return (), (), bias
     copies = _copied_by_cudnn(x, weight, grad, stride)
-    if not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
+    if _is_matrix_product(weight, stride) and weight.dtype == torch.float32:
+        for_weight = _single_product_parts(target, x, weight, grad)
+    elif _is_large_kernel_on_few_channels(x, weight):
+        for_weight = _all_laid_out_anew(x, weight, grad, stride) + _kernel_parts(weight)
+    elif not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
         for_weight = copies + _kernel_parts(weight)
     else:
         for_weight = copies if copies and _fits_tiles(weight) else _product_parts(x, weight)
@@ -64,6 +78,22 @@ def _copied_by_torch(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Ten
 
 def _product_parts(x: torch.Tensor, weight: torch.Tensor) -> int:
     return min(PRODUCT_PARTS * 4 * weight.numel(), MOST_PRODUCT_PARTS if _layout(x, weight) is None else MOST_IN_CHANNELS_LAST)
+
+
+def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
+    """One part for each image, or where channels are last, as many as keep the GPU busy."""
+    if _layout(x, weight) is None:
+        parts = x.shape[0] * bytes_of(weight)
+        if parts < MOST_PRODUCT_PARTS:
+            return parts
+        return bytes_of(x) + bytes_of(grad) + (_kernel_parts(weight) if _is_aligned(x) else 0)
+    rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
+    if rows < FEWEST_ROWS or (rows < 2 * FEWEST_ROWS and inputs > outputs):
+        return 0
+    num_parts = 2 * target.gpu.num_sms // (-(-outputs // SPLIT_TILE) * -(-inputs // SPLIT_TILE))
+    while rows < ROWS_OF_PART * num_parts:
+        num_parts //= 2
+    return num_parts * bytes_of(weight) if num_parts > 1 else 0
 
 
 def _fits_tiles(weight: torch.Tensor) -> bool:
@@ -160,9 +190,39 @@ def _copied_by_cudnn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, s
         unaligned = [_padded_bytes(of, 1) for of in (x, out) if of.shape[1] % CHANNELS_OF_HALVES]
         return sum(unaligned) + (_padded_bytes(weight, 0, 1) if unaligned else 0)
     if all(size == 1 for size in weight.shape[2:]):
-        is_product = _is_matrix_product(weight, stride) and _is_aligned(x) and 4 * weight.numel() < LARGE_PRODUCT
+        is_product = _is_matrix_product(weight, stride) and _stays_product(x, weight)
         return 0 if is_product else bytes_of(x) + bytes_of(out)
     return _padded_bytes(x, 1) + _padded_bytes(weight, 0, 1) + _padded_bytes(out, 1)
+
+
+def _stays_product(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    if weight.dtype == torch.float32:
+        return _is_aligned(x) or x.numel() // x.shape[1] * weight.numel() < MANY_MULTIPLICATIONS
+    return _is_aligned(x) and 4 * weight.numel() < LARGE_PRODUCT
+
+
+def _is_strided_product_of_volumes(x: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
+    is_product = x.dim() == 5 and math.prod(weight.shape[2:]) == 1 and not _is_matrix_product(weight, stride)
+    return is_product and x.dtype == torch.float32
+
+
+def _is_large_kernel_on_few_channels(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Everything is laid out anew for the gradient of such a weight, whatever layout it has."""
+    return x.dtype == torch.float32 and x.shape[1] <= FEW_CHANNELS and math.prod(weight.shape[2:]) >= LARGE_KERNEL
+
+
+def _all_laid_out_anew(x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, stride: Any) -> int:
+    """With channels in fours, unless an image is cut into patches."""
+    if x.dim() == 4 and tuple(weight.shape[2:]) == tuple(stride):
+        return bytes_of(x) + bytes_of(weight) + bytes_of(grad)
+    return _in_fours(x, 1) + _in_fours(weight, 0, 1) + _in_fours(grad, 1)
+
+
+def _in_fours(x: torch.Tensor, *channel_dims: int) -> int:
+    sizes = (
+        -(-size // CHANNELS_OF_SINGLES) * CHANNELS_OF_SINGLES if dim in channel_dims else size for dim, size in enumerate(x.shape)
+    )
+    return math.prod(sizes) * x.element_size()
 
 
 def _padded_bytes(x: torch.Tensor, *channel_dims: int) -> int:
