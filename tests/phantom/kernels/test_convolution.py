@@ -64,3 +64,36 @@ def test_what_is_estimated_is_said():
         return lambda: layer(x)
 
     assert any("convolutions were estimated" in sentence for sentence in memfit.predict(build, steps=1).assumptions)
+
+
+def gradient_of_weight(x, outputs, kernel=1, stride=1, padding=0):
+    weight = torch.empty(outputs, x.shape[1], kernel, kernel, device="meta")
+    rest = (None, [stride, stride], [padding, padding], [1, 1], False, [0, 0], 1)
+    grad = torch.ops.aten.convolution(x, weight, *rest)
+    _, (*_, size), _ = convolution.backward(H200, (grad, x, weight, *rest, [True, True, False]), (x, weight, None))
+    return size
+
+
+@pytest.mark.parametrize(("batch", "size", "measured"), [(4, (32, 40), 4194704), (8, (28, 28), 8389008), (32, (14, 14), 33554432)])
+def test_products_in_float32_have_a_part_for_each_image(batch, size, measured):
+    assert 0 <= measured - gradient_of_weight(torch.empty(batch, 1024, *size, device="meta"), 256) < 512
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "measured"),
+    [((32, 512, 28, 28), 256, 17301760), ((4, 1024, 32, 40), 512, 16777472), ((4, 64, 128, 160), 256, 8651008)],
+)
+def test_products_in_float32_with_channels_last_have_two_tiles_for_each_sm(shape, outputs, measured):
+    x = torch.empty(shape, device="meta").to(memory_format=torch.channels_last)
+    assert 0 <= measured - gradient_of_weight(x, outputs) < 512
+
+
+def test_images_of_one_pixel_are_not_summed_in_parts():
+    assert gradient_of_weight(torch.empty(32, 1024, 1, 1, device="meta"), 256) < 512 * 1024
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_large_kernel_on_images_lays_all_out_anew_whatever_the_layout(layout):
+    """Measured: 134522000 and 134522000; how many parts of the weight there are is not known."""
+    x = torch.empty(32, 3, 224, 224, device="meta").to(memory_format=layout)
+    assert 0 <= 134522000 - gradient_of_weight(x, 64, 7, 2, 3) < 6 * 2**20

@@ -81,10 +81,10 @@ def _product_parts(x: torch.Tensor, weight: torch.Tensor) -> int:
 
 
 def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
-    """One part for each image, or where channels are last, as many as keep the GPU busy."""
+    """One part for each image of more than a pixel, or where channels are last, as many as keep the GPU busy."""
     if _layout(x, weight) is None:
-        parts = x.shape[0] * bytes_of(weight)
-        if parts < MOST_PRODUCT_PARTS:
+        has_pixels, parts = math.prod(x.shape[2:]) > 1, x.shape[0] * bytes_of(weight)
+        if has_pixels and parts < MOST_PRODUCT_PARTS:
             return parts
         return bytes_of(x) + bytes_of(grad) + (_kernel_parts(weight) if _is_aligned(x) else 0)
     rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
