@@ -416,7 +416,7 @@ def tensor_parallel(size=4, a=LlamaArgs(dim=2048, layers=2, heads=16, kv_heads=1
         for layer in layers:
             parallelize_module(layer, mesh, {"w1": ColwiseParallel(), "w2": RowwiseParallel()})
             layer.compile()
-        opt = torch.optim.AdamW(layers.parameters(), lr=1e-4)
+        opt = torch.optim.AdamW(layers.parameters(), lr=1e-4, foreach=False)
         x = torch.randn(4, 1024, a.dim, device=device)
 
         def loss():

@@ -79,6 +79,7 @@ class CompilerParts:
         self.joint_graph = importlib.import_module("torch._inductor.fx_passes.joint_graph")
         self.pad_mm = importlib.import_module("torch._inductor.fx_passes.pad_mm")
         self.inductor_utils = importlib.import_module("torch._inductor.utils")
+        self.code_cache: Any = need(importlib.import_module("torch._inductor.codecache"), "PyCodeCache")
         self.cpu_vec_isa = importlib.import_module("torch._inductor.cpu_vec_isa")
         self.triton_questions = importlib.import_module("torch.utils._triton")
         self.fake_modes = importlib.import_module("torch._subclasses.fake_tensor")

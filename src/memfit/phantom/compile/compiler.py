@@ -23,6 +23,9 @@ from memfit.torch_compat.compiler import COMPILE_FRAME, FRAMES, PACKAGES, Compil
 from memfit.torch_compat.dispatch import TorchDispatchMode
 from memfit.torch_compat.patches import Patches
 
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""Where memfit is installed."""
+
 _OURS = (
     *(os.path.join("phantom", part) for part in ("tensors", "kernels", "compile", "device", "values", "distributed")),
     *("record", "torch_compat", "predict", "ledger"),
@@ -55,7 +58,8 @@ class Compiler:
                 try:
                     return compile_frame(code, *args, **kwargs)
                 except self._parts_in_use.not_compilable as error:
-                    self._assumptions.add(f"{_place(code)} is not compiled, as it would not be on the GPU: {_reason(error)}")
+                    if _ROOT not in str(error):  # hooks of the recorder's end a graph; what follows them is compiled all the same
+                        self._assumptions.add(f"{_place(code)} is not compiled, as it would not be on the GPU: {_reason(error)}")
                     raise
                 except self._parts_in_use.failures as error:
                     self._assumptions.add(
@@ -81,9 +85,8 @@ class Compiler:
         settings = configured(parts)
         settings.__enter__()
         patches.finally_call(lambda: settings.__exit__(None, None, None))
-        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         for package in _OURS:
-            patches.finally_call(parts.skip_frames_in(os.path.join(root, package) + os.sep))
+            patches.finally_call(parts.skip_frames_in(os.path.join(_ROOT, package) + os.sep))
         patches.finally_call(parts.silence())
         device_answers.install(patches, parts, self._target)
         folding.install(patches, parts)

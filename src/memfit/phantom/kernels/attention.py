@@ -53,7 +53,7 @@ class Call:
         tensors = (self.query, self.key, self.value)
         return (
             all(tensor.dim() == 4 and tensor.dtype == self.query.dtype and tensor.stride(-1) == 1 for tensor in tensors)
-            and len({tensor.shape[0] for tensor in tensors}) == 1
+            and all(tensor.shape[0] == self.query.shape[0] for tensor in tensors)
             and all(tensor.shape[2] > 0 for tensor in tensors)
             and (self.mask is None or self.mask.stride(-1) == 1)
         )
