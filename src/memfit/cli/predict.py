@@ -42,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Which processes of the job are predicted."""
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help="which of the processes to predict; 0 by default")
+    parser.add_argument("--rank", type=int, metavar="N", help="which of the processes to predict; the first by default")
     parser.add_argument(
         "--ranks",
         metavar="RANKS",
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
             _build(args),
             gpu=args.gpu,
             world_size=args.world_size,
-            rank=args.rank,
+            rank=args.rank or 0,
             steps=args.steps,
             torch_version=args.torch_version or DEFAULT_TORCH,
             alloc_conf=args.alloc_conf,

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         if ranks is not None:
             found = predict_ranks(predict_rank, ranks, job.world.world_size, side_by_side=not args.write)
         else:
-            seen = predict_rank(args.rank, {})
+            seen = predict_rank(job.world.rank if args.rank is None else args.rank, {})
     if ranks is not None:
         tell_job(found, args)
     else:
