@@ -4,7 +4,7 @@
     python benchmarks/accuracy.py llama_amp fsdp2_full  # some of them
     python benchmarks/accuracy.py --host 2.11           # with another torch installed: results/accuracy_2.11.md
     python benchmarks/accuracy.py --zoo more            # workloads that no rule was learned from: more_zoo.py
-    python benchmarks/accuracy.py --zoo frontier        # compiled, float8, pipelines, context and expert parallelism: frontier_zoo.py
+    python benchmarks/accuracy.py --zoo frontier        # compiled, float8, pipelines, experts: frontier_zoo.py
 
 Each process predicts one workload with ``memfit.predict`` for the H200 and torch that the truth was measured with, and compares
 peaks, levels and reserved memory with ``truth/h200_truth.json``, the smallest fit with ``truth/h200_fit.json``, and what expandable
@@ -121,14 +121,20 @@ def predict_one(name: str, zoo_name: str) -> dict:
     }
 
 
-def in_fresh_process(name: str, zoo_name: str, limit_s: float = 300) -> dict:
+def in_fresh_process(name: str, zoo_name: str, limit_s: float = 900) -> dict:
     command = [sys.executable, __file__, "--zoo", zoo_name, "--one", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
         return {"name": name, "error": f"no answer in {limit_s:.0f} s"}
     answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return json.loads(answers[-1]) if answers else {"name": name, "error": done.stderr.strip().splitlines()[-1][:300]}
+    return json.loads(answers[-1]) if answers else {"name": name, "error": problem_in(done.stderr)[:300]}
+
+
+def problem_in(output: str) -> str:
+    """The last line that names an error, or else the last of all."""
+    lines = output.strip().splitlines() or ["no output"]
+    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Failed)\b.*: ", line)), lines[-1])
 
 
 def percent(value: float) -> str:

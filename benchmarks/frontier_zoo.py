@@ -1,7 +1,7 @@
 """How large models are trained today: compiled, in float8, pipelined, with context and expert parallelism. Same contract as zoo.py.
 
-``FRONTIER[name](device)`` returns a ``Run``; a workload that is one rank of several has ``.world`` and ``.rank``. What an H200 did is
-in ``truth/h200_frontier.json``: multi-GPU rows were measured as one rank under the fake process group, with real allocations.
+``FRONTIER[name](device)`` returns a ``Run``; a workload that is one rank of several has ``.world`` and ``.rank``. What an H200 did
+is in ``truth/h200_frontier.json``: multi-GPU rows were measured as one rank under the fake process group, with real allocations.
 ``python benchmarks/accuracy.py --zoo frontier`` predicts them.
 """
 
