@@ -91,10 +91,10 @@ class CompilerParts:
         exceptions = importlib.import_module("torch._dynamo.exc")
         self.not_compilable: tuple[type[Exception], ...] = (need(exceptions, "Unsupported"), need(exceptions, "UserError"))
         """What Dynamo raises of code that it does not compile, on whatever machine."""
-        self.failures: tuple[type[Exception], ...] = tuple(
-            getattr(exceptions, name)
-            for name in ("BackendCompilerFailed", "InternalTorchDynamoError", "TorchRuntimeError")
-            if hasattr(exceptions, name)
+        names = ("BackendCompilerFailed", "InternalTorchDynamoError", "TorchRuntimeError")
+        self.failures: tuple[type[Exception], ...] = (
+            AssertionError,
+            *(getattr(exceptions, name) for name in names if hasattr(exceptions, name)),
         )
         """What it raises when something goes wrong."""
         self.frame_result: Any = need(importlib.import_module("torch._dynamo.types"), "ConvertFrameReturn")

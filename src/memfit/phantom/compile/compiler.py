@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
+import torch
+
 from memfit.phantom.compile import cuda_graphs, device_answers, folding, tracing
 from memfit.phantom.compile.wrapper import note_garbage, run_wrapper
 from memfit.phantom.target import Target
@@ -28,9 +30,10 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 _OURS = (
     *(os.path.join("phantom", part) for part in ("tensors", "kernels", "compile", "device", "values", "distributed")),
+    os.path.join("phantom", "torch_cuda", "autocast"),
     *("record", "torch_compat", "predict", "ledger"),
 )
-"""Packages whose functions are no part of any program that is compiled. Short answers in the place of torch's and others' functions
+"""Packages and modules whose functions are no part of any program that is compiled. Short answers in the place of torch's and others' functions
 are: Dynamo follows them, as a graph that ended at each would be another graph."""
 
 
@@ -54,6 +57,8 @@ class Compiler:
             self._begin()
             self._codes.add(code)
             note_garbage()
+            # Both names of the device are in the same state of autocast: Dynamo looks whether one has changed while it worked.
+            torch.set_autocast_enabled("cuda", torch.is_autocast_enabled("cuda"))
             with self._tracing():
                 try:
                     return compile_frame(code, *args, **kwargs)
@@ -86,7 +91,8 @@ class Compiler:
         settings.__enter__()
         patches.finally_call(lambda: settings.__exit__(None, None, None))
         for package in _OURS:
-            patches.finally_call(parts.skip_frames_in(os.path.join(_ROOT, package) + os.sep))
+            path = os.path.join(_ROOT, package)
+            patches.finally_call(parts.skip_frames_in(path + os.sep if os.path.isdir(path) else f"{path}.py"))
         patches.finally_call(parts.silence())
         device_answers.install(patches, parts, self._target)
         folding.install(patches, parts)
