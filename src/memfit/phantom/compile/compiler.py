@@ -33,8 +33,8 @@ _OURS = (
     os.path.join("phantom", "torch_cuda", "autocast"),
     *("record", "torch_compat", "predict", "ledger"),
 )
-"""Packages and modules whose functions are no part of any program that is compiled. Short answers in the place of torch's and others' functions
-are: Dynamo follows them, as a graph that ended at each would be another graph."""
+"""Packages and modules whose functions are no part of any program that is compiled. Short answers in the place of torch's and
+others' functions are: Dynamo follows them, as a graph that ended at each would be another graph."""
 
 
 class Compiler:

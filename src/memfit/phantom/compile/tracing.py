@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from memfit.phantom.device.two_names import INNER, outer
+from memfit.phantom.kernels import RULES
 from memfit.torch_compat.compiler import INIT_GROUP, CompilerParts
 from memfit.torch_compat.dispatch import TorchDispatchMode, without_modes
 from memfit.torch_compat.fake_tensors import SUBCLASSES_MODULE, FakeTensor
@@ -103,6 +104,7 @@ def install(patches: Patches, parts: CompilerParts, tracing: Tracing) -> None:
         parts.functional_modes.FunctionalTensorMode,
     ):
         patches.wrap(mode, "__torch_dispatch__", _naming_cuda)
+    patches.wrap(parts.fake_modes.FakeTensorMode, "__torch_dispatch__", _as_on_the_gpu)
     # A constant that is copied to the GPU has no data there.
     patches.replace(parts.fake_modes.FakeTensorMode, "avoid_device_init", True)
     patches.wrap(parts.output_graph.OutputGraph, "call_user_compiler", lambda call: _with_own_inputs(parts, call))
@@ -120,6 +122,22 @@ def _naming_cuda(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         device = kwargs.get("device") if kwargs else None
         if device is not None and device.type == INNER:
             kwargs = {**kwargs, "device": outer(device)}
+        return dispatch(mode, func, types, args, kwargs or {})
+
+    return __torch_dispatch__
+
+
+def _as_on_the_gpu(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """For what Dynamo and AOTAutograd trace with: results lie in memory as they do on CUDA, convolutions with channels last."""
+    returns = {operator: rule.returns for operator, rule in RULES.items() if rule.returns is not None}
+
+    def __torch_dispatch__(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = returns.get(func)
+        if answer is not None and any(isinstance(value, torch.Tensor) and value.is_cuda for value in args):
+            with mode:
+                result = answer(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
         return dispatch(mode, func, types, args, kwargs or {})
 
     return __torch_dispatch__
