@@ -2,9 +2,12 @@
 
 ::
 
-    first call     warm-up: the compiled function runs as it is, on a stream and in a memory pool of its own
-    second call    recording: the same, and inputs that are not at the same address each time are copied into the pool
-    later calls    replay: nothing is allocated; results are in the pool, which the allocator's statistics do not count as allocated
+    first step     warm-up: compiled functions run as they are, on a stream and in a memory pool of their own
+    second step    recording: the same, and inputs that are not at the same address each time are copied into the pool
+    later steps    replay: nothing is allocated; results are in the pool, which the allocator's statistics do not count as allocated
+
+A step is a forward, with all compiled functions in it, and its backward; a graph is recorded for each place in that order, so that
+a function that three blocks share has three. A function that was never called warms up, and so does what follows it in that step.
 
 The pool is shared by all graphs, and nobody else gets memory from it. A pool here is a stream: the allocator never serves one
 stream with what another has freed. Libraries' workspaces are given back before and after warm-up and recording.
@@ -32,8 +35,16 @@ Model = Callable[[list[Any]], Any]
 def install(patches: Patches, parts: CompilerParts) -> None:
     pool = _Pool()
 
-    def cudagraphify(model: Model, static_input_idxs: Sequence[int] = (), *, mutated_input_idxs: Any = (), **kwargs: Any) -> Model:
-        return _Graphed(model, frozenset(static_input_idxs), tuple(mutated_input_idxs), pool)
+    def cudagraphify(
+        model: Model,
+        static_input_idxs: Sequence[int] = (),
+        *,
+        is_backward: bool = False,
+        is_inference: bool = False,
+        mutated_input_idxs: Any = (),
+        **kwargs: Any,
+    ) -> Model:
+        return _Graphed(model, frozenset(static_input_idxs), tuple(mutated_input_idxs), pool, is_backward, is_inference)
 
     patches.replace(parts.compile_fx, "cudagraphify", cudagraphify)
     patches.replace(parts.output_code, "maybe_handle_backward_generation", lambda *args: None)
@@ -45,6 +56,10 @@ class _Pool:
 
     def __init__(self) -> None:
         self._stream: Stream | None = None
+        self._path: tuple[Any, ...] = ()
+        self._is_warming_up = False
+        self._ran_last = False
+        self._warm: set[Any] = set()
         self._storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 
     @property
@@ -52,6 +67,16 @@ class _Pool:
         if self._stream is None:
             self._stream = Stream()
         return self._stream
+
+    def arrive(self, function: Any, *, is_backward: bool, is_inference: bool) -> tuple[tuple[Any, ...], bool]:
+        """Where in a step this call of a function is, and whether it is a warm-up."""
+        if not is_backward and (self._ran_last or is_inference):
+            self._path, self._is_warming_up = (), False
+        self._ran_last = is_backward
+        self._path = (*self._path, function)
+        self._is_warming_up = self._is_warming_up or function not in self._warm
+        self._warm.add(function)
+        return self._path, self._is_warming_up
 
     def holds(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage() in self._storages
@@ -91,21 +116,23 @@ class _Result:
 
 
 class _Graphed:
-    """A compiled function and the graphs that were recorded of it, one for each set of whole numbers among its inputs."""
+    """A compiled function, and the graphs that were recorded of it."""
 
-    def __init__(self, model: Model, static: frozenset[int], mutated: tuple[int, ...], pool: _Pool) -> None:
+    def __init__(
+        self, model: Model, static: frozenset[int], mutated: tuple[int, ...], pool: _Pool, is_backward: bool, is_inference: bool
+    ) -> None:
         self._model, self._static, self._mutated, self._pool = model, static, mutated, pool
-        self._num_calls: dict[Any, int] = {}
+        self._is_backward, self._is_inference = is_backward, is_inference
         self._recorded: dict[Any, list[Any]] = {}
 
     def __call__(self, inputs: list[Any]) -> Any:
         if any(not self._is_managed(index, inputs) for index in self._mutated):
             return self._model(inputs)  # torch does not record what changes other people's tensors
-        key = tuple(value for value in inputs if isinstance(value, int))
-        number = self._num_calls[key] = self._num_calls.get(key, 0) + 1
-        if number > 2:
-            return self._replay(key, inputs)
-        return self._run(key, inputs, is_recording=number == 2)
+        function = (id(self), *(value for value in inputs if isinstance(value, int)))
+        path, is_warm_up = self._pool.arrive(function, is_backward=self._is_backward, is_inference=self._is_inference)
+        if not is_warm_up and path in self._recorded:
+            return self._replay(path, inputs)
+        return self._run(path, inputs, is_recording=not is_warm_up)
 
     def _is_managed(self, index: int, inputs: list[Any]) -> bool:
         return index in self._static or (isinstance(inputs[index], torch.Tensor) and self._pool.holds(inputs[index]))
