@@ -55,8 +55,10 @@ def install(patches: Patches) -> None:
         _unless_stand_in(lambda module: patches.replace(module.InterpretedFunction, "run", _run_real)),
     )
     patches.when_imported("triton.testing", _unless_stand_in(lambda module: patches.replace(module, "do_bench", measure_nothing)))
-    for home in ("triton.runtime._allocation", "triton"):  # the package has its own reference
-        patches.when_imported(home, _unless_stand_in(lambda module: _note_scratch(patches, module)))
+    note_scratch = _unless_stand_in(lambda module: _note_scratch(patches, module))
+    patches.when_imported("triton.runtime._allocation", note_scratch)
+    if "triton" in sys.modules:  # with its own reference to the function
+        note_scratch(sys.modules["triton"])
     for owner in (torch.library, sys.modules[torch.library.wrap_triton.__module__]):
         patches.replace(owner, "wrap_triton", lambda kernel: kernel)
 
