@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,6 +59,14 @@ LARGEST_REAL_BYTES = MIB
 """A host tensor made from nothing but a shape is real up to this size."""
 
 _SIZE_FIRST = frozenset(("empty", "zeros", "ones", "full", "rand", "randn", "randint", "normal", "empty_strided", "empty_permuted"))
+
+
+_WITH_RANDOM_STATE: dict[str, Callable[..., Any]] = {
+    "graphsafe_run_with_rng_state": lambda func, *args, rng_state=None, **kwargs: func(*args, **kwargs),
+    "run_with_rng_state": lambda rng_state, func, *args, **kwargs: func(*args, **kwargs),
+    "run_and_save_rng_state": lambda func, *args, **kwargs: (torch.cuda.get_rng_state(), func(*args, **kwargs)),
+}
+"""Compiled code that recomputes calls operators that draw random numbers through these: the operator decides the memory."""
 
 
 class PhantomMode(FakeTensorMode):
@@ -143,6 +152,10 @@ class PhantomMode(FakeTensorMode):
         return result
 
     def _dispatch_higher_order(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        run = _WITH_RANDOM_STATE.get(func.name())
+        if run is not None:
+            with self:
+                return run(*args, **kwargs)
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         except AttributeError as error:
