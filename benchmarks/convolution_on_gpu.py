@@ -1,7 +1,7 @@
 """Every block that the steps of convolution nets take from CUDA's allocator, call by call, and what the rules say of them.
 
     python benchmarks/convolution_on_gpu.py --measure      # on a GPU, about two minutes: writes truth/convolutions.json
-    python benchmarks/convolution_on_gpu.py                # anywhere: compares the rules of phantom/kernels/convolution.py with it
+    python benchmarks/convolution_on_gpu.py                # anywhere: compares the rules of phantom/kernels/convolution with it
     python benchmarks/convolution_on_gpu.py --show unet    # the same, with every call of the cases whose names start like this
 
 A case is a net of ``convolution_nets.py`` in one way to train it (types, layout, ``cudnn.benchmark``), or ``single``: convolutions
@@ -259,15 +259,15 @@ def blocks_of(parts: list[Part]) -> dict[int, list[int]]:
 
 
 def predicted_blocks(call: str) -> list[int]:
-    """What the rules of phantom/kernels/convolution.py say that a call takes."""
-    from memfit.phantom.kernels import convolution
+    """What the rules of phantom/kernels/convolution/rules.py say that a call takes."""
+    from memfit.phantom.kernels.convolution import rules
     from memfit.phantom.target import Target
 
     target = Target.parse("H200", "2.11+cu130")
     args, result = arguments_of(call)
     if call.startswith("f"):
-        return [size for size in convolution.forward(target, args, result) if size]
-    by_output = convolution.backward(target, args, result)
+        return [size for size in rules.forward(target, args, result) if size]
+    by_output = rules.backward(target, args, result)
     return [size for blocks, wanted in zip(by_output, args[-1], strict=True) if wanted for size in blocks if size]
 
 
@@ -290,8 +290,8 @@ def arguments_of(call: str) -> tuple[tuple[Any, ...], Any]:
 
 
 def trials_of(case: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
-    """Every call that made cuDNN measure its kernels, with what that took, and what phantom/kernels/convolution_trials.py says."""
-    from memfit.phantom.kernels import convolution_trials
+    """Every call that made cuDNN measure its kernels, with what that took, and what phantom/kernels/convolution/trials.py says."""
+    from memfit.phantom.kernels.convolution import trials
 
     sizes: list[int] = []
     tried = set()
@@ -303,10 +303,10 @@ def trials_of(case: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
         call = case["calls"][number]
         args, result = arguments_of(call)
         is_forward = call.startswith("f")
-        trials = (convolution_trials.try_forward if is_forward else convolution_trials.try_backward)(args, result)
+        attempts = (trials.try_forward if is_forward else trials.try_backward)(args, result)
         outputs = (result,) if is_forward else result
         for trial, events_of_output in zip(
-            [trial for trial in trials if trial is not None],
+            [trial for trial in attempts if trial is not None],
             _by_output(events, [_num_bytes(output) for output in outputs[:2] if output is not None]),
             strict=True,
         ):

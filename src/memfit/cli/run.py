@@ -43,11 +43,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.phantom.values.expected import Expected
-    from memfit.predict.dry_run import harmlessly
-    from memfit.predict.launchers import read_command
     from memfit.predict.ranks import Seen, predict_ranks
-    from memfit.predict.scripts import see_script
-    from memfit.predict.stopping import Bounds
+    from memfit.predict.scripts.dry_run import harmlessly
+    from memfit.predict.scripts.launchers import read_command
+    from memfit.predict.scripts.running import see_script
+    from memfit.predict.scripts.stopping import Bounds
 
     words = ["-m", *args.module] if args.module is not None else [args.script, *args.arguments] if args.script else []
     job = read_command(words, args.nproc)

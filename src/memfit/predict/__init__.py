@@ -2,13 +2,9 @@
 
 ::
 
-    predict(build, gpu, ...)  api.py      memfit run torchrun ... train.py
-        │                                     │   launchers.py      what was typed: program, processes, environment
-        │                                     │   dry_run.py        in a child whose files are thrown away (memfit.overlay)
-        │                                 predict_script(job, ...)  scripts.py
-        │                                     │   started_programs.py   what it only starts is followed in its place
-        │                                     │   stopping.py       until memory has settled
+    predict(build, gpu, ...)  api.py      memfit run torchrun ... train.py  scripts/
         │                                     │   blame.py          whose error it is
+        ├─────────────────────────────────────┘
         └── ranks="all": ranks.py, one of each kind of rank, side by side ──> JobPrediction
         PhantomSession  session.py ── a PhantomWorld, recorded
         │                    ├─ workspaces.py      what kernels and libraries take, beside what the recorder sees

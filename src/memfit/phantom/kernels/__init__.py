@@ -5,7 +5,7 @@
     rule.py         Rule: what CUDA runs, what that returns, takes and keeps, and the source of the fact; Registry: finds it
       │
       ├─ attention.py     scaled_dot_product_attention: which kernel is chosen, and the memory of cuDNN's, flash and efficient ones
-      ├─ convolution.py   convolutions by cuDNN: layouts and workspaces; convolution_trials.py: what cudnn.benchmark takes
+      ├─ convolution/     convolutions by cuDNN: layouts, workspaces, and what cudnn.benchmark takes
       ├─ recurrent.py     LSTM, GRU, RNN by cuDNN: what they return, keep for backward, and take
       ├─ matmul.py        matrix products: copies of operands, workspaces of cuBLAS and cuBLASLt
       ├─ norm.py          layer, group, RMS and batch norm, SyncBatchNorm

@@ -33,7 +33,7 @@ from memfit.analysis.timeline import trace_total
 from memfit.errors import ConfigError
 from memfit.ledger import LedgerBuilder
 from memfit.phantom.torch_cuda.autocast import CastCache
-from memfit.predict.evaluations import RUN_ALL, WATCHED, Evaluations
+from memfit.predict.scripts.evaluations import RUN_ALL, WATCHED, Evaluations
 from memfit.record import run_hooks
 from memfit.record.listener import Listener
 from memfit.record.recorder import Recorder

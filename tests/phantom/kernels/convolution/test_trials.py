@@ -8,8 +8,8 @@ from torch import nn
 
 import memfit
 from memfit.ledger import EventKind
-from memfit.phantom.kernels import convolution_trials
-from memfit.phantom.kernels.convolution_trials import Convolution, forward, input_gradient, weight_gradient
+from memfit.phantom.kernels.convolution import trials
+from memfit.phantom.kernels.convolution.trials import Convolution, forward, input_gradient, weight_gradient
 from memfit.units import GIB, MIB, format_bytes
 
 
@@ -71,9 +71,9 @@ def test_a_transposed_convolution_is_the_gradient_of_a_plain_one():
     x, weight = torch.empty(4, 64, 8, 8, device="meta"), torch.empty(64, 32, 4, 4, device="meta")
     out = torch.empty(4, 32, 16, 16, device="meta")
     options = ([2, 2], [1, 1], [1, 1])
-    (transposed,) = convolution_trials.try_forward((x, weight, None, *options, True, [0, 0], 1), out)
+    (transposed,) = trials.try_forward((x, weight, None, *options, True, [0, 0], 1), out)
     backward = (x, out, weight, None, *options, False, [0, 0], 1, [True, True, False])
-    of_input, of_weight, of_bias = convolution_trials.try_backward(backward, (out, weight, None))
+    of_input, of_weight, of_bias = trials.try_backward(backward, (out, weight, None))
     assert transposed == of_input
     assert of_weight.key != of_input.key
     assert of_bias is None
@@ -81,7 +81,7 @@ def test_a_transposed_convolution_is_the_gradient_of_a_plain_one():
 
 def test_depthwise_convolutions_are_not_cudnns():
     x, weight = torch.empty(2, 96, 56, 56, device="meta"), torch.empty(96, 1, 7, 7, device="meta")
-    assert convolution_trials.try_forward((x, weight, None, [1, 1], [3, 3], [1, 1], False, [0, 0], 96), x) == (None,)
+    assert trials.try_forward((x, weight, None, [1, 1], [3, 3], [1, 1], False, [0, 0], 96), x) == (None,)
 
 
 def predict(measures, *, gpu="H200"):

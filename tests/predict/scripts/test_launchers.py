@@ -16,7 +16,7 @@ import pytest
 
 from memfit.cli import main
 from memfit.errors import ConfigError
-from memfit.predict.launchers import Job, read_command
+from memfit.predict.scripts.launchers import Job, read_command
 
 ToldBy = Callable[..., dict[str, Any]]
 needs_accelerate = pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="needs accelerate")

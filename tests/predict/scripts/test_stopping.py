@@ -9,9 +9,9 @@ import pytest
 
 from memfit.errors import ConfigError
 from memfit.predict import Prediction
-from memfit.predict.launchers import read_command
-from memfit.predict.scripts import predict_script
-from memfit.predict.stopping import MOST_STEPS, PATIENCE, Bounds
+from memfit.predict.scripts.launchers import read_command
+from memfit.predict.scripts.running import predict_script
+from memfit.predict.scripts.stopping import MOST_STEPS, PATIENCE, Bounds
 
 Run = Callable[..., tuple[Prediction, str]]
 

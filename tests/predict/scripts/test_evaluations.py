@@ -6,8 +6,8 @@ import pytest
 
 from memfit.ledger.schema import TABLES
 from memfit.predict import evaluations
-from memfit.predict.launchers import read_command
-from memfit.predict.scripts import predict_script
+from memfit.predict.scripts.launchers import read_command
+from memfit.predict.scripts.running import predict_script
 
 MODEL = """
     import torch

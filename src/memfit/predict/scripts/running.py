@@ -17,12 +17,12 @@ from memfit.overlay import in_force
 from memfit.phantom.distributed.pipelines import Neighbours, find_out
 from memfit.phantom.values.expected import Expected
 from memfit.predict.api import calling
-from memfit.predict.launchers import Job, Program, console_script
 from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction
+from memfit.predict.scripts.launchers import Job, Program, console_script
+from memfit.predict.scripts.started_programs import AnotherProgram, StartedPrograms
+from memfit.predict.scripts.stopping import Bounds, StopWatch
 from memfit.predict.session import PhantomSession
-from memfit.predict.started_programs import AnotherProgram, StartedPrograms
-from memfit.predict.stopping import Bounds, StopWatch
 from memfit.torch_compat.patches import Patches
 
 _MOST_PROGRAMS: Final = 5

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.kernels.convolution_trials import try_backward, try_forward
+from memfit.phantom.kernels.convolution.trials import try_backward, try_forward
 from memfit.phantom.kernels.reduction import staging_blocks
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule, bytes_of
 from memfit.phantom.target import Target

@@ -23,7 +23,7 @@ from typing import Any, Final
 from torch.distributed import run as torchrun
 
 from memfit.errors import ConfigError
-from memfit.predict.launchers import Job, is_launcher, read_command, read_torchrun
+from memfit.predict.scripts.launchers import Job, is_launcher, read_command, read_torchrun
 from memfit.torch_compat.patches import Patches
 
 _OF_ACCELERATE: Final = "ACCELERATE_"

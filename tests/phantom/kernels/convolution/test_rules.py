@@ -8,7 +8,7 @@ from helpers.phantom_worlds import phantom
 from torch import nn
 
 import memfit
-from memfit.phantom.kernels import convolution
+from memfit.phantom.kernels.convolution import rules
 from memfit.phantom.target import Target
 
 H200 = Target.parse("H200", "2.11+cu130")
@@ -47,15 +47,15 @@ def test_convolutions_lay_out_anew():
     x, weight = torch.empty(32, 3, 224, 224, device="meta"), torch.empty(64, 3, 7, 7, device="meta")
     out = torch.empty(32, 64, 112, 112, device="meta")
     rest = (None, [2, 2], [3, 3], [1, 1], False, [0, 0], 1)
-    (single,) = convolution.forward(H200, (x, weight, *rest), out)
-    (half,) = convolution.forward(H200, (x.bfloat16(), weight.bfloat16(), *rest), out.bfloat16())
+    (single,) = rules.forward(H200, (x, weight, *rest), out)
+    (half,) = rules.forward(H200, (x.bfloat16(), weight.bfloat16(), *rest), out.bfloat16())
     assert 0 <= 122065680 - single < 512
     assert 0 <= 77120528 - half < 512
 
 
 def test_depthwise_convolutions_take_nothing():
     x, weight = torch.empty(2, 96, 56, 56, device="meta"), torch.empty(96, 1, 7, 7, device="meta")
-    assert convolution.forward(H200, (x, weight, None, [1, 1], [3, 3], [1, 1], False, [0, 0], 96), x) == ()
+    assert rules.forward(H200, (x, weight, None, [1, 1], [3, 3], [1, 1], False, [0, 0], 96), x) == ()
 
 
 def test_what_is_estimated_is_said():
@@ -70,7 +70,7 @@ def gradient_of_weight(x, outputs, kernel=1, stride=1, padding=0):
     weight = torch.empty(outputs, x.shape[1], kernel, kernel, device="meta")
     rest = (None, [stride, stride], [padding, padding], [1, 1], False, [0, 0], 1)
     grad = torch.ops.aten.convolution(x, weight, *rest)
-    _, (*_, size), _ = convolution.backward(H200, (grad, x, weight, *rest, [True, True, False]), (x, weight, None))
+    _, (*_, size), _ = rules.backward(H200, (grad, x, weight, *rest, [True, True, False]), (x, weight, None))
     return size
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from memfit.cli import main
 from memfit.predict import Prediction
-from memfit.predict.launchers import read_command
-from memfit.predict.scripts import predict_script
-from memfit.predict.stopping import Bounds
+from memfit.predict.scripts.launchers import read_command
+from memfit.predict.scripts.running import predict_script
+from memfit.predict.scripts.stopping import Bounds
 
 PLAIN = """
 import sys
