@@ -1,7 +1,8 @@
 """When a script has been followed for long enough.
 
-A *training step* is over when every optimizer that trains has stepped since the one before. The run is over when its memory has
-settled: after three training steps, as soon as the last one takes no more memory than those before it.
+A *training step* is over when every optimizer that trains has stepped since the one before. Memory has settled after three training
+steps, as soon as the last one takes no more memory than those before it. Then the epoch is cut short (``epochs.py``), so that what
+follows it is seen as well: evaluation, saving. The run is over with the first training step after that.
 
 ::
 
@@ -10,8 +11,9 @@ settled: after three training steps, as soon as the last one takes no more memor
     forward  forward  forward  forward                                  an evaluation: none
     backward  (gradients taken away)  backward │ ...                    an optimizer that is not torch's: somebody took them
 
-Bounds: ``PATIENCE`` steps of one optimizer while another never steps, ``MOST_STEPS`` training steps while memory grows, and what
-the user says (``Bounds``). A run that ends at a bound says so among its assumptions.
+Bounds: ``PATIENCE`` steps of one optimizer while another never steps, ``MOST_STEPS`` training steps while memory grows, for what
+follows an epoch ``AFTERWARDS_SECONDS`` or as long as it took to settle, whichever is longer, and what the user says (``Bounds``). A
+run that ends at a bound says so among its assumptions.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ from memfit.analysis.timeline import trace_total
 from memfit.errors import ConfigError
 from memfit.ledger import LedgerBuilder
 from memfit.phantom.torch_cuda.autocast import CastCache
+from memfit.predict.scripts.epochs import Epochs
 from memfit.predict.scripts.evaluations import RUN_ALL, WATCHED, Evaluations
 from memfit.record import run_hooks
 from memfit.record.listener import Listener
 from memfit.record.recorder import Recorder
+from memfit.torch_compat.data import LoaderIterator
 from memfit.torch_compat.patches import Patches
 from memfit.units import format_bytes
 
@@ -44,6 +48,8 @@ FEWEST_STEPS: Final = 3
 """The first makes gradients and the optimizer's state, the second holds both, the third shows that nothing else comes."""
 MOST_STEPS: Final = 20
 PATIENCE: Final = 20
+AFTERWARDS_SECONDS: Final = 20.0
+AFTERWARDS_SHARE: Final = 1.0
 TELL_SECONDS: Final = 2.0
 
 
@@ -83,6 +89,9 @@ class StopWatch(Listener):
         self._recorder, self._bounds, self._tell, self._at_step = recorder, bounds, progress, at_step
         self._evaluations = Evaluations(recorder, casts or CastCache(), self._count_replaced)
         self._levels = _Levels(recorder.builder, device)
+        self._epochs = Epochs()
+        self._end_of_afterwards: float | None = None
+        """When to stop at the latest, once memory has settled."""
         self._optimizers = _Optimizers()
         self._gradients = _Gradients(recorder)
         self._thread = threading.get_ident()
@@ -103,9 +112,18 @@ class StopWatch(Listener):
         run_hooks.attach(self)
         patches.because("forward passes without gradients that repeat are not run again")
         patches.wrap(nn.Module, "__call__", self._evaluations.around)
+        patches.because("an epoch is cut short when memory has settled")
+        patches.wrap(LoaderIterator, "__next__", self._epochs.around)
         try:
             with suppress(RunIsOver):
                 yield
+        except Exception as error:
+            if self._end_of_afterwards is None:
+                raise
+            self.notes.append(
+                f"when memory had settled, the epoch was cut short to see what follows it, and that failed "
+                f"({_in_short(error)}): an evaluation after an epoch is not in these figures"
+            )
         finally:
             patches.undo()
             run_hooks.detach(self)
@@ -225,10 +243,17 @@ class StopWatch(Listener):
             if self.num_steps >= self._bounds.steps:
                 raise RunIsOver
         elif self.num_steps >= FEWEST_STEPS:
+            if self._end_of_afterwards is not None:
+                if self._epochs.is_over_after_step():
+                    raise RunIsOver
+                return
             growth = self._levels.growth()
             if growth <= 0:
-                raise RunIsOver
-            if self.num_steps >= MOST_STEPS:
+                if not self._epochs.cut_short():
+                    raise RunIsOver
+                now = time.monotonic()
+                self._end_of_afterwards = now + max(AFTERWARDS_SECONDS, AFTERWARDS_SHARE * (now - self._start))
+            elif self.num_steps >= MOST_STEPS:
                 self.notes.append(
                     f"memory still grew after {self.num_steps} training steps, by {format_bytes(growth)} in the last one: a longer "
                     "run needs more (--steps)"
@@ -251,6 +276,9 @@ class StopWatch(Listener):
                 f"the run was stopped after {self._bounds.max_seconds:g} seconds and "
                 f"{_count(self.num_steps, 'training step', 'training steps')}: a longer run may need more (--max-seconds)"
             )
+            raise RunIsOver
+        if self._end_of_afterwards is not None and now > self._end_of_afterwards:
+            self.notes.append("what follows an epoch (evaluation, saving) was not followed to its end: it may need more (--steps)")
             raise RunIsOver
         if now - self._told > TELL_SECONDS:
             self._report()
@@ -359,6 +387,11 @@ class _Levels:
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """What it trains."""
     return [tensor for group in optimizer.param_groups for tensor in group["params"] if tensor.requires_grad]
+
+
+def _in_short(error: BaseException) -> str:
+    reason = error.__cause__ or error
+    return f"{type(reason).__name__}: {reason}".splitlines()[0][:200]
 
 
 def _count(number: int, one: str, many: str) -> str:

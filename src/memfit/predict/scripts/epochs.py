@@ -1,0 +1,54 @@
+"""Loops over data loaders, and how they are cut short.
+
+When memory has settled, the rest of an epoch shows nothing new, but what follows it may: an evaluation in another precision, a copy
+of the weights for a checkpoint. So the loops that are under way get no more batches, as if their data had ended.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+MOST_FETCHED_AHEAD: Final = 3
+"""Scripts fetch batches ahead, so training goes on for some steps after its data have ended."""
+
+
+class Epochs:
+    """The loops over data loaders that are under way. None is kept alive."""
+
+    def __init__(self) -> None:
+        self._under_way: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._to_end: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._has_ended = self._has_begun_again = False
+        self._num_steps_after = 0
+
+    def around(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """In the place of an iterator's ``__next__``."""
+
+        def following(iterator: Any) -> Any:
+            if iterator in self._to_end:
+                self._to_end.discard(iterator)  # with persistent workers, the next epoch has the same iterator
+                self._has_ended = True
+                raise StopIteration
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                self._under_way.discard(iterator)
+                raise
+            self._under_way.add(iterator)
+            self._has_begun_again |= self._has_ended
+            return batch
+
+        return following
+
+    def cut_short(self) -> bool:
+        """Ends the loops that are under way; whether there are any."""
+        self._to_end.update(self._under_way)
+        self._under_way.clear()
+        return bool(self._to_end)
+
+    def is_over_after_step(self) -> bool:
+        """Asked after each training step that follows: does it belong to another epoch, or has nothing come of the cut?"""
+        self._num_steps_after += 1
+        return self._has_begun_again or self._num_steps_after >= MOST_FETCHED_AHEAD
