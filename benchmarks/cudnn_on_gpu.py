@@ -1,6 +1,7 @@
 """What cuDNN takes for thousands of different convolutions and recurrent layers, one by one.
 
     python benchmarks/cudnn_on_gpu.py --measure --seconds 90 --jobs 14     # on a GPU: writes truth/cudnn_*.json.gz
+    python benchmarks/cudnn_on_gpu.py                                      # anywhere: compares the rules with them
 
 Shapes are drawn at random, as nets have them: one to three dimensions, channels that nets use, kernels of 1 to 16, both layouts,
 three types, groups, dilation, transposed ones. The workspace of a call is the peak above what is there before and what it returns,
@@ -254,6 +255,42 @@ def measure_all(kind: str, jobs: int, seconds: float, first_seed: int) -> None:
     print(f"{len(rows)} {kind}")
 
 
+# -- anywhere ------------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(kind: str) -> list[list[Any]]:
+    with gzip.open(TRUTH / f"cudnn_{kind}.json.gz", "rt") as file:
+        rows: list[list[Any]] = json.load(file)["rows"]
+    return rows
+
+
+def recurrent_errors() -> Iterator[tuple[str, float]]:
+    """Of every layer that was measured, by kind and type: how far off the workspace of its forward pass is, as a share."""
+    from memfit.phantom.kernels import recurrent
+
+    modes = {"lstm": recurrent.LSTM, "gru": recurrent.GRU, "tanh": recurrent.RNN_TANH, "relu": recurrent.RNN_RELU}
+    gates = {"lstm": 4, "gru": 3}
+    for mode, dtype, steps, batch, inputs, hidden, layers, both_ways, drops, projected, measured_bytes, _ in rows_of("recurrent"):
+        x = torch.empty(steps, batch, inputs, dtype=TYPES[dtype], device="meta")
+        settings = (hidden, projected, layers, False, 0.1 if drops else 0.0, True, both_ways, [], None)
+        out, ways = projected or hidden, 1 + both_ways
+        of_inputs = [inputs] + [ways * out] * (layers - 1)
+        weights = sum(ways * (gates.get(mode, 1) * hidden * (each + out) + hidden * projected) for each in of_inputs)
+        predicted = recurrent.Sizes.of(x, modes[mode], settings).workspace_bytes(weights * x.element_size(), is_forward=True)
+        yield f"{mode} {dtype}", predicted / measured_bytes - 1
+
+
+def compare() -> None:
+    found: dict[str, list[float]] = {}
+    for name, error in recurrent_errors():
+        found.setdefault(name, []).append(abs(error))
+    print("| recurrent layers | number | off in the median | nine of ten within | at worst |\n|---|---|---|---|---|")
+    for name, errors in sorted(found.items()):
+        errors.sort()
+        middle, most = errors[len(errors) // 2], errors[len(errors) * 9 // 10]
+        print(f"| {name} | {len(errors)} | {middle:.2%} | {most:.1%} | {errors[-1]:.1%} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true")
@@ -268,6 +305,8 @@ def main() -> None:
     elif args.measure:
         measure_all("recurrent", args.jobs, args.seconds / 4, args.seed)
         measure_all("convolutions", args.jobs, args.seconds, args.seed)
+    else:
+        compare()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cudnn_on_gpu import recurrent_errors
 from helpers.phantom_worlds import phantom
 from torch import nn
 
@@ -99,3 +100,20 @@ def test_a_step_leaves_nothing_behind():
     first, second, third = (step.peak_allocated for step in memfit.predict(build, steps=3).steps)
     assert second == third
     assert first <= second
+
+
+def test_workspaces_are_those_that_were_measured():
+    errors = sorted(abs(error) for _, error in recurrent_errors())
+    assert len(errors) > 1600
+    assert errors[len(errors) // 2] < 0.005
+    assert errors[len(errors) * 9 // 10] < 0.05
+    assert errors[-1] < 0.3
+
+
+def test_torch_asks_for_other_kernels_forward_and_backward():
+    x = torch.empty(28, 64, 28, device="meta")
+    sizes = Sizes.of(x, LSTM, (160, 0, 1, False, 0.0, True, False, [], None))
+    assert sizes.workspace_bytes(0, is_forward=True) == 33083904
+    assert sizes.workspace_bytes(0, is_forward=False) == 14733824
+    packed = Sizes.of(torch.empty(28 * 64, 28, device="meta"), LSTM, (160, 0, 1, False, 0.0, True, False, [64] * 28, None))
+    assert packed.workspace_bytes(0, is_forward=True) == 14733824
