@@ -280,6 +280,27 @@ def recurrent_errors() -> Iterator[tuple[str, float]]:
         yield f"{mode} {dtype}", predicted / measured_bytes - 1
 
 
+def convolution_errors() -> Iterator[tuple[str, int, int]]:
+    """Of every convolution that was measured, by pass, type and layout: measured and predicted bytes."""
+    from memfit.phantom.kernels.convolution import rules
+    from memfit.phantom.target import Target
+
+    target = Target.parse("H200", "2.11+cu130")
+    for row in rows_of("convolutions"):
+        dtype, layout, batch, inputs, outputs, sizes, kernel, stride, padding, dilation, groups, transposed, *measured_bytes = row
+        x = torch.empty(batch, inputs, *sizes, dtype=TYPES[dtype], device="meta")
+        shape = (inputs, outputs // groups) if transposed else (outputs, inputs // groups)
+        weight = torch.empty(*shape, *kernel, dtype=TYPES[dtype], device="meta")
+        options = (stride, padding, dilation, transposed, [0] * len(sizes), groups)
+        out = torch.ops.aten.convolution(x, weight, None, *options)
+        if layout:
+            x, weight, out = (each.to(memory_format=LAYOUTS[each.dim()]) for each in (x, weight, out))
+        of_input, of_weight, _ = rules.backward(target, (out, x, weight, None, *options, [True, True, False]), (x, weight, None))
+        predicted = (rules.forward(target, (x, weight, None, *options), out), of_input, of_weight)
+        for name, taken, blocks in zip(("forward", "of the input", "of the weight"), measured_bytes, predicted, strict=True):
+            yield f"{name}, {dtype}{' channels last' if layout else ''}", taken, sum(blocks)
+
+
 def compare() -> None:
     found: dict[str, list[float]] = {}
     for name, error in recurrent_errors():
@@ -289,6 +310,17 @@ def compare() -> None:
         errors.sort()
         middle, most = errors[len(errors) // 2], errors[len(errors) * 9 // 10]
         print(f"| {name} | {len(errors)} | {middle:.2%} | {most:.1%} | {errors[-1]:.1%} |")
+    near: dict[str, list[bool]] = {}
+    for name, taken, predicted in convolution_errors():
+        near.setdefault(name, []).append(is_near(taken, predicted))
+    print("\n| convolutions | number | within 1 MiB or 2 % |\n|---|---|---|")
+    for name, each in sorted(near.items()):
+        print(f"| {name} | {len(each)} | {sum(each) / len(each):.0%} |")
+
+
+def is_near(taken: int, predicted: int) -> bool:
+    """The allocator gives up to a MiB more than it is asked for, so more cannot be told."""
+    return abs(taken - predicted) <= max(1.05 * 2**20, 0.02 * taken)
 
 
 def main() -> None:

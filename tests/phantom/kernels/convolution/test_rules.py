@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cudnn_on_gpu import convolution_errors, is_near
 from helpers.phantom_worlds import phantom
 from torch import nn
 
@@ -97,3 +98,32 @@ def test_a_large_kernel_on_images_lays_all_out_anew_whatever_the_layout(layout):
     """Measured: 134522000 and 134522000; how many parts of the weight there are is not known."""
     x = torch.empty(32, 3, 224, 224, device="meta").to(memory_format=layout)
     assert 0 <= 134522000 - gradient_of_weight(x, 64, 7, 2, 3) < 6 * 2**20
+
+
+def taken_by(shape, weight_shape, groups=1, dtype=torch.bfloat16, layout=torch.contiguous_format, stride=1):
+    """What forward, the gradient of the input and that of the weight take in sum."""
+    x = torch.empty(shape, dtype=dtype, device="meta").to(memory_format=layout)
+    weight = torch.empty(weight_shape, dtype=dtype, device="meta").to(memory_format=layout)
+    padding = weight_shape[-1] // 2
+    options = ([stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
+    out = torch.ops.aten.convolution(x, weight, None, *options).to(memory_format=layout)
+    of_input, of_weight, _ = rules.backward(H200, (out, x, weight, None, *options, [True, True, False]), (x, weight, None))
+    return sum(rules.forward(H200, (x, weight, None, *options), out)), sum(of_input), sum(of_weight)
+
+
+def test_groups_are_laid_out_anew_with_a_power_of_two_of_channels():
+    plain = 2 * 300 * 300 * 8 * 32 * 2  # 8 groups of 20 channels, two tensors of two bytes an element
+    assert taken_by((1, 160, 300, 300), (160, 20, 3, 3), 8, layout=torch.channels_last)[0] == plain + 8 * 32 * 32 * 9 * 2
+    assert taken_by((16, 512, 25, 25), (512, 16, 3, 3), 32, layout=torch.channels_last) == (0, 0, 0)
+    assert taken_by((8, 512, 112, 112), (512, 16, 3, 3), 32)[1] == 2 * 8 * 512 * 112 * 112 * 2 + 512 * 16 * 9 * 2
+
+
+def test_the_gradient_of_a_product_is_summed_in_a_part_for_each_image():
+    assert taken_by((64, 128, 32, 32), (128, 128, 1, 1)) == (0, 0, 64 * 4 * 128 * 128)
+    assert taken_by((4, 1024, 64, 64), (1024, 1024, 1, 1)) == (0, 0, 4 * 4 * 1024 * 1024)
+
+
+def test_most_measured_convolutions_are_near():
+    near = [is_near(taken, predicted) for _, taken, predicted in convolution_errors()]
+    assert len(near) == 3 * 9152
+    assert sum(near) / len(near) > 0.74

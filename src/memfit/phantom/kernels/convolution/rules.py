@@ -24,18 +24,15 @@ ALIGNMENT, TILE = 16, 128
 FEW_CHANNELS, LARGE_KERNEL = 3, 49
 """float32 images of at most 3 channels are convolved as they are, unless kernels have 49 elements or more and overlap."""
 
-LARGE_PRODUCT = 2 * MIB
-"""A one-by-one kernel of a half type whose weight is at least this large, in float32, is convolved like any other kernel."""
-
 MANY_MULTIPLICATIONS = 2**30
 """From so many on, a float32 product of images that are not aligned is worth a copy of everything (between 0.9 and 1.6 e9)."""
 
 FEWEST_ROWS, ROWS_OF_PART, SPLIT_TILE = 1024, 95, 128
 """In float32 with channels last the gradient of a one-by-one kernel is summed in parts until two tiles are there for each SM."""
 
-PRODUCT_PARTS, MOST_PRODUCT_PARTS, MOST_IN_CHANNELS_LAST = 32, 64 * MIB, 8 * MIB
+MOST_PRODUCT_PARTS, MOST_SPLIT_TILES = 64 * MIB, 64
 KERNEL_PARTS, MOST_KERNEL_PARTS = 14, 8 * MIB
-HALF_KERNEL_PARTS, MOST_HALF_KERNEL_PARTS = 13, 5 * MIB // 2
+ROWS_OF_HALF_PART = 2048
 """The gradient of a weight is summed in this many parts, or in as many as fit into the given number of bytes."""
 
 
@@ -44,7 +41,9 @@ def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
     if _is_depthwise(weight, groups) or _lies_well(x, weight) or _is_patches(x, weight, stride):
         return ()
-    if _is_strided_product_of_volumes(x, weight, stride):
+    if groups > 1:
+        copies = _copied_in_groups(x, weight, result, groups)
+    elif _is_strided_product_of_volumes(x, weight, stride):
         copies = bytes_of(x) + bytes_of(weight) + (0 if _layout(x, weight) is None else bytes_of(result))
     else:
         copies = _copied_by_cudnn(x, weight, result, stride)
@@ -57,15 +56,19 @@ def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
     if _is_depthwise(weight, groups) or _lies_well(x, weight):
         return (), (), bias
+    if groups > 1:
+        copies = _copied_in_groups(x, weight, grad, groups)
+        for_weight = copies or (bytes_of(x) + bytes_of(grad) if weight.dtype == torch.float32 else 0)
+        return (*_copied_by_torch(x, weight, grad, weight), copies), (*_copied_by_torch(x, weight, grad, x), for_weight), bias
     copies = _copied_by_cudnn(x, weight, grad, stride)
     if _is_matrix_product(weight, stride) and weight.dtype == torch.float32:
         for_weight = _single_product_parts(target, x, weight, grad)
     elif _is_large_kernel_on_few_channels(x, weight):
-        for_weight = _all_laid_out_anew(x, weight, grad, stride) + _kernel_parts(weight)
+        for_weight = _all_laid_out_anew(x, weight, grad, stride) + _kernel_parts(target, weight, grad)
     elif not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
-        for_weight = copies + _kernel_parts(weight)
+        for_weight = copies + _kernel_parts(target, weight, grad)
     else:
-        for_weight = copies if copies and _fits_tiles(weight) else _product_parts(x, weight)
+        for_weight = copies if copies and _fits_tiles(weight) else _product_parts(target, x, weight)
     return (*_copied_by_torch(x, weight, grad, weight), copies), (*_copied_by_torch(x, weight, grad, x), for_weight), bias
 
 
@@ -76,8 +79,14 @@ def _copied_by_torch(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Ten
     return tuple(bytes_of(of) for of in operands if of.shape[1] > 1 and not _is_channels_last(of))
 
 
-def _product_parts(x: torch.Tensor, weight: torch.Tensor) -> int:
-    return min(PRODUCT_PARTS * 4 * weight.numel(), MOST_PRODUCT_PARTS if _layout(x, weight) is None else MOST_IN_CHANNELS_LAST)
+def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor) -> int:
+    """In half types: one part in float32 for each image, or where channels are last, as many as keep the GPU busy."""
+    if _layout(x, weight) is None:
+        return x.shape[0] * 4 * weight.numel()
+    rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
+    num_tiles = -(-outputs // SPLIT_TILE) * -(-inputs // SPLIT_TILE)
+    num_parts = min(target.gpu.num_sms // 2, target.gpu.num_sms // num_tiles, rows // FEWEST_ROWS)
+    return num_parts * 4 * weight.numel() if num_parts > 1 and num_tiles < MOST_SPLIT_TILES else 0
 
 
 def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
@@ -86,7 +95,7 @@ def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor,
         has_pixels, parts = math.prod(x.shape[2:]) > 1, x.shape[0] * bytes_of(weight)
         if has_pixels and parts < MOST_PRODUCT_PARTS:
             return parts
-        return bytes_of(x) + bytes_of(grad) + (_kernel_parts(weight) if _is_aligned(x) else 0)
+        return bytes_of(x) + bytes_of(grad) + (_kernel_parts(target, weight, grad) if _is_aligned(x) else 0)
     rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
     if rows < FEWEST_ROWS or (rows < 2 * FEWEST_ROWS and inputs > outputs):
         return 0
@@ -158,10 +167,12 @@ def _asks_for_channels_last(x: torch.Tensor) -> bool:
 # -- sizes ---------------------------------------------------------------------------------------------------------------------
 
 
-def _kernel_parts(weight: torch.Tensor) -> int:
+def _kernel_parts(target: Target, weight: torch.Tensor, grad: torch.Tensor) -> int:
+    """In half types as many as keep half of the GPU busy, each of them with some thousand pixels."""
     in_float32 = 4 * weight.numel()
     if weight.element_size() < 4:
-        parts = min(HALF_KERNEL_PARTS, MOST_HALF_KERNEL_PARTS // in_float32)
+        num_tiles = -(-weight.shape[0] // SPLIT_TILE) * -(-weight[0].numel() // SPLIT_TILE)
+        parts = min(target.gpu.num_sms // 2 // num_tiles, grad.numel() // grad.shape[1] // ROWS_OF_HALF_PART)
         return parts * in_float32 if parts > 1 else 0
     return min(KERNEL_PARTS, MOST_KERNEL_PARTS // in_float32) * in_float32
 
@@ -195,10 +206,25 @@ def _copied_by_cudnn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, s
     return _padded_bytes(x, 1) + _padded_bytes(weight, 0, 1) + _padded_bytes(out, 1)
 
 
+def _copied_in_groups(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, groups: int) -> int:
+    """Everything is laid out anew, with a power of two of channels in each group; nothing where they are so, and last, already."""
+    inputs, outputs = x.shape[1] // groups, out.shape[1] // groups
+    of_inputs, of_outputs = _power_of_two(inputs), _power_of_two(outputs)
+    if _layout(x, weight) is not None and (inputs, outputs) == (of_inputs, of_outputs):
+        return 0
+    of_weight = bytes_of(weight) * of_inputs * of_outputs // (inputs * outputs)
+    return bytes_of(x) * of_inputs // inputs + bytes_of(out) * of_outputs // outputs + of_weight
+
+
+def _power_of_two(size: int) -> int:
+    """The next one, unless it is one."""
+    return 1 << (size - 1).bit_length()
+
+
 def _stays_product(x: torch.Tensor, weight: torch.Tensor) -> bool:
     if weight.dtype == torch.float32:
         return _is_aligned(x) or x.numel() // x.shape[1] * weight.numel() < MANY_MULTIPLICATIONS
-    return _is_aligned(x) and 4 * weight.numel() < LARGE_PRODUCT
+    return _is_aligned(x)
 
 
 def _is_strided_product_of_volumes(x: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
