@@ -21,7 +21,7 @@ from memfit.phantom.distributed.layout import LayoutObserver
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
-from memfit.phantom.tensors import defaults, existing_models, forks, parameters, subclasses, threads
+from memfit.phantom.tensors import defaults, existing_models, forks, inference, parameters, subclasses, threads
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.torch_cuda import autocast, cached_answers, markers, memory_tools, module, sensors, tensor_types
 from memfit.phantom.torch_cuda.module import CudaModule, Meter
@@ -130,6 +130,7 @@ class PhantomWorld:
         tensor_types.install(because("torch.cuda.FloatTensor and its kin"))
         autocast.install(because("CUDA's autocast lists"), self.target, self.casts)
         kernels.install(because("operators that CUDA runs differently"), self.target)
+        inference.install(because("inference mode is seen like no_grad, operator by operator"))
         parameters.install(because("modules without data can be moved and cast"), self.mode)
         subclasses.install(because("classes of tensors and parameters that libraries make"), self.mode)
         existing_models.install(because("models that were built before, with data"))
