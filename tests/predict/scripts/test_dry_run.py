@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process is fo
 DRIVER = """
 import functools, sys
 import memfit.cli
-from memfit.predict import dry_run
+from memfit.predict.scripts import dry_run
 dry_run.harmlessly = functools.partial(dry_run.harmlessly, by_system={by_system})
 sys.exit(memfit.cli.main())
 """
