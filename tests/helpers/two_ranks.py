@@ -1,4 +1,4 @@
-"""Run by test_two_ranks.py under torchrun: trains a small model on two gloo ranks in each way, tracked or not, and leaves what it saw.
+"""Run by test_two_ranks.py under torchrun: trains a small model on two gloo ranks in many ways, tracked and not, and leaves all.
 
 torchrun --nproc-per-node 2 two_ranks.py FOLDER
 """
