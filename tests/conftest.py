@@ -19,3 +19,8 @@ def _libraries_are_no_garbage():
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure():
+    """What is left is taken down in its order when Python ends."""
+    gc.unfreeze()
