@@ -19,8 +19,9 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# A worker that is done takes over from the other, so that both end together; the tests of a file, which share fixtures, stay together.
 pytest: .venv/ready chromium
-	$(BIN)/pytest --numprocesses 2
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 # The documentation as a site, in site/. A broken link fails.
 docs: .venv/ready

@@ -8,11 +8,11 @@ import runpy
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers import ROOT
+from helpers.prepared_process import run_prepared
 
 from memfit.cli import main
 
@@ -107,7 +107,7 @@ def test_memory_test_in_ci(copied):
     assert [words[0] for words in commands_in(folder / "README.md")] == ["pytest", "pytest"]
 
     def pytest_says() -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider"], capture_output=True, text=True)
+        return run_prepared("import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))", "-p", "no:cacheprovider")
 
     assert pytest_says().returncode == 0
     model = folder / "model.py"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.prepared_process import MEMFIT, run_prepared
 
 from memfit.cli import consoles, main
 
@@ -46,7 +47,7 @@ def test_json_is_alone_on_the_standard_output():
 
 
 def test_without_json_the_script_prints_where_it_always_does():
-    done = subprocess.run([sys.executable, "-m", "memfit", "run", "-o", "x.memfit", "train.py"], capture_output=True, text=True)
+    done = run_prepared(MEMFIT, "run", "-o", "x.memfit", "train.py")
     assert "from Python\n" in done.stdout
     assert "from Python" not in done.stderr
     assert Path("x.memfit").is_file()

@@ -1,6 +1,6 @@
-"""Run by test_two_ranks.py under torchrun: trains a small model on two gloo ranks, tracked or not, and leaves what it saw.
+"""Run by test_two_ranks.py under torchrun: trains a small model on two gloo ranks in many ways, tracked and not, and leaves all.
 
-torchrun --nproc-per-node 2 two_ranks.py KIND FOLDER
+torchrun --nproc-per-node 2 two_ranks.py FOLDER
 """
 
 import sys
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import memfit
 
 DIM = 16
+KINDS = ["fsdp2", "fsdp2_mixed", "fsdp2_keep", "fsdp2_offload", "ddp", "ddp_view", "tp"]
 
 
 class Block(nn.Module):
@@ -107,14 +108,15 @@ def _local(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def main(kind, folder):
+def main(folder):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    bare = train(kind, None)
-    tracked = train(kind, folder / f"{kind}-{rank}.memfit")
-    torch.save({"bare": bare, "tracked": tracked}, folder / f"{kind}-{rank}.pt")
+    for kind in KINDS:
+        bare = train(kind, None)
+        tracked = train(kind, folder / f"{kind}-{rank}.memfit")
+        torch.save({"bare": bare, "tracked": tracked}, folder / f"{kind}-{rank}.pt")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

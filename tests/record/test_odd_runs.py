@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.hanging import wait_until
+from helpers.prepared_process import run_prepared
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
@@ -65,23 +64,33 @@ def test_gradients_by_sample():
 
 
 DEEP = """
+import threading
 import torch, memfit
+from memfit.record import position
 from torch import nn
 
-layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(35_000))
-with memfit.track(layers) as tracker:
-    x = torch.ones(1, 2)
-    for layer in layers:
-        x = layer(x)
-    x.sum().backward()
-    del x
-assert tracker.ledger.check().info.complete
-print("done")
+def train():
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(4500))
+    with memfit.track(layers) as tracker:
+        x = torch.ones(1, 2)
+        for layer in layers:
+            x = layer(x)
+        x.sum().backward()
+        del x
+    assert tracker.ledger.check().info.complete
+    print("done")
+
+threading.stack_size(2**20)
+position.MOST_NODES //= 8
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
 """
 
 
 def test_a_very_deep_model_does_not_end_the_process():
-    done = subprocess.run([sys.executable, "-c", DEEP], capture_output=True, text=True)
+    """An eighth of the usual stack, and of the nodes that are asked: so it ends the process at an eighth of the layers."""
+    done = run_prepared(DEEP)
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
 
 

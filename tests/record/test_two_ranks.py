@@ -8,29 +8,30 @@ import pytest
 import torch
 from helpers import HELPERS
 from helpers.hanging import HANGS_AFTER
+from helpers.two_ranks import KINDS
 
 from memfit.analysis import current_breakdown, find_peak
 from memfit.ledger import Category, Ledger, Phase
 
 SCRIPT = HELPERS / "two_ranks.py"
-KINDS = ["fsdp2", "fsdp2_mixed", "fsdp2_keep", "fsdp2_offload", "ddp", "ddp_view", "tp"]
 PARAMETERS = 2 * (2 * 16 + 16 * 64 + 64 + 64 * 16 + 16) + 2 * 16 + 16 * 4 + 4
 F32 = 4
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
+    """What both ranks saw in each way of training, and their ledgers."""
     folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT, folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_AFTER)
+    assert done.returncode == 0, done.stderr[-3000:]
 
     @cache
-    def run(kind):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT, kind, folder]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_AFTER)
-        assert done.returncode == 0, done.stderr[-3000:]
+    def of(kind):
         outcomes = [torch.load(folder / f"{kind}-{rank}.pt", weights_only=False) for rank in range(2)]
         return outcomes, [Ledger.load(folder / f"{kind}-{rank}.memfit").check() for rank in range(2)]
 
-    return run
+    return of
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import torch
+from helpers.prepared_process import run_prepared
 from torch import nn
 
 from memfit.torch_compat import backend, cuda, defaults, distributed
@@ -36,7 +34,7 @@ print("done")
 
 
 def test_a_device_kind_is_registered_for_the_life_of_a_process():
-    done = subprocess.run([sys.executable, "-c", REGISTERED], capture_output=True, text=True)
+    done = run_prepared(REGISTERED)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     assert callable(backend.register_python_backend)
 

@@ -6,6 +6,7 @@ the world as a new process would. Where forking is not safe, the worker does one
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 from memfit.compare.cell_prediction import work
 from memfit.compare.processes import CAN_FORK, died
+from memfit.torch_compat.fake_tensors import FakeTensorMode
 
 
 def main() -> None:
@@ -20,6 +22,9 @@ def main() -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, sys.stdout.fileno())  # what the user's code prints is no answer
     os.dup2(silence, sys.stderr.fileno())
+    if CAN_FORK:
+        FakeTensorMode()  # the first makes torch import more than a hundred modules: here, and not in every child
+        gc.freeze()  # no child need look for garbage in what is there already
     for line in sys.stdin:
         job = json.loads(line)
         print(json.dumps(_in_a_child(job) if CAN_FORK else work(job)), file=answers, flush=True)

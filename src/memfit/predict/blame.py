@@ -72,7 +72,7 @@ def _from_the_user(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _starts_the_user(file: str) -> bool:
-    return Path(file).parent == _PREDICT or "runpy" in file
+    return _is_in(file, _PREDICT) or "runpy" in file
 
 
 def _is_in(file: str, *folders: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -30,11 +31,15 @@ def function_for_cuda(operator: Any) -> Callable[..., Any] | None:
 
 
 def with_its_autograd(operator: Any, run: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel above autograd that calls ``run(keyset, *args, **kwargs)`` in the place of the operator.
+    """A kernel above autograd that calls ``run(operator, keyset, *args, **kwargs)`` in the place of the operator.
 
-    What the operator has registered for backward is asked as ever.
+    What the operator has registered for backward is asked as ever. The kernel is made once: torch makes classes for it, and has
+    more than a hundred such operators itself. The operator keeps it, so that both go together.
     """
-    return _make_autograd(_Instead(operator._opoverload, run), operator)
+    kernels: dict[Callable[..., Any], Callable[..., Any]] = vars(operator).setdefault("_memfit_kernels", {})
+    if run not in kernels:
+        kernels[run] = _make_autograd(_Instead(operator._opoverload, functools.partial(run, operator)), operator)
+    return kernels[run]
 
 
 def call_below_autograd(operator: Any, keyset: Any, args: Any, kwargs: Any) -> Any:

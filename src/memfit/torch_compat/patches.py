@@ -87,8 +87,8 @@ class Patches:
             self._undo.append(lambda: (self._libraries.pop(place), library._destroy()))
         self._libraries[place].impl(name, kernel, with_keyset=with_keyset)
         entry = Patch(f"{place[0]}::{name} for {key}", self.who, self._why)
-        _kernels.append(entry)
-        self._undo.append(lambda: _kernels.remove(entry))
+        _kernels[id(entry)] = entry
+        self._undo.append(lambda: _kernels.pop(id(entry)))
 
     def when_imported(self, name: str, action: Callable[[Any], None]) -> None:
         """Does something with a module: now, if somebody has imported it, or as soon as somebody does."""
@@ -137,7 +137,7 @@ def active_patches() -> list[Patch]:
     """Everything that is replaced right now, by place."""
     with _lock:
         laid = [Patch(str(place), layer.who, layer.why, place.was_there) for place in _places.values() for layer in place.layers]
-        return sorted([*laid, *_kernels], key=lambda patch: patch.place)
+        return sorted([*laid, *_kernels.values()], key=lambda patch: patch.place)
 
 
 @contextmanager
@@ -312,7 +312,7 @@ class _Item(_Place):
 
 
 _places: dict[tuple[type, int, Any], _Place] = {}
-_kernels: list[Patch] = []
+_kernels: dict[int, Patch] = {}
 _lock = threading.RLock()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
 import sys
 from multiprocessing.process import BaseProcess
 
 import pytest
 import torch.distributed as dist
 from helpers.phantom_worlds import phantom
+from helpers.prepared_process import run_prepared
 
 from memfit.errors import ConfigError, NeedsGpuError
 from memfit.phantom.distributed.environment import World
@@ -99,13 +99,7 @@ with phantom(world_size=4):
 
 def test_a_mesh_without_a_group_waits_for_nobody():
     """In a process of its own: on its way there a real rendezvous would wait for three others."""
-    done = subprocess.run(
-        [sys.executable, "-c", MESH],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    done = run_prepared(MESH)
     assert done.returncode == 0, done.stderr
 
 

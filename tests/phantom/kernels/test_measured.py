@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import kernel_memory
 import pytest
 import torch
+from helpers.prepared_process import run_prepared
 from kernel_cases import CASES
 
 TRUTH = json.loads(kernel_memory.TRUTH.read_text())["cases"]
@@ -24,10 +22,8 @@ STARTS = range(0, len(CASES), CASES_PER_TEST)
 
 def predict_apart(names: list[str]) -> dict:
     """In a process of its own: where torch.compile has run before, torch makes some of attention's temporaries in another order."""
-    code = "import json, sys, kernel_memory; print(json.dumps(kernel_memory.predict(json.load(sys.stdin))))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, input=json.dumps(names), capture_output=True, text=True, env=environment, check=False)
+    code = "import json, sys, kernel_memory; print(json.dumps(kernel_memory.predict(sys.argv[1:])))"
+    done = run_prepared(code, *names)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

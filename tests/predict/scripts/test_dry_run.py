@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.file_ways import BY_OTHER_PROGRAMS, WAYS, fill, script, state_of
+from helpers.prepared_process import run_prepared
 
 from memfit.overlay import namespace
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process is fo
 DRIVER = """
 import functools, sys
 import memfit.cli
-from memfit.predict import dry_run
+from memfit.predict.scripts import dry_run
 dry_run.harmlessly = functools.partial(dry_run.harmlessly, by_system={by_system})
 sys.exit(memfit.cli.main())
 """
@@ -28,13 +29,8 @@ sys.exit(memfit.cli.main())
 
 def memfit_run(folder: Path, *flags: str, by_system: bool = True) -> subprocess.CompletedProcess[str]:
     """Runs ``train.py`` beside the folder, in the folder."""
-    command = [sys.executable, "-c", DRIVER.format(by_system=by_system), "run", "--gpu", "T4", "--json", *flags]
-    return subprocess.run(
-        [*command, "--out", str(folder.parent / "run.memfit"), str(folder.parent / "train.py")],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-    )
+    options = ("--gpu", "T4", "--json", "--out", str(folder.parent / "run.memfit"), *flags)
+    return run_prepared(DRIVER.format(by_system=by_system), "run", *options, str(folder.parent / "train.py"), cwd=folder)
 
 
 def figures(done: subprocess.CompletedProcess[str]) -> dict:

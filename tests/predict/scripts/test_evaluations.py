@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from memfit.ledger.schema import TABLES
-from memfit.predict import evaluations
+from memfit.predict.scripts import evaluations
 from memfit.predict.scripts.launchers import read_command
 from memfit.predict.scripts.running import predict_script
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.prepared_process import MEMFIT, run_prepared
 
 from memfit.cli import main
 from memfit.predict import Prediction
@@ -133,11 +132,8 @@ trainer.fit(Module(), loader)
 """
 
 
-MEMFIT = [sys.executable, "-m", "memfit"]
-
-
 def memfit(*arguments: str, cwd: Path) -> dict:
-    done = subprocess.run([*MEMFIT, *arguments], capture_output=True, text=True, cwd=cwd, timeout=100)
+    done = run_prepared(MEMFIT, *arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)  # what the script prints is not there
 
@@ -252,7 +248,7 @@ def test_a_function_in_a_file(tmp_path: Path):
 
 @pytest.mark.parametrize("argv", [["predict", "model.py"], ["predict", "none.py:build"], ["run", "none.py"]])
 def test_mistakes_are_told_in_a_line(argv: list[str], tmp_path: Path):
-    done = subprocess.run([*MEMFIT, *argv], capture_output=True, text=True, cwd=tmp_path)
+    done = run_prepared(MEMFIT, *argv, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("memfit: error:")
     assert len(done.stderr.splitlines()) == 1

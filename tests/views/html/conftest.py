@@ -6,14 +6,16 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers.hanging import HANGS_AFTER
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from memfit.ledger import Ledger
 from memfit.views.html import render_page, study
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
 FLAGS = [
     "--no-sandbox",
@@ -63,6 +65,8 @@ def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
     if path is None:
         pytest.fail("the report page is tested in Chromium, which is not here: run `make chromium`")
+    from playwright.sync_api import sync_playwright  # here: it takes more than a second, and only one worker of pytest needs it
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=1000 * HANGS_AFTER)
         yield browser

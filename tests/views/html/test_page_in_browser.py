@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from helpers.report_runs import HOSTILE, hostile, long, training
-from playwright.sync_api import Page
 
 from memfit.analysis import Family, breakdown_at, build_report, gather_module_stats, grow_tree, largest_blocks_at
 from memfit.ledger import Ledger, RunInfo
@@ -15,6 +15,9 @@ from memfit.ledger.failure import Failure
 from memfit.testing import ledger
 from memfit.units import format_bytes
 from memfit.views.html import study
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 RUN = training()
 TIMELINE, MODULES = ".over-time .readout", ".tree .readout"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from types import SimpleNamespace
 from typing import Any
 
@@ -48,9 +48,8 @@ def install(patches: Patches, values: Values, world: World, learn_world_size: Ca
     for module in modules_that_ask_for_tracing():
         patches.replace(module, "_are_we_tracing", lambda: False)
     stand_ins = _groups(values.assumptions, world, learn_world_size) | _object_collectives() | _with_futures(values)
-    for name, stand_in in stand_ins.items():
-        for module in _modules_that_know(name):
-            patches.replace(module, name, stand_in)
+    for module, name in _where_they_are_known(stand_ins.keys()):
+        patches.replace(module, name, stand_ins[name])
     for module in (dist, dist.distributed_c10d):
         if not hasattr(module, "ProcessGroupNCCL"):
             patches.replace(module, "ProcessGroupNCCL", NoNccl)
@@ -61,11 +60,15 @@ def install(patches: Patches, values: Values, world: World, learn_world_size: Ca
     )
 
 
-def _modules_that_know(name: str) -> list[Any]:
-    """Where a function of ``torch.distributed`` is known by its name: torch's meshes, for one, have imported it from there."""
-    original = getattr(dist.distributed_c10d, name)
-    found = [module for module in list(sys.modules.values()) if getattr(module, "__dict__", {}).get(name) is original]
-    return list({id(module): module for module in (dist, dist.distributed_c10d, *found)}.values())
+def _where_they_are_known(names: Set[str]) -> list[tuple[Any, str]]:
+    """Modules that know functions of ``torch.distributed`` by their names: torch's meshes, for one, have imported some."""
+    originals = {name: getattr(dist.distributed_c10d, name) for name in names}
+    found = [(module, name) for module in (dist, dist.distributed_c10d) for name in names]
+    for module in {id(module): module for module in sys.modules.values()}.values():
+        known = getattr(module, "__dict__", {})
+        if module is not dist and module is not dist.distributed_c10d:
+            found += [(module, name) for name in names & known.keys() if known[name] is originals[name]]
+    return found
 
 
 def _leave() -> None:

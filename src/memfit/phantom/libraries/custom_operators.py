@@ -12,7 +12,6 @@ runs. Here the function that would run on the GPU runs, on tensors without data,
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -47,8 +46,7 @@ def install(patches: Patches) -> None:
 
 
 def _open(patches: Patches, operator: Any) -> None:
-    kernel = with_its_autograd(operator, functools.partial(_run, operator))
-    patches.implement(KEY, qualified_name(operator), kernel, with_keyset=True)
+    patches.implement(KEY, qualified_name(operator), with_its_autograd(operator, _run), with_keyset=True)
 
 
 def _run(operator: Any, keyset: Any, *args: Any, **kwargs: Any) -> Any:
