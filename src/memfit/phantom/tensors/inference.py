@@ -21,7 +21,7 @@ def install(patches: Patches) -> None:
 
 def _enter(original: Callable[[Any], None]) -> Callable[[Any], None]:
     def enter(context: Any) -> None:
-        context._gradients_before = torch.is_grad_enabled()
+        context.gradients_before = torch.is_grad_enabled()
         torch.set_grad_enabled(not context.mode)
 
     return enter
@@ -29,9 +29,9 @@ def _enter(original: Callable[[Any], None]) -> Callable[[Any], None]:
 
 def _leave(original: Callable[..., None]) -> Callable[..., None]:
     def leave(context: Any, *error: Any) -> None:
-        if not hasattr(context, "_gradients_before"):
+        if not hasattr(context, "gradients_before"):
             original(context, *error)  # it was entered outside
         else:
-            torch.set_grad_enabled(context._gradients_before)
+            torch.set_grad_enabled(context.gradients_before)
 
     return leave
