@@ -2,7 +2,7 @@
 
     python benchmarks/wild.py --work FOLDER              # predict all: installs packages, gets sources, makes data; then a table
     python benchmarks/wild.py --work FOLDER trl_sft mae  # some of them
-    python benchmarks/wild.py --work FOLDER --measure    # run them on this machine's GPU, for as many steps as were predicted
+    python benchmarks/wild.py --work FOLDER --measure    # run them on this GPU, for as many steps as predicted, and what follows
     python benchmarks/wild.py --table                    # the table again, from the results
 
 Sources come from GitHub at pinned commits; ``--mirrors`` names a folder of git directories (``owner+name/repo``) to take them from.

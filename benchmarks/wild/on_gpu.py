@@ -1,7 +1,8 @@
-"""Runs a script on this machine's GPU until an optimizer has stepped so often, and writes what the allocator says.
+"""Runs a script on this machine's GPU for so many steps of an optimizer, and writes what the allocator says.
 
     python on_gpu.py STEPS OUT.json [torchrun ... | accelerate launch ... | -m module | script.py] ARGUMENTS...
 
+After so many steps its data end, so that an evaluation after an epoch runs too; the next epoch ends it, or the fourth step.
 Launchers of one process are passed over: the script runs in this one, with the environment that accelerate would give it. More
 processes than one are not measured here. ``WILD_SNAPSHOT=FILE`` writes the allocator's history there, for ``memfit fit FILE``.
 """
@@ -18,6 +19,10 @@ from pathlib import Path
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+STEPS_AHEAD = 3
+"""Some scripts fetch batches ahead, and others none at all."""
 
 
 class _EnoughError(BaseException):
@@ -41,11 +46,24 @@ def main() -> None:
     steps, out, words = int(sys.argv[1]), Path(sys.argv[2]), _program(sys.argv[3:])
     peaks: list[int] = []
 
+    next_batch = _BaseDataLoaderIter.__next__
+    has_ended = has_begun_again = False
+
+    def fetch(iterator: _BaseDataLoaderIter) -> object:
+        nonlocal has_ended, has_begun_again
+        if len(peaks) >= steps and not has_ended:
+            has_ended = True
+            raise StopIteration
+        batch = next_batch(iterator)
+        has_begun_again |= has_ended
+        return batch
+
     def stepped(*_: object) -> None:
         peaks.append(torch.cuda.max_memory_allocated())
-        if len(peaks) >= steps:
+        if (len(peaks) > steps and has_begun_again) or len(peaks) > steps + STEPS_AHEAD:
             raise _EnoughError
 
+    _BaseDataLoaderIter.__next__ = fetch  # type: ignore[method-assign]
     register_optimizer_step_post_hook(stepped)
     snapshot = os.environ.get("WILD_SNAPSHOT")
     if snapshot:
