@@ -25,10 +25,16 @@ class Journal:
         self.path = Path(path)
         if _is_being_written(self.path):
             raise BlockingIOError(errno.EAGAIN, "another recording is writing to it")
-        nothing = {"strings": [], "devices": [], "info": RunInfo().to_json()}
-        write_whole(self.path, MAGIC + frame({}, nothing))
+        self.replace({}, {"strings": [], "devices": [], "info": RunInfo().to_json()})
+
+    def replace(self, tables: dict[str, Table], words: dict[str, Any]) -> None:
+        """Begins anew with this as all that there is: a crash leaves the file as it was, or as it is now to be."""
+        write_whole(self.path, MAGIC + frame(tables, words))
         # Without a buffer: the child of a fork has nothing left to write when it ends.
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+        if hasattr(self, "_file"):
+            self.close()
+        self._file = file
         self.close = weakref.finalize(self, os.close, self._file)
         """Ends the writing; also done by itself when nobody has the journal any more."""
         _mark_as_being_written(self._file)

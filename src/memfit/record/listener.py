@@ -19,6 +19,10 @@ class Listener:
     """
 
     failed = False
+    follows_modules = True
+    """Is it told of module calls? One that is not has its own, cheaper way to follow them."""
+    reads_addresses = False
+    """Does it know blocks by their addresses alone? Then it is shown tensors that a dispatch mode sees by itself."""
 
     def listening(self) -> bool:
         """Does this thread's work belong to the run that is followed?"""
@@ -41,6 +45,8 @@ class Listener:
     def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None: ...
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
+
+    def learn_unsharded_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
 
     def resized(self, storage: torch.UntypedStorage) -> None: ...
 

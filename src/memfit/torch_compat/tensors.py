@@ -32,6 +32,14 @@ _is_transformed: Callable[[torch.Tensor], bool] = need(torch._C._functorch, "is_
 _unwrap: Callable[[torch.Tensor], torch.Tensor] = need(torch._C._functorch, "get_unwrapped")
 
 
+_innermost_transform: Callable[[], Any] = need(torch._C._functorch, "peek_interpreter_stack")
+
+
+def is_transforming() -> bool:
+    """Does this thread run inside of ``torch.func``'s ``vmap``, ``grad`` or their kin?"""
+    return _innermost_transform() is not None
+
+
 def below_transforms(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that holds the data of one that ``torch.func`` is at work on: inside ``vmap``, the whole batch."""
     while _is_transformed(tensor):
