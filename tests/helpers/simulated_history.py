@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memfit.record.history.source import Figures, Reading
 from memfit.record.roles import tensors_in
 from memfit.record.storages import plain_tensors
+from memfit.torch_compat.fake_tensors import FakeTensor
 
 SEGMENT = 2**21
 
@@ -34,9 +35,30 @@ class SimulatedHistory(TorchDispatchMode):
         self._entries: list[dict[str, Any]] | None = None
         self._live: dict[int, tuple[int, int]] = {}
         self._known: dict[int, weakref.ref[Any]] = {}
+        self._addresses: dict[int, int] = {}
         self.allocated = self.peak = self.num_requests = self.num_frees = 0
         self.num_readings = self.num_starts = 0
         self.with_stacks = False
+
+    def __enter__(self) -> Any:
+        self._resize = torch.UntypedStorage.resize_
+        history = self
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:  # FSDP's way to free and to restore: no operator
+            known = history._known.get(id(storage))
+            if known is not None:
+                history._free(id(storage), history._addresses[id(storage)])
+            result = history._resize(storage, size)
+            if storage.nbytes() and storage.device.type == "cpu":
+                history._allocate(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
+        return super().__enter__()
+
+    def __exit__(self, *args: Any) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        super().__exit__(*args)
 
     # -- the run ---------------------------------------------------------------------------------------------------------------------
 
@@ -50,12 +72,14 @@ class SimulatedHistory(TorchDispatchMode):
         for tensor in tensors_in(value):
             for plain in plain_tensors(tensor):
                 storage = plain.untyped_storage()
-                if id(storage) not in self._known and storage.nbytes() and plain.device.type == "cpu":
+                is_real = not isinstance(plain, FakeTensor) and plain.device.type == "cpu" and storage.nbytes() and storage.data_ptr()
+                if is_real and id(storage) not in self._known:
                     self._allocate(storage)
 
     def _allocate(self, storage: torch.UntypedStorage) -> None:
         address, size, key = storage.data_ptr(), storage.nbytes(), id(storage)
         self._known[key] = weakref.ref(storage, lambda _: self._free(key, address))
+        self._addresses[key] = address
         self._live[address] = (size, self._given(size))
         self.allocated += self._given(size)
         self.peak = max(self.peak, self.allocated)
@@ -63,7 +87,8 @@ class SimulatedHistory(TorchDispatchMode):
         self._enter("alloc", address, size)
 
     def _free(self, key: int, address: int) -> None:
-        del self._known[key]
+        if self._known.pop(key, None) is None:
+            return
         size, given = self._live.pop(address)
         self.allocated -= given
         self.num_frees += 1
