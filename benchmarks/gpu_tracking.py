@@ -6,11 +6,11 @@
 Each process runs a workload bare, then tracked from the allocator's history, then tracked with the dispatch mode, then bare again;
 seconds are the median of some steps, those of both bare runs together. The peak of the allocator's ledger is compared with
 ``torch.cuda.max_memory_allocated()`` of the same run, byte by byte, and with that of the bare run. The operators' ledger has what
-was asked for, in units of 512 bytes; replayed through the allocator it also has what CUDA gave on top by not splitting a cached block.
-cuBLAS's workspaces come from no operator, so the dispatch mode cannot see them: they are measured by clearing them, and counted
-apart. Where both witnesses' ledgers differ: by category at the peak of the one, and by module. Results are merged into those of earlier
-calls, by name. A distributed workload is rank 0 of a fake world, DDP one rank of NCCL. The parent must not touch CUDA: children are
-forked.
+was asked for, in units of 512 bytes; replayed through the allocator it also has what CUDA gave on top by not splitting a cached
+block. cuBLAS's workspaces come from no operator, so the dispatch mode cannot see them: they are measured by clearing them, and
+counted apart. Where both witnesses' ledgers differ: by category at the peak of the one, and by module. Results are merged into
+those of earlier calls, by name. A distributed workload is rank 0 of a fake world, DDP one rank of NCCL. The parent must not touch
+CUDA: children are forked.
 """
 
 from __future__ import annotations

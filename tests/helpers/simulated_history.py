@@ -1,7 +1,7 @@
-"""An allocator that keeps a history as CUDA's does, for tensors on the CPU: where no GPU is, everything else is as it will be there.
+"""An allocator that keeps a history as CUDA's does, for tensors on the CPU: without a GPU, all else is as it will be there.
 
-A dispatch mode of its own sees storages come and weak references see them go. Each is served by memfit's own simulation of CUDA's
-allocator, for segments, splitting and figures; addresses in the history are those of the tensors, so that they can be found by them.
+A dispatch mode of its own sees storages come, and weak references see them go. Addresses in the history are those of the tensors,
+so that they can be found by them. Every block has a segment of its own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from memfit.record.roles import tensors_in
 from memfit.record.storages import plain_tensors
 from memfit.torch_compat.fake_tensors import FakeTensor
 
-SEGMENT = 2**21
-
 
 class SimulatedHistory(TorchDispatchMode):
-    """Enter it around the run, outermost. Blocks do not share segments: each has one of its own."""
+    """Enter it around the run, outermost."""
 
     device_type = "cpu"
 
@@ -60,7 +58,7 @@ class SimulatedHistory(TorchDispatchMode):
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
         super().__exit__(*args)
 
-    # -- the run ---------------------------------------------------------------------------------------------------------------------
+    # -- the run ---------------------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -72,7 +70,9 @@ class SimulatedHistory(TorchDispatchMode):
         for tensor in tensors_in(value):
             for plain in plain_tensors(tensor):
                 storage = plain.untyped_storage()
-                is_real = not isinstance(plain, FakeTensor) and plain.device.type == "cpu" and storage.nbytes() and storage.data_ptr()
+                is_real = (
+                    not isinstance(plain, FakeTensor) and plain.device.type == "cpu" and storage.nbytes() and storage.data_ptr()
+                )
                 if is_real and id(storage) not in self._known:
                     self._allocate(storage)
 
@@ -118,7 +118,7 @@ class SimulatedHistory(TorchDispatchMode):
     def _set_note(self, note: str) -> None:
         self._note = note
 
-    # -- what a recording asks -------------------------------------------------------------------------------------------------------
+    # -- what a recording asks -------------------------------------------------------------------------------------------------
 
     def start(self, *, with_stacks: bool = False) -> None:
         self._entries, self.with_stacks = [], with_stacks

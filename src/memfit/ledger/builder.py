@@ -259,8 +259,9 @@ class LedgerBuilder:
         with self._flushing:
             self._compact()
             tables: dict[str, Table] = {}
-            for table, name in ((Events, "prelude"), *((table, table.NAME) for table in TABLES)):
-                tables[name] = table.concatenate(self._done[name])
+            for table in TABLES:
+                tables[table.NAME] = table.concatenate(self._done[table.NAME])
+            tables["prelude"] = Events.concatenate(self._done["prelude"])
             words = {"strings": self.strings, "devices": [asdict(device) for device in self.devices], "info": self.info.to_json()}
             journal.replace(tables, words)
             self._flushed_strings, self._flushed_devices = len(self.strings), len(self.devices)

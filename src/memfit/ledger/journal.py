@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ class Journal:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._end_writing: Callable[[], Any] = lambda: None
         if _is_being_written(self.path):
             raise BlockingIOError(errno.EAGAIN, "another recording is writing to it")
         self.replace({}, {"strings": [], "devices": [], "info": RunInfo().to_json()})
@@ -32,12 +34,13 @@ class Journal:
         write_whole(self.path, MAGIC + frame(tables, words))
         # Without a buffer: the child of a fork has nothing left to write when it ends.
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
-        if hasattr(self, "_file"):
-            self.close()
-        self._file = file
-        self.close = weakref.finalize(self, os.close, self._file)
-        """Ends the writing; also done by itself when nobody has the journal any more."""
+        self._end_writing()
+        self._file, self._end_writing = file, weakref.finalize(self, os.close, file)
         _mark_as_being_written(self._file)
+
+    def close(self) -> None:
+        """Ends the writing; also done by itself when nobody has the journal any more."""
+        self._end_writing()
 
     def append(self, tables: dict[str, Table], words: dict[str, Any]) -> None:
         if not os.path.samestat(os.fstat(self._file), self.path.stat()):

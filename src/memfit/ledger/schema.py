@@ -22,8 +22,8 @@
     levels    how full a device was, for every step, also for steps whose events were not kept
       first_step, last_step     the steps that a row is about: one, or several that were put together to save room
       device    -> devices      time_ns   at the end of the last step      has_events   were the events of all these steps kept?
-      peak      the highest in use, at least as far as it is known      allocated, reserved, active, inactive_split, largest_free
-      at the end of the last step; -1 where it is not known
+      peak      the highest in use since the run began, or since the program last had its allocator forget it
+      allocated, reserved, active, inactive_split, largest_free   at the end of the last step; -1 where it is not known
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterator
-
 from typing import Protocol
 
 from torch import nn

@@ -49,9 +49,9 @@ def track(
     On CUDA the run is recorded from the history that CUDA's allocator keeps (``witness="allocator"``): everything that the process
     allocates there, libraries' workspaces included, at hardly any cost, and without changing what runs. Elsewhere, or with
     ``witness="operators"``, a dispatch mode sees every operator and knows its name; it belongs to the thread that enters it, and
-    several threads can each have one. With a ``retention``, which needs the allocator, a run may last for weeks: some steps are kept
-    in full, of all others how full the device was. ``on_step`` is called with the figures of each step. A forked child does not
-    record.
+    several threads can each have one. With a ``retention``, which needs the allocator, a run may last for weeks: some steps are
+    kept in full, of all others how full the device was. ``on_step`` is called with the figures of each step. A forked child does
+    not record.
 
     ::
 
@@ -133,6 +133,11 @@ class Tracker:
     def elapsed_ns(self) -> int:
         """The time on the ledger's clock."""
         return self._session.elapsed_ns()
+
+    @property
+    def num_steps_on_disk(self) -> int:
+        """How many steps, begun with the first, the file has by now; 0 where there is none, or where operators are recorded."""
+        return self._session.num_steps_on_disk if isinstance(self._session, HistorySession) else 0
 
     def step(self) -> None:
         """Says that a training step begins here. By itself, a step begins at the first forward after an optimizer's step."""

@@ -1,8 +1,8 @@
 """What blocks turn out to be, by the addresses of tensors: parameters, buffers, gradients, optimizer state, inputs.
 
 A recording from the allocator's history never sees a tensor being made. What is known at some moments is which tensors there are,
-and where: a fact says that the block which is at an address at that moment has a role. Facts are small tuples; which block it was is
-found out later, when the history is read.
+and where: a fact says that the block which is at an address at that moment has a role. Facts are small tuples; which block it was
+is found out later, when the history is read.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class AlarmWatch:
         advice = f"{helps[0]} would reserve {format_bytes(helps[1])} less, by replay" if helps else "no setting helps, by replay"
         return [
             f"fragmentation: at step {figures.step}, {format_bytes(unusable)} of the {format_bytes(figures.reserved)} that "
-            f"{figures.device} has reserved are not in use, and {format_bytes(figures.capacity - figures.reserved)} are left: {advice}"
+            f"{figures.device} has reserved are not in use, with {format_bytes(figures.capacity - figures.reserved)} left: {advice}"
         ]
 
     def frozen_state(self, found: Sequence[tuple[str, int]], step: int) -> list[str]:

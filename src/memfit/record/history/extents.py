@@ -1,8 +1,9 @@
 """How much the allocator gave for each request, from where it gave it.
 
 CUDA's allocator takes a cached block for a request and splits it, unless the rest would be small: then the program gets all of it,
-and ``max_memory_allocated`` counts all of it. The history has what was asked for, and the address. With the address it is known which
-cached block was taken, and the rule of splitting says the rest. Small blocks, and those of expandable segments, are always split.
+and ``max_memory_allocated`` counts all of it. The history has what was asked for, and the address. With the address it is known
+which cached block was taken, and the rule of splitting says the rest. Small blocks, and those of expandable segments, are always
+split.
 
 Source: ``should_split`` and ``alloc_found_block`` in c10/cuda/CUDACachingAllocator.cpp.
 """

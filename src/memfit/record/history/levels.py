@@ -20,6 +20,7 @@ class LevelLog:
         self._written: list[Array] = []
         self._num_written = 0
         self._rows: list[int] = []
+        self._steps_a_row = 1
 
     def add(self, **figures: int) -> None:
         self._rows += [figures[name] for name in _COLUMNS]
@@ -30,7 +31,7 @@ class LevelLog:
         return self._most_rows is not None and self._num_written + len(self._rows) // len(_COLUMNS) > self._most_rows
 
     def take(self) -> Levels:
-        """The rows that have come since this was last asked; after ``halve``, all of them."""
+        """The rows that have come since this was last asked; after ``thin_out``, all of them."""
         fresh = np.array(self._rows, dtype=np.int64).reshape(-1, len(_COLUMNS))
         self._rows.clear()
         self._written.append(fresh)
@@ -43,24 +44,32 @@ class LevelLog:
         self._rows = written.ravel().tolist() + self._rows
         self._written, self._num_written = [], 0
 
-    def halve(self) -> None:
-        """Puts neighbours of one device together."""
+    def thin_out(self) -> None:
+        """Puts neighbours of one device together, as many as leave half of the room free: rows are about equally many steps."""
         self.rewind()
         table = np.array(self._rows, dtype=np.int64).reshape(-1, len(_COLUMNS))
-        device = table[:, _INDEX["device"]]
-        merged = np.concatenate([_put_together(table[device == number]) for number in np.unique(device)])
-        self._rows = merged[np.argsort(merged[:, 0], kind="stable")].ravel().tolist()
+        num_devices = len(np.unique(table[:, _INDEX["device"]]))
+        num_steps = int(table[:, _INDEX["last_step"]].max()) + 2
+        assert self._most_rows is not None
+        while num_steps * num_devices / self._steps_a_row > self._most_rows / 2:
+            self._steps_a_row *= 2
+        self._rows = _put_together(table, self._steps_a_row).ravel().tolist()
 
 
-def _put_together(rows: Array) -> Array:
-    """Each two rows as one; the last one stays alone where their number is odd."""
-    num_pairs = len(rows) // 2
-    first, second = rows[0 : 2 * num_pairs : 2], rows[1 : 2 * num_pairs : 2]
-    merged = second.copy()
-    merged[:, _INDEX["first_step"]] = first[:, _INDEX["first_step"]]
-    merged[:, _INDEX["has_events"]] &= first[:, _INDEX["has_events"]]
-    merged[:, _INDEX["peak"]] = np.maximum(first[:, _INDEX["peak"]], second[:, _INDEX["peak"]])
-    return np.concatenate((merged, rows[2 * num_pairs :]))
+def _put_together(table: Array, steps_a_row: int) -> Array:
+    """Rows of one device and the same so many steps as one: the highest peak, and the levels of the last."""
+    part = table[:, _INDEX["last_step"]] // steps_a_row
+    order = np.lexsort((np.arange(len(table)), part, table[:, _INDEX["device"]]))
+    table, part = table[order], part[order]
+    is_first = np.ones(len(table), dtype=bool)
+    is_first[1:] = (np.diff(part) != 0) | (np.diff(table[:, _INDEX["device"]]) != 0)
+    starts = np.flatnonzero(is_first)
+    merged = table[np.append(starts[1:], len(table)) - 1].copy()
+    merged[:, _INDEX["first_step"]] = table[starts, _INDEX["first_step"]]
+    merged[:, _INDEX["has_events"]] = np.minimum.reduceat(table[:, _INDEX["has_events"]], starts)
+    merged[:, _INDEX["peak"]] = np.maximum.reduceat(table[:, _INDEX["peak"]], starts)
+    ordered: Array = merged[np.argsort(merged[:, _INDEX["last_step"]], kind="stable")]
+    return ordered
 
 
 def _levels(rows: Array) -> Levels:

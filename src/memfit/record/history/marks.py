@@ -207,7 +207,7 @@ class Marks:
         node = tensor.grad_fn
         if node is None or is_transforming():
             return
-        number = node._sequence_nr()  # type: ignore[attr-defined]
+        number = node._sequence_nr()
         if number not in self._hooked and number < LEAF_SEQUENCE_NR:
             self._hooked.add(number)
             self._handles.append(node.register_prehook(partial(self._reach, number)))

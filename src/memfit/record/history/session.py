@@ -93,6 +93,9 @@ class HistorySession(Listener):
         self._learned_roots: set[int] = set()
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._step, self._step_is_due, self._gradients_are_due = INIT, True, False
+        self._noted_step = INIT
+        self.num_steps_on_disk = 0
+        """The last step that the journal has the figures of."""
         self.marks_steps = True
         self._levels = LevelLog(retention.level_rows if retention is not None else None)
         self._kept: list[tuple[Window, bool]] = []
@@ -357,7 +360,7 @@ class HistorySession(Listener):
         return self.builder.has_journal and since > max(2 * FLUSH_NS, self._read_cost_ns / READING_SHARE)
 
     def _note_level(self, found: dict[int, Figures], *, has_events: bool) -> None:
-        now = self.elapsed_ns()
+        now, self._noted_step = self.elapsed_ns(), self._step
         for device, figures in found.items():
             largest = next((state.largest_free for state in self._states if state.device == device), -1)
             row = {
@@ -513,7 +516,7 @@ class HistorySession(Listener):
                 (window, follows and i - 1 not in dropped) for i, (window, follows) in enumerate(self._kept) if i not in dropped
             ]
         if self._levels.is_full:
-            self._levels.halve()
+            self._levels.thin_out()
         journal = self.builder.give_away_journal()
         unknown = self._joiner.num_unknown_frees
         self._begin_ledger(self.builder.info, None)
@@ -539,6 +542,7 @@ class HistorySession(Listener):
         self._write_levels()
         self.builder.flush()
         self._flushed_ns = time.time_ns()
+        self.num_steps_on_disk = max(self._noted_step, 0)
 
     # -- what is said of it ----------------------------------------------------------------------------------------------------
 

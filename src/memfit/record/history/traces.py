@@ -57,8 +57,8 @@ class Trace:
 def read_trace(device: int, entries: Sequence[dict[str, Any]], mark_times: Array, first_mark: int) -> Trace:
     """The columns of a device's entries.
 
-    Which mark was the last before an entry, its time tells: both are of one clock, and some microseconds lie between a mark and what
-    is allocated next. The notes of a thread are older than what it allocates, whatever the clock says.
+    Which mark was the last before an entry, its time tells: both are of one clock, and some microseconds lie between a mark and
+    what is allocated next. The notes of a thread are older than what it allocates, whatever the clock says.
     """
     try:
         rows = list(map(_FIELDS, entries))
