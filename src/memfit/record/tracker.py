@@ -112,6 +112,15 @@ class Tracker:
         self._session.catch_up()
         return self._builder.build()
 
+    def ledger_so_far(self) -> Ledger:
+        """What has been read by now: cheap, and up to the last step that was kept."""
+        return self._ledger if self._ledger is not None else self._builder.build()
+
+    def mark_ended(self, problem: str) -> None:
+        """Notes how the program ended, if not well; the ledger is not the whole run then."""
+        if problem and self._builder.info.complete:
+            self._builder.mark_incomplete(problem)
+
     def running_totals(self) -> RunningTotals:
         """What is in use now and was at most, up to date: to ask costs what happened since somebody last asked."""
         if self._ledger is None:
