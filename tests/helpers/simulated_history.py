@@ -6,6 +6,7 @@ so that they can be found by them. Every block has a segment of its own.
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from typing import Any
@@ -164,10 +165,11 @@ class SimulatedHistory(TorchDispatchMode):
 
 
 def _frames() -> list[dict[str, Any]]:
-    import sys
-
-    frame, found = sys._getframe(4), []
+    """The stack without this file, the innermost first."""
+    frame: Any = sys._getframe(1)
+    found = []
     while frame is not None:
-        found.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
+        if frame.f_code.co_filename != __file__:
+            found.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
         frame = frame.f_back
     return found

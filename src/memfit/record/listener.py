@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,7 +47,8 @@ class Listener:
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
 
-    def learn_unsharded_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
+    def learn_unit(self, unit: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """For readers of addresses: what FSDP holds for a unit right now, as ``learn_unsharded`` and ``learn_gradient`` have it."""
 
     def resized(self, storage: torch.UntypedStorage) -> None: ...
 

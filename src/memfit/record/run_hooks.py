@@ -209,8 +209,7 @@ def _fsdp2_call(phase: Phase, original: Callable[..., Any]) -> Callable[..., Any
         modules = args[:1] if phase is Phase.FSDP_PRE_FORWARD and args else group.modules
         if phase is Phase.FSDP_POST_BACKWARD:
             for listener in _readers_of_addresses():
-                for gradient, parameter in unsharded_gradients(group):
-                    _tell(listener, listener.learn_unsharded_gradient, gradient, parameter)
+                _tell(listener, listener.learn_unit, group, (), list(unsharded_gradients(group)))
         return _in_fsdp_phase(phase, modules, lambda: original(group, *args, **kwargs), functools.partial(_learn_shards, group))
 
     return call
@@ -226,6 +225,9 @@ def _fsdp2_unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
     def wait_for_unshard(group: Any) -> Any:
         result = original(group)
         for listener in _listeners():
+            if listener.reads_addresses:
+                _tell(listener, listener.learn_unit, group, list(unsharded_parameters(group)), ())
+                continue
             for tensor, module, name in unsharded_parameters(group):
                 _tell(listener, listener.learn_unsharded, tensor, module, name)
         return result
@@ -280,7 +282,7 @@ def _fsdp1_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         modules = (handle._fully_sharded_module,)
         for listener in _readers_of_addresses():
             if handle.flat_param.grad is not None:
-                _tell(listener, listener.learn_unsharded_gradient, handle.flat_param.grad, handle.flat_param)
+                _tell(listener, listener.learn_unit, handle, (), ((handle.flat_param.grad, handle.flat_param),))
         return _in_fsdp_phase(Phase.FSDP_POST_BACKWARD, modules, lambda: original(state, handle), learn)
 
     return reduce_grad

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -58,3 +58,22 @@ __all__ = [
     "make_wrapper_subclass",
     "swap_insides",
 ]
+
+
+def where_data_begin(tensors: Iterable[torch.Tensor | None]) -> list[int] | None:
+    """Where the data of each tensor begin, 0 for none: cheap, to see whether anything has moved. ``None`` where one cannot tell."""
+    try:
+        return [
+            0 if tensor is None else tensor.data_ptr() if type(tensor) in _PLAIN else _inner(tensor).data_ptr()
+            for tensor in tensors
+        ]
+    except (RuntimeError, NotImplementedError):  # sparse ones, and other kinds without data of their own
+        return None
+
+
+def _inner(tensor: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return found
+
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))

@@ -9,6 +9,7 @@
     session.py     attach, step by step, close: what is read when, what is kept and what is forgotten
     marks.py       which module runs, whose backward, which step
     addresses.py   which block is a parameter, a gradient, optimizer state
+    backward_plans.py   where backward is, once that was seen
     extents.py     how much the allocator gave for each request
     workspaces.py  blocks that cuBLAS keeps
     retention.py   what of a long run is kept in full         levels.py   what is kept of every step

@@ -7,8 +7,9 @@ is found out later, when the history is read.
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from memfit.record.roles import GRADIENT_OF, tensors_in
 from memfit.record.storages import plain_tensors
 from memfit.torch_compat.distributed import bucket_sizes
 from memfit.torch_compat.fsdp import flat_handles, sharded_parameters
+from memfit.torch_compat.tensors import where_data_begin
 
 
 class Fact(NamedTuple):
@@ -49,8 +51,13 @@ class Addresses:
     def __init__(self, names: ModuleNames, device_type: str, learn: Callable[[Fact], None]) -> None:
         self._names, self._device_type, self._learn = names, device_type, learn
         self._parameters: dict[int, _Known] = {}
-        self._addresses: dict[int, int] = {}
-        """Of parameters, by identity, where they were last seen."""
+        self._where: list[int] | None = None
+        """Where all parameters were when they were last looked at."""
+        self._gradients: dict[int, tuple[list[int], list[Fact]]] = {}
+        """By whose they are: where gradients were, and what was said of them."""
+        self._units: dict[Hashable, tuple[list[int], list[Fact]]] = {}
+        self._states: dict[int, list[int]] = {}
+        """By optimizer: where some of its state was."""
 
     # -- models --------------------------------------------------------------------------------------------------------------
 
@@ -80,16 +87,15 @@ class Addresses:
         key, known = id(parameter), self._parameters
         if key not in known:
             known[key] = _Known(weakref.ref(parameter, lambda _: known.pop(key, None)), role, module, name)
-        self._addresses[key] = self._address(parameter)
         if parameter.is_leaf and parameter.grad is not None:
             self._say(parameter.grad, GRADIENT_OF[role], module, name)
 
     def relearn_parameters(self) -> None:
         """Finds parameters whose data are elsewhere than they were."""
-        for key, known in list(self._parameters.items()):
-            parameter = known.reference()
-            if parameter is not None and self._address(parameter) != self._addresses.get(key):
-                self.learn_parameter(parameter, known.role, known.name)
+        where = where_data_begin([known.reference() for known in self._parameters.values()])
+        if where is None or where != self._where:
+            self.repeat_parameters()
+            self._where = where
 
     def repeat_parameters(self) -> None:
         """Says again where all of them are: what was said before may be forgotten by now."""
@@ -103,21 +109,51 @@ class Addresses:
 
     # -- gradients and optimizers ----------------------------------------------------------------------------------------------
 
-    def learn_gradients(self, parameters: Iterable[torch.Tensor] | None = None) -> None:
-        """Looks at the ``.grad`` of some parameters, by default of all that are known."""
-        if parameters is None:
-            parameters = [tensor for known in list(self._parameters.values()) if (tensor := known.reference()) is not None]
-        for parameter in parameters:
-            gradient = parameter.grad if parameter.is_leaf else None
+    def learn_gradients(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Looks at the ``.grad`` of an optimizer's parameters, by default of all that are known.
+
+        In a training that repeats itself they are where they were in the step before, and the same is said once more.
+        """
+        if optimizer is None:
+            found = [tensor for known in self._parameters.values() if (tensor := known.reference()) is not None]
+        else:
+            found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad if parameter.is_leaf else None for parameter in found]
+        where, key = where_data_begin(gradients), id(optimizer)
+        before = self._gradients.get(key)
+        if where is not None and before is not None and before[0] == where:
+            self._learn_again(before[1])
+            return
+        said: list[Fact] = []
+        for parameter, gradient in zip(found, gradients, strict=True):
             if gradient is not None:
-                self.learn_gradient(gradient, parameter)
+                said += self._facts_of_gradient(gradient, parameter)
+        self._learn_again(said)
+        if where is not None:
+            self._gradients[key] = where, said
+
+    def _learn_again(self, facts: list[Fact]) -> None:
+        for fact in facts:
+            self._learn(fact)
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor, role: Category | None = None) -> None:
+        self._learn_again(self._facts_of_gradient(gradient, parameter, role))
+
+    def _facts_of_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor, role: Category | None = None) -> list[Fact]:
         known = self._parameters.get(id(parameter))
-        if known is not None:
-            self._say(gradient, role or GRADIENT_OF[known.role], known.module, known.name)
-        else:
-            self._say(gradient, role or Category.GRADIENT, -1, None)
+        if known is None:
+            return self._facts(gradient, role or Category.GRADIENT, -1, None)
+        return self._facts(gradient, role or GRADIENT_OF[known.role], known.module, known.name)
+
+    def relearn_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The same, if there is more of it or some of it moved: most optimizers make their state once, some in every step."""
+        state = optimizer.state
+        keys = list(state)
+        some = [tensor for key in (*keys[:2], *keys[-2:]) for tensor in tensors_in(state[key])]
+        where = [len(state), *(where_data_begin(some) or [time.time_ns()])]
+        if where != self._states.get(id(optimizer)):
+            self._states[id(optimizer)] = where
+            self.learn_optimizer(optimizer)
 
     def learn_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Everything held in ``optimizer.state``, and the parameters it updates."""
@@ -142,10 +178,6 @@ class Addresses:
                     found.append((known.name if known is not None and known.name else "without a name", size))
         return found
 
-    def parameters_of(self, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-        for group in optimizer.param_groups:
-            yield from group["params"]
-
     # -- tensors -------------------------------------------------------------------------------------------------------------
 
     def learn_inputs(self, arguments: Any) -> None:
@@ -154,14 +186,32 @@ class Addresses:
             if tensor.is_leaf and not isinstance(tensor, nn.Parameter):
                 self._say(tensor, Category.INPUT, -1, None)
 
+    def learn_unit(self, key: Hashable, tensors: Sequence[torch.Tensor], learn: Callable[[], None]) -> None:
+        """What FSDP holds for a unit right now; ``learn`` says what each is. Where they were before, the same is said once more."""
+        where, before = where_data_begin(tensors), self._units.get(key)
+        if where is not None and before is not None and before[0] == where:
+            self._learn_again(before[1])
+            return
+        said: list[Fact] = []
+        tell, self._learn = self._learn, said.append
+        try:
+            learn()
+        finally:
+            self._learn = tell
+        self._learn_again(said)
+        if where is not None:
+            self._units[key] = where, said
+
     def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None:
         number = self._names.number(module)
         path = self._names.path(number) if number is not None else ""
         self._say(tensor, Category.UNSHARDED_PARAMETER, *self._owner(f"{path}.{name}" if path else name))
 
     def _say(self, tensor: torch.Tensor, role: Category, module: int, name: str | None) -> None:
-        for address, is_whole in self._places(tensor):
-            self._learn(Fact(address, role, module, name, is_whole))
+        self._learn_again(self._facts(tensor, role, module, name))
+
+    def _facts(self, tensor: torch.Tensor, role: Category, module: int, name: str | None) -> list[Fact]:
+        return [Fact(address, role, module, name, is_whole) for address, is_whole in self._places(tensor)]
 
     def _places(self, tensor: torch.Tensor) -> Iterator[tuple[int, bool]]:
         """Where the blocks behind a tensor begin, and whether it fills them."""
@@ -171,6 +221,3 @@ class Addresses:
                 address = storage.data_ptr()
                 if address:
                     yield address, plain.numel() * plain.element_size() == storage.nbytes()
-
-    def _address(self, tensor: torch.Tensor) -> int:
-        return next((address for address, _ in self._places(tensor)), 0)

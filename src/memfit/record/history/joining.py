@@ -25,6 +25,7 @@ from memfit.ledger import INIT, Category, LedgerBuilder, Phase
 from memfit.ledger.schema import Array
 from memfit.record.history import traces
 from memfit.record.history.addresses import Fact
+from memfit.record.history.backward_plans import BackwardPlans
 from memfit.record.history.extents import Extents
 from memfit.record.history.marks import MarkKind
 from memfit.record.history.traces import Stack, State, Trace
@@ -129,12 +130,17 @@ class Joiner:
         self._ops: dict[Stack, int] = {}
         self._no_op = -1
         self._workspaces = workspace_sizes()
-        self._candidates: list[_Live] = []
+        self.ddp_modules: set[int] = set()
+        """Modules that DDP wraps: what stays of its own work before their forward are its buckets."""
+        self._ddp_scope = -2
+        self._candidates: list[tuple[_Live, Category]] = []
+        """What blocks are if they outlive the step."""
         self.num_unknown_frees = 0
         """Frees of blocks that were never seen: something is missing from the history."""
         self.oom: Oom | None = None
         """The last time that memory ran out."""
         self._is_first, self._step = True, INIT
+        self.plans = BackwardPlans()
         self._scopes = ScopeStack(builder)
         self._reset_position()
 
@@ -152,18 +158,19 @@ class Joiner:
             self._begin_with(window)
         marks = window.marks.tolist()
         done, num_marks, first = 0, len(marks), window.first_mark
+        self.plans.look_ahead(window.marks, first, window.traces)
         for trace, index in _in_order(window.traces):
             columns = (trace.action, trace.address, trace.size, trace.stream, trace.time_ns, trace.mark)
             rows = zip(index.tolist(), *(column[index].tolist() for column in columns), strict=True)
             apply = self._entry_writer(trace)
             for i, action, address, size, stream, time_ns, mark in rows:
                 while done < num_marks and first + done <= mark:
-                    self._apply_mark(marks[done], window)
+                    self._apply_mark(marks[done], first + done, window)
                     done += 1
                 self._clock.move_to(time_ns)
                 apply(i, action, address, size, stream)
-        for row in marks[done:]:
-            self._apply_mark(row, window)
+        for number, row in enumerate(marks[done:], start=first + done):
+            self._apply_mark(row, number, window)
 
     def end(self) -> None:
         """Closes the scopes that are open."""
@@ -180,6 +187,8 @@ class Joiner:
 
         def apply(i: int, action: int, address: int, size: int, stream: int) -> None:
             if action == traces.ALLOC:
+                if self._passes:
+                    self._follow_plan()
                 scope, op = scopes.top, self._op(stacks.get(i))
                 block = builder.alloc(size, number, op, scope, stream)
                 given = extents.give(address, size)
@@ -187,7 +196,9 @@ class Joiner:
                     builder.give_more(block, more)
                 held = live[address] = _Live(block, scope, size, op, self._step)
                 if size in self._workspaces:
-                    self._candidates.append(held)
+                    self._candidates.append((held, Category.WORKSPACE))
+                elif scope == self._ddp_scope:
+                    self._candidates.append((held, Category.ALL_REDUCE))
             elif action == traces.FREE_REQUESTED:
                 freed = live.pop(address, None)
                 if freed is None:
@@ -269,7 +280,7 @@ class Joiner:
         self._pinned: list[int] = []
         self._candidates = []
 
-    def _apply_mark(self, row: list[int], window: Window) -> None:
+    def _apply_mark(self, row: list[int], number: int, window: Window) -> None:
         kind, value, time_ns, sequence_nr = row
         self._clock.move_to(time_ns)
         if kind == MarkKind.ENTER:
@@ -279,13 +290,17 @@ class Joiner:
         elif kind == MarkKind.NODE:
             if self._passes and not self._is_pinned:
                 self._passes[-1].move_to(value)
+                self.plans.note_move(self._tables[len(self._passes) - 1].place_of(value))
         elif kind == MarkKind.BACKWARD:
             self._passes.append(BackwardPass(len(self._passes), self._scopes, self._tables[-1], len(self._pinned)))
+            self.plans.begin_pass(number, is_told=bool(value), is_inner=len(self._passes) > 1)
             self._tables.append(SequenceTable())
         elif kind == MarkKind.BACKWARD_ENDS:
             if self._passes:
                 self._scopes.pop_to(self._passes.pop().outer_depth)
                 self._tables.pop()
+                if not self._passes:
+                    self.plans.end_pass(self._tables[-1].count)
         elif kind in (MarkKind.OPTIMIZER, MarkKind.PHASE):
             self._pin(Phase.OPTIMIZER if kind == MarkKind.OPTIMIZER else Phase(value >> MODULE_BITS), value)
         elif kind in (MarkKind.OPTIMIZER_ENDS, MarkKind.PHASE_ENDS):
@@ -299,6 +314,12 @@ class Joiner:
         elif kind == MarkKind.EMPTY_CACHE:
             for number in self._devices.values():
                 self._builder.empty_cache(number)
+
+    def _follow_plan(self) -> None:
+        """Something is about to be allocated in backward: moves to where an earlier pass of the same kind was then."""
+        place = self.plans.place_of_next()
+        if place is not None and not self._is_pinned:
+            self._passes[0].move_to(self._tables[0].number_at(place))
 
     @property
     def _is_pinned(self) -> bool:
@@ -314,7 +335,11 @@ class Joiner:
     def _enter(self, module: int, sequence_nr: int) -> None:
         chain = self._calls[-1][0] if self._calls and self._calls[-1][1] >= self._outer_depth else ()
         depth = self._scopes.depth
+        if not self._passes:
+            self.plans.note_forward(module)
         scope = self._scopes.push(Phase.RECOMPUTE if self._passes else Phase.FORWARD, module)
+        if depth == 0 and module in self.ddp_modules:
+            self._ddp_scope = scope
         chain = (*chain, (scope, module))
         self._calls.append((chain, depth))
         self._tables[-1].note(sequence_nr, chain)
@@ -331,9 +356,9 @@ class Joiner:
         return self._passes[-1].outer_depth if self._passes else 0
 
     def _begin_step(self, number: int) -> None:
-        for known in self._candidates:
+        for known, role in self._candidates:
             if known.is_there and not known.roles:
-                self._write_role(known, Category.WORKSPACE, -1, None)
+                self._write_role(known, role, -1, None)
         self._candidates = []
         self._step = self._builder.num_steps = number
         self._builder.step()

@@ -5,11 +5,13 @@ Nothing else happens while the run goes on.
 
     nn.Module.__call__           a module's forward begins and ends
     the engine's run             a backward pass begins and ends
-    a node of a module's output  called by the engine before the node runs: backward is in that module now
+    a node of a module's output  called by the engine before the node runs: backward is in that module now; in the first steps
     optimizers, FSDP, steps      told by run_hooks.py
 
 The nodes at the borders of modules are enough to place backward: each has a sequence number, and the numbers at a module's entry
 and exit bracket the nodes of its forward. Hooks are on nodes of the graph, never on tensors or modules, and die with the graph.
+They cost some twenty microseconds each, because the engine's thread has to wait for Python; so they are there in the first steps
+only, and ``backward_plans.py`` places what follows.
 
 The rare marks, those of steps, passes, optimizers and FSDP, also leave a note with the allocator, whose entries carry it from then
 on: a second word on their order. Notes cost half a microsecond, which calls of modules do not pay.
@@ -47,6 +49,7 @@ class MarkKind(IntEnum):
     NODE = 2
     """The engine comes to the node with this sequence number."""
     BACKWARD = 3
+    """A backward pass begins; the value is 1 if the engine tells of its nodes."""
     BACKWARD_ENDS = 4
     OPTIMIZER = 5
     OPTIMIZER_ENDS = 6
@@ -174,7 +177,7 @@ class Marks:
         def run(*args: Any, **kwargs: Any) -> Any:
             # Modules that are called inside of a pass, to recompute, have nodes with numbers of their own.
             hooked, depth, self._hooked, self._depth = self._hooked, self._depth, set(), max(self._depth, 1)
-            self.write(MarkKind.BACKWARD)
+            self.write(MarkKind.BACKWARD, int(self.places_backward))
             try:
                 return original(*args, **kwargs)
             finally:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from memfit.errors import ConfigError
 from memfit.units import MIB
 
-NEW_PEAK = 0.001
-"""A peak is new if it is higher than the last by more than this share."""
+NEW_PEAK = 0.01
+"""A peak is new if it is higher by this share than that of the steps that were kept: a leak makes a higher one in each step."""
 
 
 @dataclass(frozen=True, kw_only=True)

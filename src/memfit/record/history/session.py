@@ -46,8 +46,9 @@ FLUSH_NS: Final = 500_000_000
 """How often the journal is brought up to date, between steps."""
 READING_SHARE: Final = 0.03
 """Reading for the journal's sake takes at most this share of the time."""
-STEPS_TO_LEARN: Final = 2
-"""After so many steps it is known which modules allocate nothing."""
+LOOKS: Final = (2, 4, 6)
+"""Steps before which the recording looks back: modules that allocate nothing are not marked from then on; backward is placed as it
+was seen, and not by hooks; that works, or it does not."""
 STEPS_A_LOOK: Final = 100
 """How often optimizers are asked whether they hold state of frozen parameters."""
 OnStep = Callable[[StepFigures], None]
@@ -91,6 +92,7 @@ class HistorySession(Listener):
         self.is_given_up = False
         """In a forked child: the recording is the parent's."""
         self._learned_roots: set[int] = set()
+        self._ddp_modules: set[int] = set()
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._step, self._step_is_due, self._gradients_are_due = INIT, True, False
         self._noted_step = INIT
@@ -109,6 +111,7 @@ class HistorySession(Listener):
         self._devices: list[int] = []
         self._at_start: dict[int, Figures] = {}
         self._highest: dict[int, int] = {}
+        """By device: the peak of the steps that were kept."""
         self._num_extra = 0
         """So many more steps are to be kept in full."""
         self._read_cost_ns = self._read_ns = self._flushed_ns = 0
@@ -232,14 +235,15 @@ class HistorySession(Listener):
     # -- what run_hooks.py tells -----------------------------------------------------------------------------------------------
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._addresses.learn_gradients(self._addresses.parameters_of(optimizer))
+        self._addresses.learn_gradients(optimizer)
         self._gradients_are_due = False
         self._say_learned()
         self._marks.write(MarkKind.OPTIMIZER)
 
     def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizers[id(optimizer)] = weakref.ref(optimizer)
-        self._addresses.learn_optimizer(optimizer)
+        if id(optimizer) not in self._optimizers:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        self._addresses.relearn_optimizer(optimizer)
         self._say_learned()
         self._marks.write(MarkKind.OPTIMIZER_ENDS)
         self._step_is_due = True
@@ -259,8 +263,15 @@ class HistorySession(Listener):
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
         self._addresses.learn_gradient(gradient, parameter)
 
-    def learn_unsharded_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
-        self._addresses.learn_gradient(gradient, parameter, Category.UNSHARDED_GRADIENT)
+    def learn_unit(self, unit: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
+        def learn() -> None:
+            for tensor, module, name in parameters:
+                self._addresses.learn_unsharded(tensor, module, name)
+            for gradient, parameter in gradients:
+                self._addresses.learn_gradient(gradient, parameter, Category.UNSHARDED_GRADIENT)
+
+        tensors = [entry[0] for entry in (*parameters, *gradients)]
+        self._addresses.learn_unit((id(unit), bool(gradients)), tensors, learn)
 
     def emptied_cache(self) -> None:
         self._marks.write(MarkKind.EMPTY_CACHE)
@@ -279,8 +290,8 @@ class HistorySession(Listener):
                 run_hooks.patch_loaded()  # FSDP, for one
                 self._addresses.learn_model(module)
                 self._learned_roots.add(id(module))
-            elif self._step <= STEPS_TO_LEARN and isinstance(module, nn.parallel.DistributedDataParallel):
-                self._addresses.learn_model(module)  # DDP makes its buckets anew after the first step
+                if isinstance(module, nn.parallel.DistributedDataParallel):
+                    self._ddp_modules.add(self._names.number(module) or 0)
             self._addresses.learn_inputs(arguments)
             self._gradients_are_due = True
             self._say_learned()
@@ -332,12 +343,8 @@ class HistorySession(Listener):
             self._begin_history(read=True)
         self._marks.forget_nodes()
         self._marks.write(MarkKind.STEP, self._step)
-        if not self._follows:
-            self._addresses.repeat_parameters()
-            self._relearn_optimizers()
-            self._say_learned()
-        if self._step == STEPS_TO_LEARN:
-            self._leave_out_small_modules()
+        if self._step in LOOKS:
+            self._use_what_was_learned()
         if self.builder.has_journal and time.time_ns() - self._flushed_ns > FLUSH_NS:
             self.flush()
 
@@ -345,11 +352,12 @@ class HistorySession(Listener):
         if self._retention is None:
             return True
         is_new_peak = any(now.peak > self._highest.get(device, 0) * (1 + NEW_PEAK) for device, now in figures.items())
-        self._highest |= {device: max(now.peak, self._highest.get(device, 0)) for device, now in figures.items()}
         if is_new_peak and self._step >= self._retention.first:
             self._num_extra = max(self._num_extra, self._retention.around_peaks + 1)
         wanted = self._step == INIT or self._retention.wants(self._step) or self._num_extra > 0
         self._num_extra = max(0, self._num_extra - 1)
+        if wanted:
+            self._highest |= {device: max(now.peak, self._highest.get(device, 0)) for device, now in figures.items()}
         return wanted
 
     def _is_worth_reading(self, figures: dict[int, Figures]) -> bool:
@@ -404,7 +412,7 @@ class HistorySession(Listener):
         found += alarms.fragmentation(
             figures, self._requests, self.builder.info.versions.get("torch", ""), self.builder.info.alloc_conf
         )
-        if figures.step % STEPS_A_LOOK == STEPS_TO_LEARN:
+        if figures.step % STEPS_A_LOOK == LOOKS[0]:
             found += alarms.frozen_state(self._addresses.frozen_state(self._known_optimizers()), figures.step)
         if found:
             self.builder.info = replace(self.builder.info, alarms=(*self.builder.info.alarms, *found))
@@ -443,6 +451,10 @@ class HistorySession(Listener):
             self._begin_history()
             return
         began = time.perf_counter_ns()
+        if not self._follows:
+            self._addresses.repeat_parameters()
+            self._relearn_optimizers()
+            self._say_learned()
         self._find_devices()
         reading = self._history.read()
         self._history.start(with_stacks=self._with_stacks)
@@ -463,6 +475,8 @@ class HistorySession(Listener):
         self._after_start()
         if self._retention is not None or self.builder.has_journal:
             self._join()
+            if self._step > LOOKS[-1]:
+                self._place_backward_if_needed()
         self._read_cost_ns = time.perf_counter_ns() - began
 
     def _count_missing(self, traces: Sequence[Trace]) -> None:
@@ -499,6 +513,7 @@ class HistorySession(Listener):
         for row in self._modules.rows[self._num_modules_written :]:
             self.builder.module(*row)
         self._num_modules_written = len(self._modules.rows)
+        self._joiner.ddp_modules |= self._ddp_modules
         self._joiner.add(window, follows=follows)
 
     def _is_too_much(self) -> bool:
@@ -559,10 +574,23 @@ class HistorySession(Listener):
             )
         self.builder.info = replace(info, notes=tuple(dict.fromkeys(notes)))
 
-    def _leave_out_small_modules(self) -> None:
-        """Modules inside of which nothing was allocated need no marks."""
+    def _use_what_was_learned(self) -> None:
+        """From now on, no more is marked than is needed."""
         self._read(keep=True)
         self._join()
+        if self._step == LOOKS[0]:
+            self._leave_out_quiet_modules()
+        else:
+            self._place_backward_if_needed()
+        if self._step != LOOKS[-1]:
+            self._num_extra = max(self._num_extra, 2)
+
+    def _place_backward_if_needed(self) -> None:
+        plans = self._joiner.plans
+        self._marks.places_backward = plans.has_inner_passes or plans.num_unplaced > 0
+
+    def _leave_out_quiet_modules(self) -> None:
+        """Modules inside of which nothing was allocated need no marks."""
         ledger = self.builder.build()
         called = np.unique(ledger.scopes.module[ledger.scopes.phase == Phase.FORWARD]).tolist()
         busy = {*np.unique(ledger.block_module).tolist(), *(parent for _, _, parent in self._modules.rows)}
