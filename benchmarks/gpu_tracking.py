@@ -246,8 +246,8 @@ def table(rows: list[dict]) -> list[str]:
             f"{max(offs):.2%} at worst. Slowdown {statistics.median(seen):.2f} in the median, {max(seen):.2f} at worst; of the "
             f"operators' {statistics.median(shown):.2f} and {max(shown):.2f}, their ledger replayed off by "
             f"{statistics.median(replayed_offs):.3%} and {max(replayed_offs):.2%}. Between both, categories are "
-            f"at most {max(categories):.2%} apart and modules {max(modules):.2%} when backward begins; at the peak they also differ "
-            "by the temporaries of kernels, which no operator shows, and which may move the peak itself.",
+            f"at most {max(categories):.2%} apart and modules {max(modules):.2%} when backward begins; at the peak, they "
+            "also differ by the temporaries of kernels, which no operator shows, and which may move the peak itself.",
             "",
             NOTE,
         ]
