@@ -79,8 +79,9 @@ def test_where_a_run_is_not_as_predicted_its_modules_are_named(tmp_path):
         step = net_step(Net())
         for number in range(6):
             step(4000 if number > 3 else 1000)
-    assert "more than predicted" in told[0]
-    assert any("by module" in line and "first" in line for line in told)
+    assert told[0].endswith("3.49 MiB, predicted 1.90 MiB: 83.4% more than predicted")
+    assert "by module, measured less predicted: (Net) 1,000.00 KiB, second 500.00 KiB" in told[1]
+    assert "by phase, measured less predicted: backward 1,000.00 KiB, forward 500.00 KiB" in told[2]
     assert any(line.startswith("step 4: the peak is") for line in told)
 
 

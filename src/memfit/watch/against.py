@@ -61,8 +61,8 @@ def _up_to(ledger: Ledger, last: int) -> Ledger:
 def describe(diff: Diff, step: int) -> list[str]:
     """Where a prediction and the run part, in a few lines; the first says whether they do."""
     figure = diff.prediction_error if diff.compares_a_prediction else diff.headline
-    share = abs(figure.growth or 0.0)
     measured, predicted = figure.before_bytes, figure.after_bytes
+    share = abs(measured - predicted) / max(predicted, 1)
     head = f"step {step}: the peak is {format_bytes(measured)}, predicted {format_bytes(predicted)}"
     if share < NOTICED:
         return [f"{head}: as predicted, {share:.2%} apart"]
