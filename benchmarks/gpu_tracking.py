@@ -93,7 +93,8 @@ def run_bare(name: str, steps: int, timed_steps: int) -> dict:
     torch._C._cuda_clearCublasWorkspaces()
     cublas = before - torch.cuda.memory_allocated()
     digest = digest_of(run)
-    return {"gpu": torch.cuda.get_device_name(), "peaks": peaks, "seconds": seconds, "cublas": cublas, "digest": digest}
+    machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    return machine | {"peaks": peaks, "seconds": seconds, "cublas": cublas, "digest": digest}
 
 
 def digest_of(run) -> str:
@@ -204,9 +205,9 @@ def apart(row: dict, when: str, by: str) -> float:
 
 
 def table(rows: list[dict]) -> list[str]:
-    gpu = next((row["bare"]["gpu"] for row in rows if "bare" in row), "no GPU")
+    machine = next((f"{row['bare']['gpu']}, torch {row['bare']['torch']}" for row in rows if "bare" in row), "no GPU")
     lines = [
-        f"{gpu}, torch {torch.__version__}; `python benchmarks/gpu_tracking.py`. Slowdowns are those of a step.",
+        f"{machine}; `python benchmarks/gpu_tracking.py`. {len(rows)} of {len(zoo.ZOO)} workloads; slowdowns are those of a step.",
         "",
         "| workload | max_memory_allocated, tracked | the allocator's ledger | off from the same run | off from the bare run "
         "| operators' ledger, replayed | apart at the peak, by category | by module | apart when backward begins | by module "
@@ -258,12 +259,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", default=list(zoo.ZOO))
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--show", action="store_true", help="write the table again, from what was measured")
     args = parser.parse_args()
     file = args.out / "gpu_tracking.json"
     known = {row["name"]: row for row in json.loads(file.read_text())} if file.exists() else {}
     known = {name: row for name, row in known.items() if "error" in row or "allocator" in row}
+    rows = [known[name] for name in zoo.ZOO if name in known]
     start = time.time()
-    for name in args.workloads:
+    for name in () if args.show else args.workloads:
         known[name] = in_fresh_process(name, limit_s=400)
         line = known[name] if "error" in known[name] else table([known[name]])[4]
         print(f"{time.time() - start:6.1f} s", line, flush=True)

@@ -336,7 +336,7 @@ class HistorySession(Listener):
         figures = {device: self._history.figures(device) for device in self._devices}
         keep = self._is_to_be_kept(figures)
         if self._retention is not None or self._is_worth_reading(figures):
-            self._read(keep=keep)
+            self._read(keep=keep, figures=figures)
         self._note_level(figures, has_events=keep)
         self._step += 1
         if self._retention is not None and not self._states and self._retention.wants(self._step):
@@ -427,7 +427,7 @@ class HistorySession(Listener):
         if self._devices and not self.builder.info.capacity_bytes:
             self.builder.info = replace(self.builder.info, capacity_bytes=self._history.capacity(self._devices[0]))
 
-    def _begin_history(self, *, read: bool = False) -> None:
+    def _begin_history(self, *, read: bool = False, figures: dict[int, Figures] | None = None) -> None:
         """The history is empty from here on; ``read``: what is there now is looked up, so that what follows is exact."""
         if read:
             reading = self._history.read()
@@ -436,19 +436,19 @@ class HistorySession(Listener):
             self._history.start(with_stacks=self._with_stacks)
         self._marks.take()
         self._facts = []
-        self._after_start()
+        self._after_start(figures)
 
-    def _after_start(self) -> None:
+    def _after_start(self, figures: dict[int, Figures] | None = None) -> None:
         self._is_on = True
-        self._at_start = {device: self._history.figures(device) for device in self._devices}
+        self._at_start = figures or {device: self._history.figures(device) for device in self._devices}
         self._read_ns = time.time_ns()
 
-    def _read(self, *, keep: bool) -> None:
+    def _read(self, *, keep: bool, figures: dict[int, Figures] | None = None) -> None:
         """Takes what came since the history was last begun, or forgets it, and begins it again."""
         if not keep:
             self._history.start(with_stacks=self._with_stacks)
             self._states, self._follows = [], False
-            self._begin_history()
+            self._begin_history(figures=figures)
             return
         began = time.perf_counter_ns()
         if not self._follows:
