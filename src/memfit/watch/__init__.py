@@ -9,7 +9,8 @@
                                                       program.py ──> memfit.track(..., retention=...) until it ends, however it ends
                                                         └─ against.py: is it as predicted?
 
-    memfit top run.memfit ──> live.py: how full each rank is now, and where that leads
+    settings.py     what MEMFIT says
+    first_call.py   when a program without CUDA first calls a module
 
-    settings.py   what MEMFIT says
+``memfit top`` looks at what is written meanwhile: ``memfit.analysis.status``.
 """
