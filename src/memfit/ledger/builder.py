@@ -26,6 +26,7 @@ from memfit.ledger.schema import (
     Levels,
     Modules,
     Phase,
+    Returns,
     Roles,
     RunInfo,
     Scopes,
@@ -64,7 +65,7 @@ class LedgerBuilder:
         self._events = self._rows[Events]
         self._blocks = self._rows[Blocks]
         self._scopes = self._rows[Scopes]
-        self.num_blocks = self.num_scopes = self.num_modules = self.num_steps = 0
+        self.num_blocks = self.num_scopes = self.num_modules = self.num_steps = self._num_events_done = 0
         self._start_ns = clock()
         self._clock = clock
         self._journal = journal
@@ -151,6 +152,15 @@ class LedgerBuilder:
         """The allocator gave so many bytes on top of what the block's size rounds to. Said once, right after its allocation."""
         self._rows[Slack] += (block, size)
 
+    def came_back(self, block: int, events_later: int) -> None:
+        """The memory of a block came back to its allocator so many events after it was freed."""
+        self._rows[Returns] += (block, events_later)
+
+    @property
+    def num_events(self) -> int:
+        """Without what was there before the recording."""
+        return self._num_events_done + len(self._events) // len(Events.dtypes())
+
     def level(self, row: Levels) -> None:
         """How full devices were at the end of some steps."""
         self._rows[Levels] += np.stack([column.astype(np.int64) for column in row.columns().values()], axis=1).ravel().tolist()
@@ -200,17 +210,20 @@ class LedgerBuilder:
         """
         events, prelude, roles = self._rows[Events], self._prelude, self._rows[Roles]
         while True:
-            num_roles, num_slack, num_prelude, num_events = len(roles), len(self._rows[Slack]), len(prelude), len(events)
+            num_slack, num_returns = len(self._rows[Slack]), len(self._rows[Returns])
+            num_roles, num_prelude, num_events = len(roles), len(prelude), len(events)
             if len(prelude) == num_prelude:  # so it was when the events were counted
                 break
         fresh: dict[str, Table] = {}
         taken = self._take(Events, events, num_events, fresh)
+        self._num_events_done += len(taken)
         before = self._take(Events, prelude, num_prelude, fresh, "prelude")
         num_blocks = int((taken.kind == _ALLOC).sum()) + len(before)
         self._take(Blocks, self._blocks, num_blocks * len(Blocks.dtypes()), fresh)
         self._take(Scopes, self._scopes, int((taken.kind == _ENTER).sum()) * len(Scopes.dtypes()), fresh)
         self._take(Roles, roles, num_roles, fresh)
         self._take(Slack, self._rows[Slack], num_slack, fresh)
+        self._take(Returns, self._rows[Returns], num_returns, fresh)
         self._take(Levels, self._rows[Levels], len(self._rows[Levels]), fresh)
         self._take(Modules, self._rows[Modules], len(self._rows[Modules]), fresh)
         return fresh

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from memfit.ledger.schema import Array, Blocks, Device, EventKind, Events, Levels, Modules, Roles, RunInfo, Scopes, Slack
+from memfit.ledger.schema import Array, Blocks, Device, EventKind, Events, Levels, Modules, Returns, Roles, RunInfo, Scopes, Slack
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,7 @@ class Columns:
     devices: tuple[Device, ...]
     info: RunInfo
     slack: Slack = field(default_factory=lambda: Slack.from_rows([]))
+    returns: Returns = field(default_factory=lambda: Returns.from_rows([]))
     levels: Levels = field(default_factory=lambda: Levels.from_rows([]))
 
     @cached_property

@@ -33,6 +33,8 @@ def violations(ledger: Columns) -> list[str]:
         return found
     if len(ledger.slack) and (ledger.slack.size.min() < 0 or np.bincount(ledger.slack.block).max() > 1):
         found.append("a block has a negative slack, or more than one")
+    if len(ledger.returns) and (ledger.returns.events_later.min() < 1 or np.bincount(ledger.returns.block).max() > 1):
+        found.append("a block's memory comes back before it is freed, or more than once")
     if (ledger.levels.last_step < ledger.levels.first_step).any():
         found.append("a level ends before it begins")
     resized = memory[kind[memory] == EventKind.RESIZE]

@@ -19,6 +19,9 @@
     slack     what CUDA's allocator gave on top of a block, where it did not split a cached one; only where it was seen
       block     -> blocks       size    beyond what the device rounds to
 
+    returns   when the memory of a block came back to its allocator, where that was after it was freed: another stream still used it
+      block     -> blocks       events_later   after so many more events
+
     levels    how full a device was, for every step, also for steps whose events were not kept
       first_step, last_step     the steps that a row is about: one, or several that were put together to save room
       device    -> devices      time_ns   at the end of the last step      has_events   were the events of all these steps kept?
@@ -210,6 +213,13 @@ class Slack(Table):
 
 
 @dataclass(frozen=True, eq=False)
+class Returns(Table):
+    NAME = "returns"
+    block: Array = column(np.int64)
+    events_later: Array = column(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
 class Levels(Table):
     NAME = "levels"
     first_step: Array = column(np.int64)
@@ -225,7 +235,7 @@ class Levels(Table):
     largest_free: Array = column(np.int64)
 
 
-TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles, Slack, Levels)
+TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles, Slack, Returns, Levels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -275,6 +275,7 @@ _REFERENCES: dict[tuple[str, str], tuple[str | int, bool]] = {
     ("roles", "module"): ("modules", True),
     ("roles", "name"): ("strings", True),
     ("slack", "block"): ("blocks", False),
+    ("returns", "block"): ("blocks", False),
     ("levels", "device"): ("devices", False),
 }
 """Which column points where, and whether -1 may stand for nothing."""

@@ -126,6 +126,8 @@ class Joiner:
         self._builder, self._clock, self._settings, self._device_name = builder, clock, settings, device_name
         self._live: dict[int, _Live] = {}
         self._extents: dict[int, Extents] = {}
+        self._pending: dict[int, tuple[int, int]] = {}
+        """By address: blocks that were freed and whose memory has not come back, and the number of events by then."""
         self._devices: dict[int, int] = {}
         self._ops: dict[Stack, int] = {}
         self._no_op = -1
@@ -180,7 +182,7 @@ class Joiner:
 
     def _entry_writer(self, trace: Trace) -> Callable[[int, int, int, int, int], None]:
         """Writes an entry of a trace, given its index, action, address, size and stream."""
-        builder, live, scopes = self._builder, self._live, self._scopes
+        builder, live, scopes, pending = self._builder, self._live, self._scopes, self._pending
         number, extents = self._device(trace.device), self._extents_of(trace.device)
         device, stacks = builder.devices[number], trace.stacks
         granularity = device.granularity if device.is_cuda else 0
@@ -206,8 +208,12 @@ class Joiner:
                 else:
                     freed.is_there = False
                     builder.free(freed.block)
+                    pending[address] = freed.block, builder.num_events
             elif action == traces.FREE_COMPLETED:
                 extents.take_back(address)
+                block, num_events = pending.pop(address, (-1, 0))
+                if block >= 0 and builder.num_events > num_events:
+                    builder.came_back(block, builder.num_events - num_events)
             elif action == traces.SEGMENT_ALLOC:
                 extents.add_segment(address, size)
             elif action == traces.SEGMENT_FREE:
@@ -242,6 +248,7 @@ class Joiner:
     def _begin_with(self, window: Window) -> None:
         """Brings what is known in line with what was there when the window began."""
         self._reset_position()
+        self._pending.clear()
         if len(window.marks):
             self._clock.move_to(int(window.marks[0, 2]))
         there = {address: (state.device, held) for state in window.before for address, held in state.blocks.items()}
