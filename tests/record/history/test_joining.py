@@ -54,8 +54,8 @@ def test_a_real_trace_has_its_peak_and_reserves_what_was_reserved(name):
     assert joiner.is_exact
     assert joiner.num_unknown_frees == 0
     again = replay(requests_from_ledger(ledger))
-    assert abs(again.peak_reserved / reserved - 1) < 0.002
-    assert abs(again.peak_allocated / allocated - 1) < 0.0005
+    assert again.peak_reserved == reserved
+    assert abs(again.peak_allocated - allocated) <= MIB, "of two cached blocks that are as good, the allocator took the other"
 
 
 def test_memory_that_another_stream_still_uses_comes_back_later():

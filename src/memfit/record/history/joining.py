@@ -151,9 +151,6 @@ class Joiner:
         """Is it known of every block how much the allocator gave for it?"""
         return all(extents.is_exact for extents in self._extents.values())
 
-    def largest_free(self, device: int) -> int:
-        return self._extents[device].largest_free if device in self._extents else -1
-
     def add(self, window: Window, *, follows: bool) -> None:
         """Writes down a window. ``follows``: it begins where the one before ended."""
         if not follows:

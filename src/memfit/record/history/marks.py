@@ -101,10 +101,6 @@ class Marks:
         """The number that the next mark will have."""
         return self.first + len(self.rows) // WIDTH
 
-    @property
-    def is_inside_a_module(self) -> bool:
-        return self._depth > 0
-
     def write(self, kind: MarkKind, value: int = 0) -> None:
         """Writes a mark of the moment."""
         number = self.first + len(self.rows) // WIDTH

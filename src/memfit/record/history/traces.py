@@ -48,11 +48,6 @@ class Trace:
     def __len__(self) -> int:
         return len(self.action)
 
-    def since(self, entry: int) -> Trace:
-        """Without the first entries."""
-        columns = {name: getattr(self, name)[entry:] for name in ("action", "address", "size", "stream", "time_ns", "mark")}
-        return Trace(device=self.device, **columns, stacks={at - entry: s for at, s in self.stacks.items() if at >= entry})
-
 
 def read_trace(device: int, entries: Sequence[dict[str, Any]], mark_times: Array, first_mark: int) -> Trace:
     """The columns of a device's entries.
