@@ -107,7 +107,7 @@ def _growth(rows: Levels) -> float | None:
     inside = steps >= 0
     steps, allocated = steps[inside], allocated[inside]
     quarter = len(steps) // 4
-    if quarter < 2:
+    if quarter < 5:
         return None
     first, last = int(np.argmin(allocated[:quarter])), len(steps) - quarter + int(np.argmin(allocated[-quarter:]))
     return float(allocated[last] - allocated[first]) / max(1, int(steps[last] - steps[first]))

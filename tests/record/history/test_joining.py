@@ -119,6 +119,18 @@ def segment(address, size):
     return {"device": 0, "address": address, "stream": 0, "segment_type": "small", "blocks": [block]}
 
 
+def test_of_blocks_as_large_as_a_workspace_the_first_that_stays_is_one():
+    size = 4096 * 8 * 1024
+    marks = [(MarkKind.STEP, 0, 1), (MarkKind.ENTER, 1, 5), (MarkKind.EXIT, 1, 55), (MarkKind.STEP, 1, 56), (MarkKind.STEP, 2, 75)]
+    entries = [
+        *(("alloc", 0, size), ("free_requested", 0, size), ("free_completed", 0, size)),
+        *(("alloc", 40 * MIB, size), ("alloc", 80 * MIB, size), ("alloc", 120 * MIB, size)),
+    ]
+    ledger, _ = join(window_of(entries, marks))
+    assert [Category(role) for role in ledger.roles.role] == [Category.WORKSPACE]
+    assert ledger.roles.block.tolist() == [1], "not what was freed, nor what other blocks of that size are"
+
+
 def test_notes_outvote_the_clock():
     rows = [
         {"action": "alloc", "addr": 0, "size": 1, "stream": 0, "time_us": 10, "user_metadata": "1"},

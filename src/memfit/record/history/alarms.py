@@ -38,7 +38,7 @@ PATIENCE: Final = 200
 """Steps to wait before looking closely again, where nothing was found."""
 NEARLY_FULL: Final = 0.8
 UNUSABLE: Final = 0.1
-"""Shares of a device: reserved so much of it, so much of it not in use."""
+"""Shares of a device: reserved so much of it, so much of it beyond what was ever in use."""
 
 
 @dataclass(frozen=True)
@@ -112,17 +112,22 @@ class AlarmWatch:
     def fragmentation(
         self, figures: StepFigures, requests: Callable[[], Requests], torch_version: str, alloc_conf: str
     ) -> list[str]:
-        """Where much of a nearly full device is reserved but not in use: the setting that would help, tried by replay."""
-        unusable = figures.reserved - figures.active
+        """Where much of a nearly full device is reserved beyond the peak: the setting that would help, tried by replay.
+
+        What is reserved and free is reused. What is reserved beyond the highest that was ever in use is there because free pieces
+        did not fit what was asked for.
+        """
+        unusable = figures.reserved - figures.peak
         if not figures.capacity or figures.reserved < NEARLY_FULL * figures.capacity or unusable < UNUSABLE * figures.capacity:
             return []
         if not self._is_new(f"fragmentation of {figures.device}"):
             return []
+        left = figures.capacity - figures.reserved
         helps = best_setting(requests(), torch_version, alloc_conf)
         advice = f"{helps[0]} would reserve {format_bytes(helps[1])} less, by replay" if helps else "no setting helps, by replay"
         return [
-            f"fragmentation: at step {figures.step}, {format_bytes(unusable)} of the {format_bytes(figures.reserved)} that "
-            f"{figures.device} has reserved are not in use, with {format_bytes(figures.capacity - figures.reserved)} left: {advice}"
+            f"fragmentation: at step {figures.step}, {figures.device} has reserved {format_bytes(figures.reserved)}, "
+            f"{format_bytes(unusable)} more than was ever in use, with {format_bytes(left)} left: {advice}"
         ]
 
     def frozen_state(self, found: Sequence[tuple[str, int]], step: int) -> list[str]:

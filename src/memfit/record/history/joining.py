@@ -29,7 +29,7 @@ from memfit.record.history.backward_plans import BackwardPlans
 from memfit.record.history.extents import Extents
 from memfit.record.history.marks import MarkKind
 from memfit.record.history.traces import Stack, State, Trace
-from memfit.record.history.workspaces import workspace_sizes
+from memfit.record.history.workspaces import KeptBlocks, workspace_sizes
 from memfit.record.module_calls import Chain, SequenceTable
 from memfit.record.scopes import BackwardPass, ScopeStack
 
@@ -132,11 +132,12 @@ class Joiner:
         self._ops: dict[Stack, int] = {}
         self._no_op = -1
         self._workspaces = workspace_sizes()
+        self._kept_by_cublas: KeptBlocks[_Live] = KeptBlocks()
         self.ddp_modules: set[int] = set()
         """Modules that DDP wraps: what stays of its own work before their forward are its buckets."""
         self._ddp_scope = -2
-        self._candidates: list[tuple[_Live, Category]] = []
-        """What blocks are if they outlive the step."""
+        self._buckets: list[_Live] = []
+        """Blocks that are DDP's buckets if they outlive the step."""
         self.num_unknown_frees = 0
         """Frees of blocks that were never seen: something is missing from the history."""
         self.oom: Oom | None = None
@@ -195,9 +196,9 @@ class Joiner:
                     builder.give_more(block, more)
                 held = live[address] = _Live(block, scope, size, op, self._step)
                 if size in self._workspaces:
-                    self._candidates.append((held, Category.WORKSPACE))
+                    self._kept_by_cublas.add(held, size, stream, is_backward=bool(self._passes))
                 elif scope == self._ddp_scope:
-                    self._candidates.append((held, Category.ALL_REDUCE))
+                    self._buckets.append(held)
             elif action == traces.FREE_REQUESTED:
                 freed = live.pop(address, None)
                 if freed is None:
@@ -282,7 +283,7 @@ class Joiner:
         self._tables = [SequenceTable()]
         """Of which calls the nodes are: those made outside of backward, those made in a pass, in a pass inside of it, ..."""
         self._pinned: list[int] = []
-        self._candidates = []
+        self._buckets = []
 
     def _apply_mark(self, row: list[int], number: int, window: Window) -> None:
         kind, value, time_ns, sequence_nr = row
@@ -360,10 +361,13 @@ class Joiner:
         return self._passes[-1].outer_depth if self._passes else 0
 
     def _begin_step(self, number: int) -> None:
-        for known, role in self._candidates:
+        kept = (
+            (known, Category.WORKSPACE) for known in self._kept_by_cublas.take(lambda known: known.is_there and not known.roles)
+        )
+        for known, role in (*kept, *((known, Category.ALL_REDUCE) for known in self._buckets)):
             if known.is_there and not known.roles:
                 self._write_role(known, role, -1, None)
-        self._candidates = []
+        self._buckets = []
         self._step = self._builder.num_steps = number
         self._builder.step()
 
