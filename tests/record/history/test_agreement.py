@@ -2,16 +2,20 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from helpers.simulated_history import SimulatedHistory
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from memfit.analysis import find_peak, find_step_peaks
+from memfit.analysis import current_breakdown, find_peak, find_step_peaks
 from memfit.analysis.owners import find_owners
 from memfit.analysis.timeline import block_bytes_at
-from memfit.ledger import Phase
+from memfit.ledger import Category, Phase
 from memfit.record import Tracker
+from memfit.torch_compat.distributed import fake_store
 
 DIM, CLASSES, BATCH = 32, 64, 256
 
@@ -132,3 +136,31 @@ def test_steps_and_optimizers_are_marked():
     seen, shown, _ = record_twice(train)
     assert seen.step_numbers.tolist() == [0, 1, 2]
     assert (seen.scopes.phase == Phase.OPTIMIZER).sum() == (shown.scopes.phase == Phase.OPTIMIZER).sum() == 3
+
+
+def test_both_see_the_same_of_fsdp(one_of_four_ranks):
+    def run():
+        net, policy = Net(), MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for unit in (*net.layers, net):
+            fully_shard(unit, mesh=one_of_four_ranks, mp_policy=policy)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+        for _ in range(3):
+            tokens = torch.randint(0, CLASSES, (BATCH,))
+            F.cross_entropy(net(tokens).float(), tokens).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    seen, shown, _ = record_twice(run)
+    for before, after in zip(find_step_peaks(shown, 0), find_step_peaks(seen, 0), strict=True):
+        assert after.peak.breakdown == before.peak.breakdown
+    ends = [current_breakdown(ledger, 0) for ledger in (seen, shown)]
+    assert ends[0] == ends[1]
+    assert {Phase.FSDP_PRE_FORWARD, Phase.FSDP_POST_BACKWARD} <= set(map(Phase, seen.scopes.phase))
+    assert Category.UNSHARDED_PARAMETER in find_peak(seen, 0).breakdown
+
+
+@pytest.fixture
+def one_of_four_ranks():
+    dist.init_process_group("fake", store=fake_store(), rank=0, world_size=4)
+    yield init_device_mesh("cpu", (4,))
+    dist.destroy_process_group()

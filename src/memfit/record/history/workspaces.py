@@ -1,9 +1,9 @@
 """The workspaces that cuBLAS keeps: blocks of known sizes that no tensor shows and that stay.
 
 Source: ATen/cuda/CublasHandlePool.cpp (``getChosenWorkspaceSize``) and ATen/cuda/CUDABlas.cpp of torch. Each thread has one for
-each stream, made when it is first needed: the program's own thread one, and autograd's another. So a block of such a size is taken for a
-workspace only if it has no role, outlives the step that it was born in, and is the first that does on its stream, in forward or in
-backward.
+each stream, made when it is first needed: the program's own thread one, and autograd's another. So a block of such a size is taken
+for a workspace only if it has no role, outlives the step that it was born in, and is the first that does on its stream, in forward
+or in backward.
 """
 
 from __future__ import annotations
