@@ -29,7 +29,7 @@ class TensorBoardLogger:
         self._writer, self._every = writer, _checked(every)
 
     def __call__(self, figures: StepFigures) -> None:
-        if figures.step % self._every == 0:
+        if _is_due(figures.step, self._every):
             for name, value in figures.scalars().items():
                 self._writer.add_scalar(name, value, figures.step)
 
@@ -43,7 +43,7 @@ class WandbLogger:
         run.define_metric("memfit/*", step_metric="memfit/step")
 
     def __call__(self, figures: StepFigures) -> None:
-        if figures.step % self._every == 0:
+        if _is_due(figures.step, self._every):
             self._run.log(figures.scalars() | {"memfit/step": figures.step})
 
 
@@ -54,9 +54,14 @@ class MlflowLogger:
         self._client, self._run_id, self._every = client, run_id, _checked(every)
 
     def __call__(self, figures: StepFigures) -> None:
-        if figures.step % self._every == 0:
+        if _is_due(figures.step, self._every):
             for name, value in figures.scalars().items():
-                self._client.log_metric(self._run_id, name, value, step=max(figures.step, 0))
+                self._client.log_metric(self._run_id, name, value, step=figures.step)
+
+
+def _is_due(step: int, every: int) -> bool:
+    """What precedes the first step is none."""
+    return step >= 0 and step % every == 0
 
 
 def _checked(every: int) -> int:

@@ -21,18 +21,20 @@ def choose_witness(wanted: str | None, subjects: Sequence[Any]) -> str:
     """``wanted``, or what suits the run: CUDA's allocator where there is one, unless all that is tracked is elsewhere."""
     if wanted is not None and wanted not in WITNESSES:
         raise ConfigError(f"there is no witness {wanted!r}: choose one of {', '.join(WITNESSES)}")
-    reason = why_no_history()
-    if wanted == "allocator" and reason:
-        raise ConfigError(f"cannot record from the allocator's history: {reason}. witness='operators' records any device")
-    if wanted is not None:
+    if wanted == "operators":
         return wanted
     tensors = [tensor for subject in subjects for tensor in _tensors_of(subject)]
     devices = {tensor.device.type for tensor in tensors} - {"meta"}
     others = devices - {"cpu", "cuda"}
     if others:
         warn(f"tracking {', '.join(sorted(others))} with a dispatch mode: only CUDA's allocator keeps a history that memfit reads")
-    are_elsewhere = devices and "cuda" not in devices
-    return "operators" if reason or are_elsewhere or any(isinstance(tensor, FakeTensor) for tensor in tensors) else "allocator"
+    are_elsewhere = bool(devices) and "cuda" not in devices
+    if wanted is None and (are_elsewhere or any(isinstance(tensor, FakeTensor) for tensor in tensors)):
+        return "operators"  # and CUDA is not asked for anything
+    reason = why_no_history()
+    if wanted == "allocator" and reason:
+        raise ConfigError(f"cannot record from the allocator's history: {reason}. witness='operators' records any device")
+    return "operators" if reason else "allocator"
 
 
 def why_no_history() -> str:

@@ -370,6 +370,8 @@ class HistorySession(Listener):
     def _note_level(self, found: dict[int, Figures], *, has_events: bool) -> None:
         now, self._noted_step = self.elapsed_ns(), self._step
         for device, figures in found.items():
+            if not figures.reserved:
+                continue  # another process's, or not used yet
             largest = next((state.largest_free for state in self._states if state.device == device), -1)
             row = {
                 "first_step": self._step,
