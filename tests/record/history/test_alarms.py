@@ -3,6 +3,7 @@
 import gc
 import warnings
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from memfit.record import Retention, Tracker
 from memfit.record.history.alarms import AlarmWatch, StepFigures, best_setting, is_steady_growth
 from memfit.units import GIB, MIB
 
-DIM, BATCH = 64, 512
+DIM, BATCH = 64, 64
+SELDOM = Retention(every=1000)
 
 
 class Net(nn.Module):
@@ -117,7 +119,8 @@ LEAKS = {
 }
 
 
-def watched(training, steps=60, retention=None):
+@cache
+def watched(training, steps=42, retention=None):
     """The ledger of a run of so many steps. The collector of cycles stays out of it, as in a run whose objects are few."""
     gc.collect()
     gc.disable()
@@ -138,7 +141,7 @@ def watched(training, steps=60, retention=None):
 @pytest.mark.parametrize("kind", LEAKS)
 def test_a_leak_is_named_with_its_module_and_its_line(kind):
     training, where = LEAKS[kind]
-    ledger, warned = watched(training, retention=Retention(every=1000))
+    ledger, warned = watched(training, retention=SELDOM)
     assert any(where in alarm and "test_alarms.py:" in alarm for alarm in ledger.info.alarms), ledger.info.alarms
     assert all(alarm.startswith("leak: ") for alarm in ledger.info.alarms)
     assert any("leak: " in message for message in warned)
@@ -165,7 +168,7 @@ def test_a_run_that_does_not_leak_raises_no_alarm():
 
 
 def test_what_is_kept_in_full_for_an_alarm_has_the_lines_as_operators():
-    ledger, _ = watched(Hooks, retention=Retention(every=1000))
+    ledger, _ = watched(Hooks, retention=SELDOM)
     assert any(text.startswith("test_alarms.py:") for text in ledger.strings)
 
 
