@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from memfit.errors import ConfigError
 from memfit.torch_compat import memory_history
 
 MOST_ENTRIES = 1_000_000
@@ -79,6 +80,10 @@ class CudaHistory:
     def start(self, *, with_stacks: bool = False) -> None:
         torch.cuda.init()
         if self._note_before is None:
+            if memory_history.is_kept_by_somebody():
+                raise ConfigError(
+                    "the allocator's history is being kept by somebody else: end that first, or use witness='operators'"
+                )
             self._note_before = memory_history.current_note()
         memory_history.begin(MOST_ENTRIES, with_stacks=with_stacks)
 
