@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memfit.guard.golden import assert_no_regression
     from memfit.ledger import Category, Ledger, Phase
     from memfit.predict import Prediction, predict
-    from memfit.record import Tracker, track
+    from memfit.record import Retention, Tracker, track
     from memfit.units import format_bytes, parse_bytes
 
 _HOMES = {
@@ -35,6 +35,7 @@ _HOMES = {
     "Phase": "memfit.ledger",
     "Prediction": "memfit.predict",
     "Report": "memfit.analysis",
+    "Retention": "memfit.record",
     "Tracker": "memfit.record",
     "assert_no_regression": "memfit.guard.golden",
     "build_report": "memfit.analysis",
@@ -52,6 +53,7 @@ __all__ = [
     "Phase",
     "Prediction",
     "Report",
+    "Retention",
     "Tracker",
     "__version__",
     "assert_no_regression",

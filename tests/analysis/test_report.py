@@ -52,6 +52,10 @@ def test_the_json_has_every_figure_in_plain_types():
         "assumptions": ["a guess"],
         "alloc_conf": "",
         "failure": asdict(Failure()),
+        "witness": "operators",
+        "capacity_bytes": 0,
+        "alarms": [],
+        "notes": [],
     }
     cuda = plain["devices"][0]
     assert cuda["peak"] == {

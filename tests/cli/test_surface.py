@@ -57,6 +57,8 @@ SURFACE = {
         ),
         *("--torch-version", "--write", "-h", "-m", "-o", "SCRIPT", "ARGUMENTS"),
     ],
+    "memfit watch": ["--against", "--every", "--first", "--help", "--save-to", "-h", "COMMAND"],
+    "memfit top": ["--help", "--interval", "--json", "--once", "-h", "FILE"],
     "memfit doctor": ["--help", "--json", "--patches", "-h"],
 }
 

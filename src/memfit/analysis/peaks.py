@@ -54,10 +54,8 @@ def find_step_peaks(ledger: Ledger, device: int) -> list[StepPeak]:
     first = np.concatenate(([-1], ledger.step_starts))
     last = np.append(first[1:] - 1, len(ledger.events) - 1)
     peaks = _peaks_at(ledger, device, timeline, timeline.highest_between(first, last))
-    ends = timeline.at(last).tolist()
-    return [
-        StepPeak(step=step, peak=peak, end_bytes=end) for step, (peak, end) in enumerate(zip(peaks, ends, strict=True), start=INIT)
-    ]
+    numbers, ends = [INIT, *ledger.step_numbers.tolist()], timeline.at(last).tolist()
+    return [StepPeak(step=step, peak=peak, end_bytes=end) for step, peak, end in zip(numbers, peaks, ends, strict=True)]
 
 
 def breakdown_at(ledger: Ledger, event: int, device: int) -> Breakdown:

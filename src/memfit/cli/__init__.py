@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from memfit import __version__
-from memfit.cli import compare, demo, diff, doctor, explain, export, fit, predict, report, run, show
+from memfit.cli import compare, demo, diff, doctor, explain, export, fit, predict, report, run, show, top, watch
 from memfit.errors import MemfitError, StepFailedError
 from memfit.views.escaping import printable
 
@@ -33,6 +33,8 @@ COMMANDS = {
     "predict": predict,
     "compare": compare,
     "run": run,
+    "watch": watch,
+    "top": top,
     "doctor": doctor,
 }
 

@@ -48,7 +48,7 @@ class MemTracker(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tracker = Tracker()
+        self._tracker = Tracker(witness="operators")
         self._since_ns = self._depth = 0
         self._modules = ModuleEntries()
 

@@ -185,7 +185,7 @@ class _Recorded:
     """Asks the recorder what tensors hold on the CPU."""
 
     def __init__(self) -> None:
-        self._tracker = Tracker()
+        self._tracker = Tracker(witness="operators")
 
     def start(self, root: nn.Module) -> None:
         self._tracker.adopt(root)

@@ -8,12 +8,31 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from memfit.ledger.journal import Journal
 from memfit.ledger.ledger import Ledger
-from memfit.ledger.schema import TABLES, Blocks, Category, Device, EventKind, Events, Modules, Phase, Roles, RunInfo, Scopes, Table
+from memfit.ledger.schema import (
+    TABLES,
+    Blocks,
+    Category,
+    Device,
+    EventKind,
+    Events,
+    Levels,
+    Modules,
+    Phase,
+    Returns,
+    Roles,
+    RunInfo,
+    Scopes,
+    Slack,
+    Table,
+)
 
 _ALLOC, _FREE, _RESIZE = int(EventKind.ALLOC), int(EventKind.FREE), int(EventKind.RESIZE)
 _ENTER, _EXIT, _STEP = int(EventKind.ENTER), int(EventKind.EXIT), int(EventKind.STEP)
@@ -29,10 +48,13 @@ _T = TypeVar("_T", bound=Table)
 class LedgerBuilder:
     """Collects events; ``build`` gives the ledger of everything so far, at any moment.
 
-    With a journal, a process that dies leaves a readable file up to the last flush.
+    With a journal, a process that dies leaves a readable file up to the last flush. ``clock`` gives the time of each event; where
+    events are written down later than they happened, it gives the time at which they did.
     """
 
-    def __init__(self, info: RunInfo | None = None, journal: Journal | None = None) -> None:
+    def __init__(
+        self, info: RunInfo | None = None, journal: Journal | None = None, clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
         self.info = info or RunInfo()
         self.devices: list[Device] = []
         self.strings: list[str] = []
@@ -43,9 +65,9 @@ class LedgerBuilder:
         self._events = self._rows[Events]
         self._blocks = self._rows[Blocks]
         self._scopes = self._rows[Scopes]
-        self.num_blocks = self.num_scopes = self.num_modules = self.num_steps = 0
-        self._start_ns = time.perf_counter_ns()
-        self._clock = time.perf_counter_ns
+        self.num_blocks = self.num_scopes = self.num_modules = self.num_steps = self._num_events_done = 0
+        self._start_ns = clock()
+        self._clock = clock
         self._journal = journal
         self._flushing = threading.Lock()
         self._flushed_ns = self._start_ns
@@ -126,8 +148,37 @@ class LedgerBuilder:
         """What was learned of a block."""
         self._rows[Roles] += (block, int(role), module, -1 if name is None else self.string(name))
 
+    def give_more(self, block: int, size: int) -> None:
+        """The allocator gave so many bytes on top of what the block's size rounds to. Said once, right after its allocation."""
+        self._rows[Slack] += (block, size)
+
+    def came_back(self, block: int, events_later: int) -> None:
+        """The memory of a block came back to its allocator so many events after it was freed."""
+        self._rows[Returns] += (block, events_later)
+
+    @property
+    def num_events(self) -> int:
+        """Without what was there before the recording."""
+        return self._num_events_done + len(self._events) // len(Events.dtypes())
+
+    def level(self, row: Levels) -> None:
+        """How full devices were at the end of some steps."""
+        self._rows[Levels] += np.stack([column.astype(np.int64) for column in row.columns().values()], axis=1).ravel().tolist()
+
     def mark_incomplete(self, problem: str) -> None:
         self.info = replace(self.info, problem=problem)
+
+    def scope_at(self, scope: int) -> tuple[Phase | None, int]:
+        """The phase and the module of a scope that was entered, ``None`` and -1 for no scope."""
+        if scope < 0:
+            return None, -1
+        with self._flushing:
+            for part in self._done[Scopes.NAME]:
+                if scope < len(part):
+                    return Phase(int(part.phase[scope])), int(part.module[scope])
+                scope -= len(part)
+            phase, module, _ = self._scopes[3 * scope : 3 * scope + 3]
+            return Phase(phase), module
 
     def elapsed_ns(self) -> int:
         """The time on the ledger's clock."""
@@ -159,16 +210,21 @@ class LedgerBuilder:
         """
         events, prelude, roles = self._rows[Events], self._prelude, self._rows[Roles]
         while True:
+            num_slack, num_returns = len(self._rows[Slack]), len(self._rows[Returns])
             num_roles, num_prelude, num_events = len(roles), len(prelude), len(events)
             if len(prelude) == num_prelude:  # so it was when the events were counted
                 break
         fresh: dict[str, Table] = {}
         taken = self._take(Events, events, num_events, fresh)
+        self._num_events_done += len(taken)
         before = self._take(Events, prelude, num_prelude, fresh, "prelude")
         num_blocks = int((taken.kind == _ALLOC).sum()) + len(before)
         self._take(Blocks, self._blocks, num_blocks * len(Blocks.dtypes()), fresh)
         self._take(Scopes, self._scopes, int((taken.kind == _ENTER).sum()) * len(Scopes.dtypes()), fresh)
         self._take(Roles, roles, num_roles, fresh)
+        self._take(Slack, self._rows[Slack], num_slack, fresh)
+        self._take(Returns, self._rows[Returns], num_returns, fresh)
+        self._take(Levels, self._rows[Levels], len(self._rows[Levels]), fresh)
         self._take(Modules, self._rows[Modules], len(self._rows[Modules]), fresh)
         return fresh
 
@@ -210,6 +266,25 @@ class LedgerBuilder:
     @property
     def has_journal(self) -> bool:
         return self._journal is not None
+
+    def take_over(self, journal: Journal) -> None:
+        """Writes to this journal from now on, in place of all that is in it."""
+        with self._flushing:
+            self._compact()
+            tables: dict[str, Table] = {}
+            for table in TABLES:
+                tables[table.NAME] = table.concatenate(self._done[table.NAME])
+            tables["prelude"] = Events.concatenate(self._done["prelude"])
+            words = {"strings": self.strings, "devices": [asdict(device) for device in self.devices], "info": self.info.to_json()}
+            journal.replace(tables, words)
+            self._flushed_strings, self._flushed_devices = len(self.strings), len(self.devices)
+            self._journal = journal
+
+    def give_away_journal(self) -> Journal | None:
+        """The journal, for another builder that goes on with it."""
+        with self._flushing:
+            journal, self._journal = self._journal, None
+            return journal
 
     def hold_still(self) -> None:
         """No thread flushes until ``go_on``: a process that is copied now has whole tables."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from memfit.ledger.schema import Array, Blocks, Device, EventKind, Events, Modules, Roles, RunInfo, Scopes
+from memfit.ledger.schema import Array, Blocks, Device, EventKind, Events, Levels, Modules, Returns, Roles, RunInfo, Scopes, Slack
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +26,9 @@ class Columns:
     strings: tuple[str, ...]
     devices: tuple[Device, ...]
     info: RunInfo
+    slack: Slack = field(default_factory=lambda: Slack.from_rows([]))
+    returns: Returns = field(default_factory=lambda: Returns.from_rows([]))
+    levels: Levels = field(default_factory=lambda: Levels.from_rows([]))
 
     @cached_property
     def birth(self) -> Array:
@@ -47,8 +50,13 @@ class Columns:
 
     @cached_property
     def step_starts(self) -> Array:
-        """The events at which steps 0, 1, ... began."""
+        """The events at which steps began: 0, 1, ..., or those of them that were kept."""
         return np.flatnonzero(self.events.kind == EventKind.STEP)
+
+    @cached_property
+    def step_numbers(self) -> Array:
+        """The numbers of the steps that begin at ``step_starts``."""
+        return self.events.subject[self.step_starts]
 
     @cached_property
     def block_phase(self) -> Array:
@@ -68,12 +76,10 @@ class Columns:
 
     @cached_property
     def deltas(self) -> Array:
-        """Per event: by how many bytes, rounded as the block's device rounds, the memory in use changed."""
+        """Per event: by how many bytes, as the block's device gives them, the memory in use changed."""
         where = self.memory_events
         block = self.events.subject[where]
-        granularity = np.array([device.granularity for device in self.devices] or [1], dtype=np.int64)
-        quantum = granularity[self.blocks.device[block]]
-        after = -(-self.events.size[where] // quantum) * quantum
+        after = self._given(block, self.events.size[where])
         order = np.argsort(block, kind="stable")
         before = np.zeros_like(after)
         before[order[1:]] = np.where(block[order[1:]] == block[order[:-1]], after[order[:-1]], 0)
@@ -83,13 +89,11 @@ class Columns:
 
     @cached_property
     def block_peak_bytes(self) -> Array:
-        """Per block: the most it ever held, rounded as its device rounds."""
+        """Per block: the most it ever held, as its device gives it."""
         where = self.memory_events
-        granularity = np.array([device.granularity for device in self.devices] or [1], dtype=np.int64)
         peak = np.zeros(len(self.blocks), dtype=np.int64)
         np.maximum.at(peak, self.events.subject[where], self.events.size[where])
-        quantum = granularity[self.blocks.device]
-        return -(-peak // quantum) * quantum
+        return self._given(np.arange(len(self.blocks)), peak)
 
     @cached_property
     def device_peak_bytes(self) -> tuple[int, ...]:
@@ -114,6 +118,17 @@ class Columns:
         if module < 0:
             return ""
         return self.strings[self.modules.path[module]] or f"({self.strings[self.modules.kind[module]]})"
+
+    def _given(self, block: Array, size: Array) -> Array:
+        """What a device gives for ``size`` bytes of each block: rounded up, with the slack that was seen."""
+        granularity = np.array([device.granularity for device in self.devices] or [1], dtype=np.int64)
+        quantum = granularity[self.blocks.device[block]]
+        given: Array = -(-size // quantum) * quantum
+        if len(self.slack):
+            slack = np.zeros(len(self.blocks), dtype=np.int64)
+            slack[self.slack.block] = self.slack.size
+            given = given + np.where(size > 0, slack[block], 0)
+        return given
 
     def _index_of(self, kind: EventKind, count: int) -> Array:
         index = np.full(count, len(self.events), dtype=np.int64)

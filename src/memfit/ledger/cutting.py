@@ -27,12 +27,18 @@ def cut(ledger: Ledger, num_events: int) -> Ledger:
         subject[chosen] = number[subject[chosen]]
     kept_blocks, kept_scopes = _rows(ledger.blocks, blocks), _rows(ledger.scopes, scopes)
     roles = _rows(ledger.roles, np.flatnonzero(np.isin(ledger.roles.block, blocks)))
+    slack = _rows(ledger.slack, np.flatnonzero(np.isin(ledger.slack.block, blocks)))
+    returns = _rows(ledger.returns, np.flatnonzero(np.isin(ledger.returns.block, blocks)))
+    last_ns = int(events.time_ns.max(initial=0))
     return replace(
         ledger,
         events=replace(events, subject=subject),
         blocks=replace(kept_blocks, scope=scope_number[kept_blocks.scope]),
         scopes=replace(kept_scopes, parent=scope_number[kept_scopes.parent]),
         roles=replace(roles, block=block_number[roles.block]),
+        slack=replace(slack, block=block_number[slack.block]),
+        returns=replace(returns, block=block_number[returns.block]),
+        levels=_rows(ledger.levels, np.flatnonzero(ledger.levels.time_ns <= last_ns)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,23 @@ class Journal:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._end_writing: Callable[[], Any] = lambda: None
         if _is_being_written(self.path):
             raise BlockingIOError(errno.EAGAIN, "another recording is writing to it")
-        nothing = {"strings": [], "devices": [], "info": RunInfo().to_json()}
-        write_whole(self.path, MAGIC + frame({}, nothing))
+        self.replace({}, {"strings": [], "devices": [], "info": RunInfo().to_json()})
+
+    def replace(self, tables: dict[str, Table], words: dict[str, Any]) -> None:
+        """Begins anew with this as all that there is: a crash leaves the file as it was, or as it is now to be."""
+        write_whole(self.path, MAGIC + frame(tables, words))
         # Without a buffer: the child of a fork has nothing left to write when it ends.
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
-        self.close = weakref.finalize(self, os.close, self._file)
-        """Ends the writing; also done by itself when nobody has the journal any more."""
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+        self._end_writing()
+        self._file, self._end_writing = file, weakref.finalize(self, os.close, file)
         _mark_as_being_written(self._file)
+
+    def close(self) -> None:
+        """Ends the writing; also done by itself when nobody has the journal any more."""
+        self._end_writing()
 
     def append(self, tables: dict[str, Table], words: dict[str, Any]) -> None:
         if not os.path.samestat(os.fstat(self._file), self.path.stat()):

@@ -31,6 +31,12 @@ def violations(ledger: Columns) -> list[str]:
     found += _once(kind, subject, EventKind.EXIT, len(ledger.scopes), exactly=False)
     if found:
         return found
+    if len(ledger.slack) and (ledger.slack.size.min() < 0 or np.bincount(ledger.slack.block).max() > 1):
+        found.append("a block has a negative slack, or more than one")
+    if len(ledger.returns) and (ledger.returns.events_later.min() < 1 or np.bincount(ledger.returns.block).max() > 1):
+        found.append("a block's memory comes back before it is freed, or more than once")
+    if (ledger.levels.last_step < ledger.levels.first_step).any():
+        found.append("a level ends before it begins")
     resized = memory[kind[memory] == EventKind.RESIZE]
     if (ledger.death <= ledger.birth).any():
         found.append("a block is freed before it is allocated")

@@ -64,7 +64,7 @@ def _moment(ledger: Columns, step: int, scope: int) -> Moment:
 
 def steps_at(ledger: Columns, events: Array) -> Array:
     """Per event: the step it fell in, ``INIT`` before the first."""
-    return np.asarray(np.searchsorted(ledger.step_starts, events, side="right") - 1)
+    return np.append(ledger.step_numbers, INIT)[np.searchsorted(ledger.step_starts, events, side="right") - 1]
 
 
 def running_at(ledger: Columns, events: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 
 from memfit.ledger.builder import LedgerBuilder
 from memfit.ledger.categories import BY_PHASE, ROLE_ORDER
-from memfit.ledger.schema import Array, Blocks, Category, EventKind, Events, Phase, Roles, Scopes
+from memfit.ledger.schema import Array, Blocks, Category, EventKind, Events, Phase, Roles, Scopes, Slack
 
 Totals = dict[Category, int]
 """Bytes by category; a category that holds nothing is not in it."""
@@ -51,6 +51,7 @@ class RunningTotals:
         self._birth = _Column()
         self._rank = _Column()
         self._held = _Column()
+        self._slack = _Column()
         self._scope_phase = _Column()
         self._scope_parent = _Column()
         self._is_after_forward = False
@@ -108,6 +109,8 @@ class RunningTotals:
         self._birth.extend(births)
         self._rank.extend(np.full(len(scopes), _NO_ROLE, dtype=np.int64))
         self._held.extend(np.zeros(len(scopes), dtype=np.int64))
+        self._slack.extend(np.zeros(len(scopes), dtype=np.int64))
+        self._slack.values[_joined(fresh, Slack, "block")] = _joined(fresh, Slack, "size")
         outside = events.subject[(events.kind == EventKind.ALLOC) & self._follows_a_forward(events)]
         outside = outside[outside >= first]
         outside = outside[self._birth.values[outside] == _OUTSIDE]
@@ -193,7 +196,7 @@ class RunningTotals:
     def _rounded(self, blocks: Array, sizes: Array) -> Array:
         quantum = np.array([device.granularity for device in self._builder.devices] or [1], dtype=np.int64)
         quantum = quantum[self._device.values[blocks]]
-        rounded: Array = -(-sizes // quantum) * quantum
+        rounded: Array = -(-sizes // quantum) * quantum + np.where(sizes > 0, self._slack.values[blocks], 0)
         return rounded
 
 

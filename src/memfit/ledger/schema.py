@@ -15,6 +15,18 @@
 
     roles     what was learned of a block: it is a parameter, it became a gradient, ...
       block     -> blocks       role    Category      module    -> modules, or -1      name    -> strings, or -1
+
+    slack     what CUDA's allocator gave on top of a block, where it did not split a cached one; only where it was seen
+      block     -> blocks       size    beyond what the device rounds to
+
+    returns   when the memory of a block came back to its allocator, where that was after it was freed: another stream still used it
+      block     -> blocks       events_later   after so many more events
+
+    levels    how full a device was, for every step, also for steps whose events were not kept
+      first_step, last_step     the steps that a row is about: one, or several that were put together to save room
+      device    -> devices      time_ns   at the end of the last step      has_events   were the events of all these steps kept?
+      peak      the highest in use since the run began, or since the program last had its allocator forget it
+      allocated, reserved, active, inactive_split, largest_free   at the end of the last step; -1 where it is not known
 """
 
 from __future__ import annotations
@@ -193,7 +205,37 @@ class Roles(Table):
     name: Array = column(np.int32)
 
 
-TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles)
+@dataclass(frozen=True, eq=False)
+class Slack(Table):
+    NAME = "slack"
+    block: Array = column(np.int64)
+    size: Array = column(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Returns(Table):
+    NAME = "returns"
+    block: Array = column(np.int64)
+    events_later: Array = column(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Levels(Table):
+    NAME = "levels"
+    first_step: Array = column(np.int64)
+    last_step: Array = column(np.int64)
+    device: Array = column(np.int32)
+    time_ns: Array = column(np.int64)
+    has_events: Array = column(np.uint8)
+    peak: Array = column(np.int64)
+    allocated: Array = column(np.int64)
+    reserved: Array = column(np.int64)
+    active: Array = column(np.int64)
+    inactive_split: Array = column(np.int64)
+    largest_free: Array = column(np.int64)
+
+
+TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles, Slack, Returns, Levels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +274,14 @@ class RunInfo:
     """The allocator's settings it ran under, as in ``PYTORCH_CUDA_ALLOC_CONF``."""
     failure: Failure = Failure()
     """The out-of-memory error that ended the run, if one did."""
+    witness: str = "operators"
+    """Who saw the blocks: a dispatch mode that sees ``operators``, or the history of CUDA's ``allocator``."""
+    capacity_bytes: int = 0
+    """What the main device has; 0 where nobody asked."""
+    alarms: tuple[str, ...] = ()
+    """What was noticed while the run lasted: memory that grows from step to step, fragmentation."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of the recording: modules that were too small to be marked."""
 
     @property
     def complete(self) -> bool:
@@ -245,4 +295,5 @@ class RunInfo:
         known = {f.name for f in fields(cls)}
         kept = {key: value for key, value in data.items() if key in known}
         failure = Failure.from_json(kept.get("failure", {}))
-        return cls(**kept | {"assumptions": tuple(kept.get("assumptions", ())), "failure": failure})
+        lists = {name: tuple(kept.get(name, ())) for name in ("assumptions", "alarms", "notes")}
+        return cls(**kept | lists | {"failure": failure})

@@ -89,9 +89,13 @@ def _device(data: dict[str, Any]) -> Device:
 def _info(data: dict[str, Any]) -> RunInfo:
     info, usual = RunInfo.from_json(data), RunInfo()
     same = all(isinstance(getattr(info, field.name), type(getattr(usual, field.name))) for field in fields(RunInfo))
-    if not same or not all(isinstance(text, str) for text in (*info.versions, *info.versions.values(), *info.assumptions)):
+    if not same or not all(isinstance(text, str) for text in _texts(info)):
         raise TypeError("the run's info has a value of the wrong type")
     return info
+
+
+def _texts(info: RunInfo) -> tuple[Any, ...]:
+    return *info.versions, *info.versions.values(), *info.assumptions, *info.alarms, *info.notes
 
 
 def _encode(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
@@ -270,5 +274,8 @@ _REFERENCES: dict[tuple[str, str], tuple[str | int, bool]] = {
     ("roles", "role"): (len(Category), False),
     ("roles", "module"): ("modules", True),
     ("roles", "name"): ("strings", True),
+    ("slack", "block"): ("blocks", False),
+    ("returns", "block"): ("blocks", False),
+    ("levels", "device"): ("devices", False),
 }
 """Which column points where, and whether -1 may stand for nothing."""

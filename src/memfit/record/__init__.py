@@ -5,6 +5,7 @@
     memfit.track(model, optimizer, batch)     tracker.py
         │
         RecordingSession ── attach, record, catch up, close; memfit.predict has one too           session.py
+        ├─ history/, the other witness: CUDA's allocator keeps the history, witnesses.py says which of both
         │
         ├─ Recorder, a dispatch mode: one look at every operator's outputs                        recorder.py
         │     ├─ operators.py      what each operator's outputs need, decided once
@@ -20,7 +21,9 @@ Recording is small and thinking is later: an operator costs one lookup per outpu
 a sum.
 """
 
+from memfit.record.history.alarms import StepFigures
+from memfit.record.history.retention import Retention
 from memfit.record.run_hooks import in_checkpoint
 from memfit.record.tracker import Tracker, track
 
-__all__ = ["Tracker", "in_checkpoint", "track"]
+__all__ = ["Retention", "StepFigures", "Tracker", "in_checkpoint", "track"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,10 @@ class Listener:
     """
 
     failed = False
+    follows_modules = True
+    """Is it told of module calls? One that is not has its own, cheaper way to follow them."""
+    reads_addresses = False
+    """Does it know blocks by their addresses alone? Then it is shown tensors that a dispatch mode sees by itself."""
 
     def listening(self) -> bool:
         """Does this thread's work belong to the run that is followed?"""
@@ -41,6 +46,9 @@ class Listener:
     def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None: ...
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
+
+    def learn_unit(self, unit: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """For readers of addresses: what FSDP holds for a unit right now, as ``learn_unsharded`` and ``learn_gradient`` have it."""
 
     def resized(self, storage: torch.UntypedStorage) -> None: ...
 

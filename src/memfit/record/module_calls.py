@@ -26,6 +26,21 @@ class SequenceTable:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._chains: list[Chain] = []
+        self._num_dropped = 0
+
+    @property
+    def count(self) -> int:
+        """How many boundaries there have been."""
+        return self._num_dropped + len(self._starts)
+
+    def place_of(self, sequence_nr: int) -> int:
+        """Which of all boundaries is the last before a node."""
+        return self._num_dropped + bisect_right(self._starts, sequence_nr) - 1
+
+    def number_at(self, place: int) -> int:
+        """The sequence number at a boundary; -1, before all nodes, where it is not known."""
+        index = place - self._num_dropped
+        return self._starts[index] if 0 <= index < len(self._starts) else -1
 
     def note(self, sequence_nr: int, chain: Chain) -> None:
         """From this number on, nodes belong to ``chain``."""
@@ -37,6 +52,7 @@ class SequenceTable:
         if len(self._starts) > 2 * KEPT_BOUNDARIES:
             del self._starts[:KEPT_BOUNDARIES]
             del self._chains[:KEPT_BOUNDARIES]
+            self._num_dropped += KEPT_BOUNDARIES
 
     def find(self, sequence_nr: int) -> Chain:
         index = bisect_right(self._starts, sequence_nr) - 1

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterator
+from typing import Protocol
 
 from torch import nn
-
-from memfit.ledger import LedgerBuilder
 
 _WRAPPER_LEVEL = re.compile(r"(?:^|(?<=\.))(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?:\.|$)")
 
@@ -22,10 +21,17 @@ def unwrapped_name(name: str) -> str:
     return _WRAPPER_LEVEL.sub("", name).rstrip(".")
 
 
+class NumbersModules(Protocol):
+    """Writes down module paths: a ledger's builder, or what hands them to one later."""
+
+    def module(self, path: str, kind: str, parent: int = -1) -> int:
+        """Adds a path; gives its number."""
+
+
 class ModuleNames:
     """Module numbers by module, given out when a tree of modules is first seen."""
 
-    def __init__(self, builder: LedgerBuilder) -> None:
+    def __init__(self, builder: NumbersModules) -> None:
         self._builder = builder
         self._known: dict[int, tuple[weakref.ref[nn.Module], int]] = {}
         self._numbers: dict[str, int] = {}

@@ -38,6 +38,7 @@ from memfit.torch_compat.fsdp import (
     flat_gradient_shard,
     loaded,
     unsharded_flat_parameters,
+    unsharded_gradients,
     unsharded_parameters,
 )
 from memfit.torch_compat.patches import Patches
@@ -45,6 +46,7 @@ from memfit.torch_compat.patches import Patches
 _active: tuple[Listener, ...] = ()
 """Replaced, never changed: another thread may be going through it."""
 _patches = Patches("the recorder")
+_module_patches = Patches("the recorder")
 _patched: set[str] = set()
 _lock = threading.RLock()
 
@@ -59,6 +61,8 @@ def attach(listener: Listener) -> None:
             except BaseException:
                 _remove_patches()
                 raise
+        if listener.follows_modules and not any(other.follows_modules for other in _active):
+            _module_patches.because("which module runs").wrap(nn.Module, "__call__", _module_call)
         _active = (*_active, listener)
 
 
@@ -66,6 +70,8 @@ def detach(listener: Listener) -> None:
     global _active
     with _lock:
         _active = tuple(other for other in _active if other is not listener)
+        if not any(other.follows_modules for other in _active):
+            _module_patches.undo()
         if not _active:
             _remove_patches()
 
@@ -78,12 +84,12 @@ def detach_all() -> None:
 
 
 def _remove_patches() -> None:
+    _module_patches.undo()
     _patches.undo()
     _patched.clear()
 
 
 def _install() -> None:
-    _patches.because("which module runs").wrap(nn.Module, "__call__", _module_call)
     _patches.because("storages that are resized: no operator says so").wrap(torch.UntypedStorage, "resize_", _storage_resize)
     _patches.because("when the cache is emptied")
     for module in (torch.cuda, torch.cuda.memory, torch.accelerator):
@@ -119,12 +125,16 @@ def _listeners() -> list[Listener]:
     return [listener for listener in _active if listener.listening()]
 
 
+def _readers_of_addresses() -> list[Listener]:
+    return [listener for listener in _active if listener.reads_addresses and listener.listening()]
+
+
 # -- modules, storages, optimizers -------------------------------------------------------------------------------------------
 
 
 def _module_call(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        listeners = _listeners()
+        listeners = [listener for listener in _active if listener.follows_modules and listener.listening()]
         if not listeners:
             return original(module, *args, **kwargs)
         for listener in listeners:
@@ -197,6 +207,9 @@ def _fsdp2_call(phase: Phase, original: Callable[..., Any]) -> Callable[..., Any
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
         # Before a forward, FSDP names the module: a grouped unit runs this for each of its own.
         modules = args[:1] if phase is Phase.FSDP_PRE_FORWARD and args else group.modules
+        if phase is Phase.FSDP_POST_BACKWARD:
+            for listener in _readers_of_addresses():
+                _tell(listener, listener.learn_unit, group, (), list(unsharded_gradients(group)))
         return _in_fsdp_phase(phase, modules, lambda: original(group, *args, **kwargs), functools.partial(_learn_shards, group))
 
     return call
@@ -212,6 +225,9 @@ def _fsdp2_unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
     def wait_for_unshard(group: Any) -> Any:
         result = original(group)
         for listener in _listeners():
+            if listener.reads_addresses:
+                _tell(listener, listener.learn_unit, group, list(unsharded_parameters(group)), ())
+                continue
             for tensor, module, name in unsharded_parameters(group):
                 _tell(listener, listener.learn_unsharded, tensor, module, name)
         return result
@@ -264,6 +280,9 @@ def _fsdp1_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
                 listener.learn_gradient(*found)
 
         modules = (handle._fully_sharded_module,)
+        for listener in _readers_of_addresses():
+            if handle.flat_param.grad is not None:
+                _tell(listener, listener.learn_unit, handle, (), ((handle.flat_param.grad, handle.flat_param),))
         return _in_fsdp_phase(Phase.FSDP_POST_BACKWARD, modules, lambda: original(state, handle), learn)
 
     return reduce_grad

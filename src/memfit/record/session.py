@@ -20,8 +20,12 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
 
-from memfit.ledger import LedgerBuilder
+import torch
+from torch import nn
+
+from memfit.ledger import Category, LedgerBuilder
 from memfit.record import run_hooks
 from memfit.record.operators import OperatorObserver
 from memfit.record.recorder import Recorder
@@ -41,7 +45,7 @@ class RecordingSession:
         self.is_given_up = False
         """In a forked child: the recording is the parent's."""
         self._flusher: _Flusher | None = None
-        _sessions.add(self)
+        mind_forks(self)
 
     def leave_steps_to_caller(self) -> None:
         """Steps begin where ``mark_step`` is called, and nowhere else."""
@@ -64,6 +68,39 @@ class RecordingSession:
 
     def catch_up(self) -> None:
         self.recorder.catch_up()
+
+    def adopt(self, subjects: Sequence[Any]) -> None:
+        """Makes known what existed before the recording began. Nothing is held on to."""
+        roles = self.recorder.roles
+        with self.recorder.quiet():
+            for subject in subjects:
+                if isinstance(subject, nn.Module):
+                    roles.learn_model(subject)
+                elif isinstance(subject, torch.Tensor):
+                    roles.assign(subject, Category.INPUT, before=True)
+            # Optimizers last: only models know the names of parameters.
+            for subject in subjects:
+                if isinstance(subject, torch.optim.Optimizer):
+                    roles.learn_optimizer(subject, before=True)
+
+    def modules(self) -> Iterator[tuple[nn.Module, int]]:
+        """The modules that were seen and still exist, each with its number in the ledger."""
+        return self.recorder.modules()
+
+    def elapsed_ns(self) -> int:
+        """The time on the ledger's clock."""
+        return self.builder.elapsed_ns()
+
+    def fail(self, error: BaseException) -> None:
+        """Stops recording, says so once, and lets the run go on."""
+        self.recorder.fail(error)
+
+    def where_it_ran_out(self, error: BaseException) -> tuple[int, str]:
+        """When memory ran out, on the ledger's clock, and the operator that asked for it, if one did."""
+        identity, time_ns, op = self.recorder.out_of_memory or (0, 0, "")
+        if identity != id(error):  # memory that no operator asked for: a library's, or a collective's
+            return self.elapsed_ns(), ""
+        return time_ns, op
 
     def close(self) -> None:
         """Undoes everything that ``attach`` did, whatever has happened since. It never raises: the run is not ours to end."""
@@ -120,10 +157,23 @@ class _Flusher:
                 self._recorder.fail(error)
 
 
-_sessions: weakref.WeakSet[RecordingSession] = weakref.WeakSet()
+class _Forkable(Protocol):
+    """A recording that a fork must not tear apart."""
+
+    builder: LedgerBuilder
+
+    def give_up(self) -> None: ...
 
 
-_held: list[RecordingSession] = []
+_sessions: weakref.WeakSet[_Forkable] = weakref.WeakSet()
+
+
+_held: list[_Forkable] = []
+
+
+def mind_forks(session: _Forkable) -> None:
+    """From now on, a fork leaves this recording to the parent."""
+    _sessions.add(session)
 
 
 def _hold_all() -> None:

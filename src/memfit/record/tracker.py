@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,16 +17,27 @@ import memfit
 from memfit.allocator import Verdict, judge, parse_alloc_conf, requests_from_ledger
 from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
-from memfit.ledger import Category, Failure, Ledger, LedgerBuilder, RunInfo
+from memfit.ledger import Failure, Ledger, LedgerBuilder, RunInfo
 from memfit.ledger.cutting import cut_at_failure
 from memfit.ledger.journal import Journal, path_of_rank
 from memfit.ledger.running_totals import RunningTotals
+from memfit.record.history.retention import Retention
+from memfit.record.history.session import HistorySession, OnStep
+from memfit.record.history.source import AllocatorHistory, CudaHistory
 from memfit.record.listener import warn
 from memfit.record.out_of_memory import describe_failure
 from memfit.record.session import RecordingSession
+from memfit.record.witnesses import choose_witness
 
 
-def track(*subjects: Any, save_to: str | Path | None = None, on_oom: str | Path | None = None) -> Tracker:
+def track(
+    *subjects: Any,
+    save_to: str | Path | None = None,
+    on_oom: str | Path | None = None,
+    witness: str | None = None,
+    retention: Retention | None = None,
+    on_step: Sequence[OnStep] = (),
+) -> Tracker:
     """Records where the memory of everything inside the ``with`` block goes.
 
     ``subjects`` are the models, optimizers and input tensors that exist already, in any nesting of tuples, lists and dicts; what is
@@ -35,7 +46,12 @@ def track(*subjects: Any, save_to: str | Path | None = None, on_oom: str | Path 
     unchanged; ``memfit explain`` says what would have made it fit. Where a job has several processes, each writes to a file of its
     own: ``run.memfit`` becomes ``run.rank3.memfit``, and ``{rank}`` in a name becomes the number of the process.
 
-    The tracker belongs to the thread that enters it, and several threads can each have one. A forked child does not record.
+    On CUDA the run is recorded from the history that CUDA's allocator keeps (``witness="allocator"``): everything that the process
+    allocates there, libraries' workspaces included, at hardly any cost, and without changing what runs. Elsewhere, or with
+    ``witness="operators"``, a dispatch mode sees every operator and knows its name; it belongs to the thread that enters it, and
+    several threads can each have one. With a ``retention``, which needs the allocator, a run may last for weeks: some steps are
+    kept in full, of all others how full the device was. ``on_step`` is called with the figures of each step. A forked child does
+    not record.
 
     ::
 
@@ -44,38 +60,49 @@ def track(*subjects: Any, save_to: str | Path | None = None, on_oom: str | Path 
                 train_step()
         tracker.ledger.save("run.memfit")
     """
-    return Tracker(*subjects, save_to=save_to, on_oom=on_oom)
+    return Tracker(*subjects, save_to=save_to, on_oom=on_oom, witness=witness, retention=retention, on_step=on_step)
 
 
 class Tracker:
     """A recording. Entering it again goes on with the same ledger."""
 
-    def __init__(self, *subjects: Any, save_to: str | Path | None = None, on_oom: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        *subjects: Any,
+        save_to: str | Path | None = None,
+        on_oom: str | Path | None = None,
+        witness: str | None = None,
+        retention: Retention | None = None,
+        on_step: Sequence[OnStep] = (),
+        history: AllocatorHistory | None = None,
+    ) -> None:
         found, info = list(_flatten(subjects)), _run_info()
+        witness = "allocator" if history is not None else choose_witness(witness, found)
+        if witness == "operators" and (retention is not None or on_step):
+            raise ConfigError("retention and on_step need the history of CUDA's allocator: witness='operators' has none")
         self._on_oom = _writable(path_of_rank(on_oom, info.rank, info.world_size)) if on_oom is not None else None
         self.path = path_of_rank(save_to, info.rank, info.world_size) if save_to is not None else None
         """Where the ledger is written while the run lasts, ``None`` if nowhere."""
-        self._builder = LedgerBuilder(info, _open_journal(self.path) if self.path is not None else None)
-        self._session = RecordingSession(self._builder)
-        self._recorder = self._session.recorder
+        journal = _open_journal(self.path) if self.path is not None else None
+        self._session: RecordingSession | HistorySession
+        if witness == "operators":
+            self._session = RecordingSession(LedgerBuilder(info, journal))
+        else:
+            info = replace(info, witness=witness)
+            self._session = HistorySession(info, journal, history or CudaHistory(), retention, on_step)
         self._depth = 0
         self._ledger: Ledger | None = None
         self._totals: RunningTotals | None = None
+        self._totals_of: LedgerBuilder | None = None
         self.adopt(*found)
 
     def adopt(self, *subjects: nn.Module | torch.optim.Optimizer | torch.Tensor) -> None:
         """Makes known what existed before the recording began. Nothing is held on to."""
-        roles = self._recorder.roles
-        with self._recorder.quiet():
-            for subject in subjects:
-                if isinstance(subject, nn.Module):
-                    roles.learn_model(subject)
-                elif isinstance(subject, torch.Tensor):
-                    roles.assign(subject, Category.INPUT, before=True)
-            # Optimizers last: only models know the names of parameters.
-            for subject in subjects:
-                if isinstance(subject, torch.optim.Optimizer):
-                    roles.learn_optimizer(subject, before=True)
+        self._session.adopt(subjects)
+
+    @property
+    def _builder(self) -> LedgerBuilder:
+        return self._session.builder
 
     @property
     def ledger(self) -> Ledger:
@@ -85,11 +112,21 @@ class Tracker:
         self._session.catch_up()
         return self._builder.build()
 
+    def ledger_so_far(self) -> Ledger:
+        """What has been read by now: cheap, and up to the last step that was kept."""
+        return self._ledger if self._ledger is not None else self._builder.build()
+
+    def mark_ended(self, problem: str) -> None:
+        """Notes how the program ended, if not well; the ledger is not the whole run then."""
+        if problem and self._builder.info.complete:
+            self._builder.mark_incomplete(problem)
+
     def running_totals(self) -> RunningTotals:
         """What is in use now and was at most, up to date: to ask costs what happened since somebody last asked."""
         if self._ledger is None:
             self._session.catch_up()
-        if self._totals is None:
+        if self._totals is None or self._totals_of is not self._builder:
+            self._totals_of = self._builder
             self._totals = RunningTotals(self._builder)
         return self._totals
 
@@ -100,11 +137,16 @@ class Tracker:
 
     def modules(self) -> Iterator[tuple[nn.Module, int]]:
         """The modules that were seen and still exist, each with its number in the ledger."""
-        return self._recorder.modules()
+        return self._session.modules()
 
     def elapsed_ns(self) -> int:
         """The time on the ledger's clock."""
-        return self._builder.elapsed_ns()
+        return self._session.elapsed_ns()
+
+    @property
+    def num_steps_on_disk(self) -> int:
+        """How many steps, begun with the first, the file has by now; 0 where there is none, or where operators are recorded."""
+        return self._session.num_steps_on_disk if isinstance(self._session, HistorySession) else 0
 
     def step(self) -> None:
         """Says that a training step begins here. By itself, a step begins at the first forward after an optimizer's step."""
@@ -130,15 +172,13 @@ class Tracker:
         try:
             self._ledger = self._builder.close()
         except Exception as problem:  # a full disk at the end of a run is no reason to lose the run, nor the ledger in memory
-            self._recorder.fail(problem)
+            self._session.fail(problem)
             self._builder.give_up_journal()
         if self._builder.info.failure and self._on_oom is not None:
             self._save_failure(self._on_oom)
 
     def _note_failure(self, error: torch.OutOfMemoryError) -> None:
-        identity, time_ns, op = self._recorder.out_of_memory or (0, 0, "")
-        if identity != id(error):  # memory that no operator asked for: a library's, or a collective's
-            time_ns, op = self._builder.elapsed_ns(), ""
+        time_ns, op = self._session.where_it_ran_out(error)
         try:
             failure = describe_failure(error, time_ns, op)
         except Exception:  # a device that can no longer be asked

@@ -28,6 +28,13 @@ LEAF_SEQUENCE_NR = 2**64 - 1
 run_engine: Callable[..., Any] = need(torch.autograd.graph, "_engine_run_backward")
 """A backward pass."""
 
+ENGINE_RUNS: tuple[tuple[Any, str], ...] = (
+    (torch.autograd, "_engine_run_backward"),
+    (torch.autograd.graph, "_engine_run_backward"),
+)
+"""Where the function is found by those who start a pass."""
+need(*ENGINE_RUNS[0])
+
 _run_backward_code = need(run_engine, "__code__")
 _storage_use_count: Callable[[int], int] = need(torch._C, "_storage_Use_Count")
 _queue_callback: Callable[[Callable[[], None]], None] = need(torch.autograd.Variable, "_execution_engine").queue_callback

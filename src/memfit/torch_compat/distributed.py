@@ -64,3 +64,12 @@ def modules_that_ask_for_tracing() -> list[Any]:
     if not found:
         raise UnsupportedTorchError("torch.distributed._functional_collectives._are_we_tracing", torch.__version__)
     return found
+
+
+def bucket_sizes(module: Any) -> list[int]:
+    """The bytes of each bucket that DDP has made for a module by now; none where it is not DDP's."""
+    if not isinstance(module, torch.nn.parallel.DistributedDataParallel):
+        return []
+    said = need(module, "_get_ddp_logging_data")()
+    texts = said.get("rebuilt_bucket_sizes") or said.get("bucket_sizes") or ""
+    return [int(text) for text in texts.replace(",", " ").split() if text.isdecimal()]

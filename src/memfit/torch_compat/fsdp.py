@@ -91,6 +91,15 @@ def unsharded_parameters(group: Any) -> Iterator[tuple[torch.Tensor, nn.Module, 
                 yield tensor, info.module, info.param_name
 
 
+def unsharded_gradients(group: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The full gradients of an FSDP2 group that exist right now, each with the shard of the parameter that it is for."""
+    for managed in group.fsdp_params:
+        whole = getattr(managed, "_unsharded_param", None)
+        for gradient in (getattr(managed, "unsharded_accumulated_grad", None), None if whole is None else whole.grad):
+            if gradient is not None:
+                yield gradient, managed.sharded_param
+
+
 def flat_handles(root: nn.Module) -> Iterator[Any]:
     """FSDP1's handles of flat parameters below ``root``."""
     fsdp = loaded("torch.distributed.fsdp.fully_sharded_data_parallel")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -32,6 +32,14 @@ _is_transformed: Callable[[torch.Tensor], bool] = need(torch._C._functorch, "is_
 _unwrap: Callable[[torch.Tensor], torch.Tensor] = need(torch._C._functorch, "get_unwrapped")
 
 
+_innermost_transform: Callable[[], Any] = need(torch._C._functorch, "peek_interpreter_stack")
+
+
+def is_transforming() -> bool:
+    """Does this thread run inside of ``torch.func``'s ``vmap``, ``grad`` or their kin?"""
+    return _innermost_transform() is not None
+
+
 def below_transforms(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that holds the data of one that ``torch.func`` is at work on: inside ``vmap``, the whole batch."""
     while _is_transformed(tensor):
@@ -50,3 +58,22 @@ __all__ = [
     "make_wrapper_subclass",
     "swap_insides",
 ]
+
+
+def where_data_begin(tensors: Iterable[torch.Tensor | None]) -> list[int] | None:
+    """Where the data of each tensor begin, 0 for none: cheap, to see whether anything has moved. ``None`` where one cannot tell."""
+    try:
+        return [
+            0 if tensor is None else tensor.data_ptr() if type(tensor) in _PLAIN else _inner(tensor).data_ptr()
+            for tensor in tensors
+        ]
+    except (RuntimeError, NotImplementedError):  # sparse ones, and other kinds without data of their own
+        return None
+
+
+def _inner(tensor: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return found
+
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))

@@ -59,11 +59,13 @@ _CELL = "padding:1px 14px 1px 0;border:0;background:none;text-align:"
 
 def notebook_html(ledger: Ledger, report: Report | None = None, verdict: Verdict | None = None) -> str:
     """A ledger for a notebook, with the report and the verdict on it where they are known already."""
-    parts = _parts(report or build_report(ledger), ledger.step_starts.tolist(), verdict)
+    parts = _parts(
+        report or build_report(ledger), dict(zip(ledger.step_starts.tolist(), ledger.step_numbers.tolist(), strict=True)), verdict
+    )
     return f'<div style="{_PAGE}">{"".join(parts)}</div>'
 
 
-def _parts(report: Report, step_starts: list[int], verdict: Verdict | None) -> Iterator[str]:
+def _parts(report: Report, step_starts: dict[int, int], verdict: Verdict | None) -> Iterator[str]:
     problem = report.info.problem
     if problem:
         yield _line(f"incomplete: {problem}", f"color:{_BAD}")
@@ -94,7 +96,7 @@ def _text(text: str) -> str:
 # -- the drawing -------------------------------------------------------------------------------------------------------------
 
 
-def _drawing(device: DeviceReport, step_starts: list[int]) -> str:
+def _drawing(device: DeviceReport, step_starts: dict[int, int]) -> str:
     label = f"memory on {device.name} over the run, by category; the peak is {format_bytes(device.peak.size_bytes)}"
     parts = (*_areas(device), *_axis(device), *_steps(_Scale(device), step_starts), *_peak(device))
     return (
@@ -158,11 +160,11 @@ def _axis(device: DeviceReport) -> Iterator[str]:
         yield f'<text x="{LEFT - 6}" y="{y}" dy=".35em" text-anchor="end">{format_bytes(size)}</text>'
 
 
-def _steps(scale: _Scale, starts: list[int]) -> Iterator[str]:
-    """Where steps begin; some of them, where there are many."""
+def _steps(scale: _Scale, starts: dict[int, int]) -> Iterator[str]:
+    """Where steps begin, each with its number; some of them, where there are many."""
     every = -(-len(starts) // NUM_STEP_LABELS) or 1
-    for number in range(0, len(starts), every):
-        x = scale.x(starts[number])
+    for start, number in list(starts.items())[::every]:
+        x = scale.x(start)
         yield f'<line x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="currentColor" stroke-opacity=".4"/>'
         yield f'<text x="{x}" y="{HEIGHT - 5}" dx="3">step {number}</text>'
 

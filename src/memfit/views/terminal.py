@@ -59,7 +59,9 @@ def _header(report: Report) -> RenderableType:
     lines = [Text(printable(", ".join(facts)), style="dim")]
     if not info.complete:
         lines.append(Text(f"incomplete: {printable(info.problem)}", style="bold red"))
+    lines += [Text(f"alarm: {printable(alarm)}", style="bold red") for alarm in info.alarms]
     lines += [Text(f"assumed: {printable(assumption)}", style="yellow") for assumption in info.assumptions]
+    lines += [Text(f"note: {printable(note)}", style="dim") for note in info.notes]
     return Group(*lines)
 
 

@@ -22,18 +22,30 @@ def requests_from_ledger(ledger: Ledger, device: str | None = None) -> Requests:
     event, size, before = (column[size != before] for column in (event, size, before))
     allocates, frees = size > 0, before > 0
     number_before = _block_before(ledger.events.subject[event], allocates)[frees]
+    frees_event = event[frees]
+    later = _came_back_later(ledger, frees_event, size[frees])
+    is_late = later < len(ledger.events)
     emptied = np.flatnonzero((ledger.events.kind == EventKind.EMPTY_CACHE) & (ledger.events.subject == number))
     _, stream = np.unique(_streams(ledger)[event[allocates]], return_inverse=True)
 
     # Allocations, frees and emptied caches, one after the other; then in the order of their events, an allocation before a free.
-    num_allocs, num_frees, num_emptied = int(allocates.sum()), int(frees.sum()), len(emptied)
-    parts = (num_allocs, num_frees, num_emptied)
-    source_event = np.concatenate((event[allocates], event[frees], emptied))
+    # Memory that came back later than its block was freed comes last.
+    num_allocs, num_emptied, num_late = int(allocates.sum()), len(emptied), int(is_late.sum())
+    freed = np.where(is_late, RequestKind.FREE_REQUESTED, RequestKind.FREE)
+    source_event = np.concatenate((event[allocates], frees_event, emptied, later[is_late]))
     order = np.argsort(source_event, kind="stable")
-    kind = np.repeat((RequestKind.ALLOC, RequestKind.FREE, RequestKind.EMPTY_CACHE), parts)[order]
-    block = np.concatenate((np.arange(num_allocs), number_before, np.full(num_emptied, -1)))[order]
-    asked = np.concatenate((size[allocates], np.zeros(num_frees + num_emptied, dtype=np.int64)))[order]
-    stream = np.concatenate((stream, stream[number_before], np.zeros(num_emptied, dtype=np.int64)))[order]
+    kind = np.concatenate(
+        (
+            np.full(num_allocs, RequestKind.ALLOC),
+            freed,
+            np.full(num_emptied, RequestKind.EMPTY_CACHE),
+            np.full(num_late, RequestKind.FREE_COMPLETED),
+        )
+    )[order]
+    block = np.concatenate((np.arange(num_allocs), number_before, np.full(num_emptied, -1), number_before[is_late]))[order]
+    asked = np.concatenate((size[allocates], np.zeros(len(order) - num_allocs, dtype=np.int64)))[order]
+    late_stream = stream[number_before[is_late]]
+    stream = np.concatenate((stream, stream[number_before], np.zeros(num_emptied, dtype=np.int64), late_stream))[order]
     nothing = np.zeros(len(order), dtype=np.int64)
     return Requests(
         kind=kind,
@@ -52,6 +64,16 @@ def requests_from_ledger(ledger: Ledger, device: str | None = None) -> Requests:
         oddities=_oddities(ledger, number),
         ledger=ledger,
     )
+
+
+def _came_back_later(ledger: Ledger, event: Array, size: Array) -> Array:
+    """Per event that frees: the event after which the memory came back, ``len(events)`` where it did at once or not at all."""
+    end = len(ledger.events)
+    delay = np.zeros(len(ledger.blocks), dtype=np.int64)
+    delay[ledger.returns.block] = np.minimum(ledger.returns.events_later, end)
+    found = delay[ledger.events.subject[event]]
+    later: Array = np.where((found > 0) & (size == 0), np.minimum(event + found, end), end)
+    return later
 
 
 def _choose_device(ledger: Ledger, device: str | None) -> int:

@@ -71,8 +71,8 @@ Holdings = dict[BlockKind, Held]
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-def hold_at(ledger: Ledger, device: int | None, peak: Peak | None) -> Holdings:
-    """What was in use on a device at its peak, by kind."""
+def hold_at(ledger: Ledger, device: int | None, peak: Peak | None, *, by_op: bool = True) -> Holdings:
+    """What was in use on a device at its peak, by kind; without ``by_op``, whatever operators made it."""
     if peak is None:
         return {}
     held = block_bytes_at(ledger, peak.event)
@@ -83,7 +83,7 @@ def hold_at(ledger: Ledger, device: int | None, peak: Peak | None) -> Holdings:
     paths = [*(ledger.module_path(module) for module in range(len(ledger.modules))), ""]
     return _sum_up(
         (
-            BlockKind(Category(category), paths[module], Phase(phase) if phase >= 0 else None, ledger.strings[op]),
+            BlockKind(Category(category), paths[module], Phase(phase) if phase >= 0 else None, ledger.strings[op] if by_op else ""),
             Held(num_blocks=1, size_bytes=size),
         )
         for category, module, phase, op, size in rows

@@ -48,7 +48,8 @@ def _levels(ledger: Ledger, device: int | None) -> dict[tuple[int, int], int]:
     phase = np.append(ledger.scopes.phase.astype(np.int64), _NO_PHASE)[running_at(ledger, events)]
     step = steps_at(ledger, events)
     cell = (step - INIT) * (len(Phase) + 1) + phase - _NO_PHASE
-    highest = np.zeros(int(cell.max()) + 1, dtype=np.int64)
-    np.maximum.at(highest, cell, trace_total(ledger, device).at(events))
-    present = np.unique(cell).tolist()
-    return {(c // (len(Phase) + 1) + INIT, c % (len(Phase) + 1) + _NO_PHASE): int(highest[c]) for c in present}
+    present, which = np.unique(cell, return_inverse=True)
+    highest = np.zeros(len(present), dtype=np.int64)
+    np.maximum.at(highest, which, trace_total(ledger, device).at(events))
+    width = len(Phase) + 1
+    return {(c // width + INIT, c % width + _NO_PHASE): h for c, h in zip(present.tolist(), highest.tolist(), strict=True)}

@@ -21,6 +21,7 @@ from memfit.analysis.diff.levels import Level, compare_levels
 from memfit.analysis.peaks import Peak, find_peak
 from memfit.analysis.report import plain
 from memfit.ledger import Device, Ledger, RunInfo
+from memfit.ledger.schema import Slack
 from memfit.units import Allowance
 
 
@@ -96,10 +97,20 @@ class Diff:
 
 
 def diff_ledgers(before: Ledger, after: Ledger) -> Diff:
-    """What it takes to get from ``before`` to ``after``."""
+    """What it takes to get from ``before`` to ``after``.
+
+    A run that was recorded from the allocator's history knows no operators, and what the allocator gave on top of its blocks:
+    neither is compared with a run that does not have it.
+    """
+    if bool(len(before.slack)) != bool(len(after.slack)):
+        before, after = (replace(ledger, slack=Slack.from_rows([])) for ledger in (before, after))
+    by_op = before.info.witness == after.info.witness
     devices = before.main_device, after.main_device
     sides = _side(before, devices[0]), _side(after, devices[1])
-    held = hold_at(before, devices[0], sides[0].peak), hold_at(after, devices[1], sides[1].peak)
+    held = (
+        hold_at(before, devices[0], sides[0].peak, by_op=by_op),
+        hold_at(after, devices[1], sides[1].peak, by_op=by_op),
+    )
     return Diff(
         before=sides[0],
         after=sides[1],
@@ -107,7 +118,7 @@ def diff_ledgers(before: Ledger, after: Ledger) -> Diff:
         categories=changes_by(*held, lambda kind: kind.category.label),
         modules=changes_by(*held, lambda kind: kind.module, starring=True),
         phases=changes_by(*held, lambda kind: kind.phase.label if kind.phase is not None else ""),
-        ops=changes_by(*held, lambda kind: kind.op),
+        ops=changes_by(*held, lambda kind: kind.op) if by_op else (),
         blocks=change_of_blocks(*held),
         levels=compare_levels(before, devices[0], after, devices[1]),
     )

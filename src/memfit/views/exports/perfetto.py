@@ -23,7 +23,7 @@ import numpy as np
 from memfit.allocator import replay, requests_from_ledger
 from memfit.analysis import find_peak, trace_categories, trace_phases, trace_total
 from memfit.analysis.timeline import Timeline
-from memfit.ledger import Ledger, Phase
+from memfit.ledger import INIT, Ledger, Phase
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 
@@ -89,7 +89,7 @@ def _slices(ledger: Ledger) -> Iterator[Event]:
 def _steps(ledger: Ledger) -> Iterator[Event]:
     times = _times_ns(ledger)
     bounds = [0, *ledger.step_starts.tolist(), len(ledger.events)]
-    for step, (first, end) in enumerate(pairwise(bounds), start=-1):
+    for step, (first, end) in zip([INIT, *ledger.step_numbers.tolist()], pairwise(bounds), strict=True):
         yield _slice(ledger, f"step {step}" if step >= 0 else "init", STEPS_TRACK, times[first], times[end], cat="step")
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from memfit import __version__
 from memfit.units import format_bytes
 from memfit.views.html.facts import facts_section
+from memfit.views.html.levels import levels_section
 from memfit.views.html.markup import Markup, element, join
 from memfit.views.html.modules import modules_section, pack_modules
 from memfit.views.html.overview import overview
@@ -60,6 +61,7 @@ def _article(run: Run, number: int, *, alone: bool) -> Markup:
         peak_section(run),
         modules_section(run, number),
         steps_section(run),
+        levels_section(run),
         facts_section(run),
     )
     return element("article", heading, *parts, class_="run", id=f"run-{number}", aria_label=run.label)

@@ -103,7 +103,10 @@ def pack_timeline(run: Run, texts: Texts, num_runs: int) -> dict[str, Any]:
         "categoryTexts": [texts.sizes(moments.category_bytes[category]) for category in categories],
         "whereTexts": [texts.number(moment.label) for moment in moments_at(run.ledger, moments.events)],
         "timeTexts": _times(run, moments, texts),
-        "steps": [[event, f"step {step}"] for step, event in enumerate(run.ledger.step_starts.tolist())],
+        "steps": [
+            [event, f"step {step}"]
+            for step, event in zip(run.ledger.step_numbers.tolist(), run.ledger.step_starts.tolist(), strict=True)
+        ],
         "phases": [
             [span.first_event, span.last_event, span.phase.label, span.phase.name.lower()]
             for span in trace_phases(run.ledger, run.device_number)

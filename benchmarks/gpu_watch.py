@@ -1,0 +1,285 @@
+"""Long and odd runs on a real GPU, recorded from the allocator's history.
+
+    python benchmarks/gpu_watch.py --steps 200000        # a small model: is the end as fast as the beginning, is memory flat?
+    python benchmarks/gpu_watch.py --kills 50            # processes that are killed: is everything up to the last step there?
+    python benchmarks/gpu_watch.py --odd                 # runs that a dispatch mode changes: the same bits, tracked and not
+    python benchmarks/gpu_watch.py --oom                 # memory runs out: is what was asked for and what was live in the ledger?
+
+``--device cpu`` tries the odd runs without a GPU, with a dispatch mode that is not asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import memfit
+from memfit.analysis import find_peak
+from memfit.ledger import Ledger
+from memfit.record import Retention
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+MIB = 2**20
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(4)))
+        self.head = nn.Linear(256, 16)
+
+    def forward(self, x):
+        return self.head(self.layers(x))
+
+
+def small_training(device: str):
+    torch.manual_seed(0)
+    model = Small().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    x, y = torch.randn(128, 256, device=device), torch.randint(0, 16, (128,), device=device)
+
+    def step():
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def resident_bytes() -> int:
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def run_long(steps: int, device: str) -> dict:
+    """Many steps of a small model; every hundredth part is timed, and host memory looked at."""
+    step = small_training(device)
+    for _ in range(20):
+        step()
+    bare = _seconds_of(step, 2000)
+    part, seconds, resident = max(1, steps // 100), [], []
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "run.memfit"
+        largest = 0
+        with memfit.track(save_to=file, retention=Retention()):
+            step = small_training(device)
+            for _ in range(100):
+                seconds.append(_seconds_of(step, part))
+                resident.append(resident_bytes())
+                largest = max(largest, file.stat().st_size)
+        ledger = Ledger.load(file).check()
+        size = file.stat().st_size
+    bare_after = _seconds_of(small_training(device), 2000)
+    return {
+        "steps": steps,
+        "bare_us": statistics.mean((bare, bare_after)) * 1e6,
+        "first_us": statistics.median(seconds[:10]) * 1e6,
+        "last_us": statistics.median(seconds[-10:]) * 1e6,
+        "all_us": [round(value * 1e6, 1) for value in seconds],
+        "resident_after_a_tenth": resident[10],
+        "resident_at_the_end": resident[-1],
+        "largest_journal": largest,
+        "file": size,
+        "level_rows": len(ledger.levels),
+        "last_step": int(ledger.levels.last_step.max()),
+        "steps_in_full": ledger.step_numbers.tolist(),
+        "problem": ledger.info.problem,
+        "alarms": ledger.info.alarms,
+        "notes": ledger.info.notes,
+    }
+
+
+def _seconds_of(step, count: int) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / count
+
+
+# -- killed --------------------------------------------------------------------------------------------------------------------
+
+
+def run_until_killed(file: str, device: str) -> None:
+    with memfit.track(save_to=file, retention=Retention(every=50)) as tracker:
+        step = small_training(device)
+        for number in range(10**9):
+            step()
+            if number % 10 == 0:
+                print(number, tracker.num_steps_on_disk, flush=True)
+
+
+def run_kills(times: int, device: str) -> dict:
+    """Processes that are killed at some moment: what they said was on disk is on disk."""
+    rng, kept, lost = random.Random(0), [], []
+    with tempfile.TemporaryDirectory() as folder:
+        waiting = [pathlib.Path(folder) / f"run{number}.memfit" for number in range(times)]
+        while waiting:
+            batch, waiting = waiting[:5], waiting[5:]
+            started = [
+                subprocess.Popen(
+                    [sys.executable, __file__, "--until-killed", file, "--device", device], stdout=subprocess.PIPE, text=True
+                )
+                for file in batch
+            ]
+            for process, file in zip(started, batch, strict=True):
+                least, said = rng.randrange(50, 3000), 0
+                while said < least:
+                    number, said_on_disk = map(int, process.stdout.readline().split())
+                    said = number
+                process.send_signal(signal.SIGKILL)
+                rest = process.stdout.read().splitlines()
+                for line in rest:
+                    if len(line.split()) == 2 and line.endswith(tuple("0123456789")):
+                        said_on_disk = max(said_on_disk, int(line.split()[1]))
+                process.wait()
+                ledger = Ledger.load(file).check()
+                found = int(ledger.levels.last_step.max(initial=-1))
+                kept.append(found)
+                if found < said_on_disk:
+                    lost.append((str(file), said_on_disk, found))
+    return {"killed": times, "steps_on_disk": kept, "lost": lost}
+
+
+# -- odd runs ------------------------------------------------------------------------------------------------------------------
+
+
+def per_sample_gradients(device):
+    net, x = nn.Linear(64, 64).to(device), torch.randn(32, 64, device=device)
+    weights = {name: value.detach() for name, value in net.named_parameters()}
+
+    def loss(weights, sample):
+        return torch.func.functional_call(net, weights, (sample[None],)).pow(2).sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, x)
+    return list(found.values())
+
+
+def ctc(device):
+    net = nn.Linear(32, 20).to(device)
+    scores = net(torch.randn(50, 16, 32, device=device)).log_softmax(2)
+    targets = torch.randint(1, 20, (16, 30), device=device)
+    F.ctc_loss(scores, targets, torch.full((16,), 50), torch.full((16,), 30)).backward()
+    return [net.weight.grad]
+
+
+def sparse(device):
+    net = nn.EmbeddingBag(1000, 64, sparse=True, mode="sum").to(device)
+    optimizer = torch.optim.SparseAdam(net.parameters())
+    for _ in range(3):
+        net(torch.randint(0, 1000, (16, 8), device=device)).pow(2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [net.weight]
+
+
+def jagged(device):
+    net = nn.Linear(32, 32).to(device)
+    nested = torch.nested.nested_tensor([torch.randn(n, 32, device=device) for n in (3, 7, 5)], layout=torch.jagged)
+    net(nested).values().pow(2).sum().backward()
+    return [net.weight.grad]
+
+
+def compiled(device):
+    net = Small().to(device)
+    fast = torch.compile(net, fullgraph=True)
+    for _ in range(3):
+        fast(torch.randn(64, 256, device=device)).pow(2).sum().backward()
+    return [parameter.grad for parameter in net.parameters()]
+
+
+ODD = {run.__name__: run for run in (per_sample_gradients, ctc, sparse, jagged, compiled)}
+
+
+def run_odd(device: str) -> dict:
+    found = {}
+    for name, run in ODD.items():
+        results, facts = [], {}
+        for tracked in (False, True):
+            torch.manual_seed(0)
+            torch._dynamo.reset()
+            if device == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            if tracked:
+                with memfit.track() as tracker:
+                    results.append(run(device))
+                    facts = {"counted": torch.cuda.max_memory_allocated() if device == "cuda" else 0}
+                ledger = tracker.ledger.check()
+                peak = find_peak(ledger, ledger.main_device).size_bytes if ledger.main_device is not None else 0
+                facts |= {"peak": peak, "problem": ledger.info.problem, "witness": ledger.info.witness}
+            else:
+                results.append(run(device))
+        same = all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+        found[name] = facts | {"same_bits": same}
+    return found
+
+
+def run_oom(device: str) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "oom.memfit"
+        torch.cuda.set_per_process_memory_fraction(0.05)
+        try:
+            with memfit.track(on_oom=file):
+                net = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(8))).to(device)
+                x = torch.randn(4096, 4096, device=device)
+                for _ in range(1000):
+                    x = torch.cat((net(x), x))
+        except torch.OutOfMemoryError as error:
+            message = str(error)
+        ledger = Ledger.load(file).check()
+        said = subprocess.run([sys.executable, "-m", "memfit", "explain", file], capture_output=True, text=True)
+        live = find_peak(ledger, 0)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return {
+        "message": message,
+        "failure": ledger.info.failure.__dict__,
+        "when": ledger.moment_at(len(ledger.events) - 1).label,
+        "peak": live.size_bytes,
+        "breakdown": {category.label: size for category, size in live.breakdown.items()},
+        "explain": said.stdout[:3000] + said.stderr[-1000:],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--odd", action="store_true")
+    parser.add_argument("--oom", action="store_true")
+    parser.add_argument("--until-killed")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
+    args = parser.parse_args()
+    if args.until_killed:
+        run_until_killed(args.until_killed, args.device)
+    file = args.out / "gpu_watch.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    if args.device == "cuda":
+        found |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    if args.odd:
+        found["odd"] = run_odd(args.device)
+    if args.oom:
+        found["oom"] = run_oom(args.device)
+    if args.kills:
+        found["kills"] = run_kills(args.kills, args.device)
+    if args.steps:
+        found["long"] = run_long(args.steps, args.device)
+    file.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1)[:5000])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""``memfit watch``: a real run, recorded from start to end without a change to its script."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from memfit.cli.outputs import check_output
+from memfit.errors import ConfigError
+from memfit.watch.launch import python_command, run_watched
+from memfit.watch.settings import WatchSettings
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "watch",
+        help="run a training command for real, and record where its GPU memory goes",
+        description="Runs the command as it is, and records every block of GPU memory from the history of CUDA's allocator. "
+        "Some steps are kept in full, of all others how full the GPU was: a job may last for weeks. However it ends, the ledger "
+        "ends there. With torchrun and its kin, every rank writes a file of its own.",
+    )
+    parser.add_argument("--save-to", type=Path, default=Path("run.memfit"), metavar="FILE", help="run.memfit by default")
+    parser.add_argument("--first", type=int, metavar="N", help="keep so many first steps in full, 3 by default")
+    parser.add_argument("--every", type=int, metavar="N", help="keep every so many-th step in full, 1000 by default")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="a predicted ledger: say while the run lasts where it differs")
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="COMMAND", help="python train.py ..., torchrun ..., train.py ..."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    words = args.words[1:] if args.words[:1] == ["--"] else args.words
+    if not words:
+        raise ConfigError("nothing to watch: write the command behind, like memfit watch python train.py")
+    check_output(args.save_to, "--save-to")
+    if args.against is not None and not args.against.is_file():
+        raise ConfigError(
+            f"there is no {args.against} to compare with: predict the run first, with memfit run --save-to {args.against}"
+        )
+    settings = WatchSettings(
+        save_to=args.save_to.absolute(),
+        first=args.first,
+        every=args.every,
+        against=args.against.absolute() if args.against is not None else None,
+    )
+    status = run_watched(python_command(words), settings)
+    if not any(args.save_to.parent.glob(f"{args.save_to.stem}*{args.save_to.suffix}")):
+        print("memfit: the command never used CUDA, so nothing was recorded", file=sys.stderr)
+    return status
