@@ -82,6 +82,10 @@ class CompilerParts:
         self.code_cache: Any = need(importlib.import_module("torch._inductor.codecache"), "PyCodeCache")
         self.cpu_vec_isa = importlib.import_module("torch._inductor.cpu_vec_isa")
         self.triton_questions = importlib.import_module("torch.utils._triton")
+        self.hints = importlib.import_module("torch._inductor.runtime.hints")
+        self.triton_heuristics: Any = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+        self.has_triton: bool = need(importlib.import_module("torch._inductor.runtime.triton_compat"), "HAS_TRITON")
+        """Is Triton installed?"""
         self.fake_modes = importlib.import_module("torch._subclasses.fake_tensor")
         self.proxy_modes = importlib.import_module("torch.fx.experimental.proxy_tensor")
         self.functional_modes = importlib.import_module("torch._subclasses.functional_tensor")
@@ -118,6 +122,14 @@ class CompilerParts:
     def sizes_for_planning(self, sizes: Sequence[Any]) -> list[int]:
         """Sizes as numbers; for those that are symbols, what they were when the graph was made."""
         return [size if isinstance(size, int) else int(size.node.hint or 1) for size in sizes]
+
+    def distinct_configurations(self, size_hints: Any, configs: Any, kind: Any, meta: dict[str, Any]) -> list[Any]:
+        """Of a kernel of Triton's: those that are timed against each other."""
+        heuristics = self.triton_heuristics
+        enforce = getattr(heuristics, "_enforce_reduction_config_block_minimums", None)  # from 2.13 on
+        if enforce is not None and size_hints is not None and kind.name in ("REDUCTION", "PERSISTENT_REDUCTION"):
+            configs = enforce(configs, size_hints, meta)
+        return list(heuristics.unique_configs(configs))
 
     def forget_device(self) -> None:
         """What was remembered of the machine's devices is asked anew."""
@@ -190,6 +202,7 @@ def load() -> CompilerParts:
     need_in("torch._inductor.graph", "GraphLowering.compile_to_module", "GraphLowering.codegen")
     need_in("torch._inductor.fx_passes.joint_graph", "UniformValueConstantFolder._deduce_value")
     need_in("torch._inductor.fx_passes.pad_mm", "_should_pad")
+    need_in("torch._inductor.runtime.triton_heuristics", "cached_autotune", "unique_configs")
     need_in("torch.fx.experimental.proxy_tensor", "ProxyTorchDispatchMode")
     need_in("torch._subclasses.functional_tensor", "FunctionalTensorMode")
     return parts

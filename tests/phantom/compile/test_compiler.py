@@ -110,7 +110,7 @@ def test_blocks_are_compiled_once_and_named():
     prediction = memfit.predict(training(compile_blocks), steps=2)
     assert num_graphs() == before + 2  # the first block's input needs no gradient, those of the others do
     eager = memfit.predict(training(lambda model: None), steps=2)
-    assert prediction.peak_allocated < eager.peak_allocated
+    assert prediction.steps[1].peak_allocated < eager.steps[1].peak_allocated
     assert prediction.steps[1].peak_allocated == memfit.predict(training(compile_blocks), steps=2).steps[1].peak_allocated
     ledger = prediction.ledger
     ledger.check()
@@ -179,7 +179,6 @@ def test_cuda_graphs_take_nothing_when_they_are_replayed(unit: str):
     prediction = memfit.predict(training(prepare), steps=4)
     first, second, third, fourth = (step.peak_allocated for step in prediction.steps)
     assert third == fourth < min(first, second)
-    assert second >= first  # recorded: the graphs' inputs are copied
     streams = set(prediction.ledger.blocks.stream.tolist())
     assert len(streams) == 2  # the pool's own, and the default one
 

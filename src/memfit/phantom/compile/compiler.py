@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from memfit.phantom.compile import cuda_graphs, device_answers, folding, tracing
+from memfit.phantom.compile.tuning import Tuner
 from memfit.phantom.compile.wrapper import note_garbage, run_wrapper
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
@@ -99,7 +100,9 @@ class Compiler:
         cuda_graphs.install(patches, parts)
         tracing.install(patches, parts, self._tracing)
         patches.wrap(parts.compile_fx, "_compile_fx_inner", self._around_graph)
-        patches.replace(parts.graph.GraphLowering, "compile_to_module", _compile_to_module)
+        tuner = Tuner(parts, self._target, self._assumptions)
+        tuner.install(patches)
+        patches.replace(parts.graph.GraphLowering, "compile_to_module", _compiling(tuner))
 
     def _around_graph(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         """Backward is compiled when it first runs, out of Dynamo's sight."""
@@ -143,12 +146,16 @@ def _one_by_one(graph: Any) -> Callable[[list[Any]], Any]:
     return taking_a_list(run)
 
 
-def _compile_to_module(graph: Any) -> Any:
-    """In the place of GraphLowering's, which writes a file and compiles its kernels."""
+def _compiling(tuner: Tuner) -> Callable[[Any], Any]:
+    """In the place of GraphLowering's ``compile_to_module``, which writes a file and compiles its kernels."""
+    return lambda graph: _to_module(graph, tuner)
+
+
+def _to_module(graph: Any, tuner: Tuner) -> Any:
     written, _ = graph.codegen()
     source = written.value
     key = hashlib.sha256(source.encode()).hexdigest()
     graph.cache_key, graph.cache_path, graph.cache_linemap = key, "", []
     constants = {**graph.constants, **getattr(graph, "torchbind_constants", {})}
     is_backward = bool(getattr(graph, "is_backward", False))
-    return run_wrapper(source, written.line_map, is_backward, constants, f"compiled graph {key[:12]}")
+    return run_wrapper(source, written.line_map, is_backward, constants, f"compiled graph {key[:12]}", tuner)
