@@ -82,9 +82,7 @@ def documents(device):
         model = FlexGPT(a).to(B16)
     compiled = torch.compile(model)
     document = torch.arange(a.seq, device=device) // 384
-    mask = create_block_mask(
-        lambda b, h, q, k: (q >= k) & (document[q] == document[k]), None, None, a.seq, a.seq, device=device
-    )
+    mask = create_block_mask(lambda b, h, q, k: (q >= k) & (document[q] == document[k]), None, None, a.seq, a.seq, device=device)
     inputs, labels = lm_batch(a, 2, device)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
     return Run(model, opt, steps(lambda: F.cross_entropy(compiled(inputs, mask).flatten(0, 1).float(), labels.flatten()), opt))

@@ -23,6 +23,9 @@ FRAMES = "torch._dynamo.convert_frame"
 
 COMPILE_FRAME = "_compile"
 
+NAMES_IN_GLOBALS = ("__builtins_dict__", "__compiled_fn_", "__import_", "__resume_at_")
+"""What Dynamo adds to the globals of a module whose functions it compiles begins so."""
+
 INIT_GROUP = "_init_group"
 """The method with which an optimizer makes its state."""
 
@@ -52,6 +55,15 @@ _DEVICE_ANSWERS_ARE_KEPT_BY = (
     "torch._inductor.kernel.flex_attention",
 )
 """Modules with functions that ask about the device once and keep the answer."""
+
+
+_GROWING = (
+    ("torch._dynamo.utils", "guard_failures"),
+    ("torch._dynamo.utils", "graph_break_reasons"),
+    ("torch._dynamo.eval_frame", "cached_backends"),
+    ("torch._dynamo.eval_frame", "dynamo_tls.traced_frame_infos"),
+)
+"""What Dynamo notes of each compilation: by code, or one after the other."""
 
 
 class CompilerParts:
@@ -162,6 +174,42 @@ class CompilerParts:
         """What was compiled of a function is gone."""
         need(importlib.import_module("torch._dynamo.eval_frame"), "reset_code")(code)
 
+    def remember_state(self) -> Callable[[], None]:
+        """What Dynamo has noted of code so far is set aside, as in a new process; gives what puts it back.
+
+        Sizes that were seen make later graphs dynamic. Names in the globals of scripts' modules belong to compiled code.
+        """
+        names: Any = need(importlib.import_module("torch._dynamo.utils"), "CleanupManager").instance
+        sizes = importlib.import_module("torch._dynamo.pgo")
+        seen = {name: getattr(sizes, name) for name in ("_CODE_STATE", "_INIT_CODE_STATE")}
+        for name in seen:
+            setattr(sizes, name, None)
+        codes, growing = set(names.values), list(self._growing())
+        before = [set(found) if isinstance(found, dict) else len(found) for found in growing]
+
+        def put_back() -> None:
+            for number in set(names.values) - codes:
+                names._remove_id(number)
+            for name, value in seen.items():
+                setattr(sizes, name, value)
+            for found, was in zip(growing, before, strict=True):
+                if isinstance(found, dict):
+                    for key in found.keys() - was:
+                        del found[key]
+                else:
+                    del found[was:]
+
+        return put_back
+
+    def _growing(self) -> Iterator[Any]:
+        """Tables and lists to which Dynamo adds."""
+        for module, name in _GROWING:
+            owner: Any = importlib.import_module(module)
+            for part in name.split("."):
+                owner = getattr(owner, part, None)
+            if owner is not None:
+                yield owner
+
     def silence(self) -> Callable[[], None]:
         """Nothing is logged about compiling; gives what ends that."""
         loggers = [logging.getLogger(name) for name in _LOGGERS]
@@ -196,6 +244,8 @@ def load() -> CompilerParts:
     parts = CompilerParts()
     need_in(FRAMES, COMPILE_FRAME)
     need_in("torch._dynamo.guards", "CheckFunctionManager")
+    need_in("torch._dynamo.utils", "CleanupManager.instance")
+    need_in("torch._dynamo.pgo", "get_code_state")  # it fills what is set aside
     need_in("torch._dynamo.output_graph", "OutputGraph.call_user_compiler")
     need_in("torch._functorch.aot_autograd", "process_inputs")
     need_in("torch._inductor.compile_fx", "_compile_fx_inner")

@@ -11,6 +11,7 @@ from helpers.phantom_worlds import phantom
 from torch import nn
 
 import memfit
+from memfit.torch_compat.dynamo import runs_frames_itself
 
 NUM_ELEMENTS = 1 << 20
 BYTES = 4 * NUM_ELEMENTS
@@ -220,6 +221,38 @@ def test_a_compiled_optimizer_has_its_state():
     from memfit.ledger import Category
 
     assert prediction.breakdown[Category.OPTIMIZER_STATE] >= 2 * 512 * 512 * 4
+
+
+def test_predictions_know_nothing_of_each_other():
+    """Sizes that an earlier prediction has seen do not make a graph dynamic, and an error leaves Python's frames to Python."""
+    seen = []
+
+    def look(graph, examples):
+        seen.append([size for value in examples if isinstance(value, torch.Tensor) for size in value.shape])
+        return graph.forward
+
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x.sin()
+
+    def build(rows: int):
+        x = torch.randn(rows, 64, device="cuda")
+        compiled, whole = torch.compile(chain, backend=look), torch.compile(fails, backend=look, fullgraph=True)
+
+        def step() -> None:
+            compiled(x)
+            with pytest.raises(torch._dynamo.exc.Unsupported):
+                whole(x)
+            assert not runs_frames_itself()  # as without memfit
+
+        return step
+
+    names = set(globals())
+    for rows in (4, 8, 16):
+        memfit.predict(lambda rows=rows: build(rows), steps=1)
+        assert runs_frames_itself()
+    assert seen == [[4, 64], [8, 64], [16, 64]]
+    assert set(globals()) == names
 
 
 def test_nothing_is_left_behind():

@@ -7,9 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import kernel_memory
 import pytest
@@ -22,16 +19,6 @@ CASES_PER_TEST = 125
 STARTS = range(0, len(CASES), CASES_PER_TEST)
 
 
-def predict_apart(names: list[str]) -> dict:
-    """In a process of its own: where torch.compile has run before, torch makes some of attention's temporaries in another order."""
-    code = "import json, sys, kernel_memory; print(json.dumps(kernel_memory.predict(json.load(sys.stdin))))"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, input=json.dumps(names), capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.skipif(
     kernel_memory.minor_version(torch.__version__) != RECORDED["about"]["torch"],
     reason=f"figures are recorded with torch {RECORDED['about']['torch']}: another torch runs other operators in some cases",
@@ -39,7 +26,7 @@ def predict_apart(names: list[str]) -> dict:
 @pytest.mark.parametrize("start", STARTS)
 def test_every_case_is_predicted_as_recorded(start):
     names = list(CASES)[start : start + CASES_PER_TEST]
-    said = predict_apart(names)
+    said = kernel_memory.predict(names)
     now = {name: kernel_memory.state_of(said[name], TRUTH[name]) for name in names}
     changed = kernel_memory.changes(RECORDED["cases"], now)
     assert not changed, "\n".join([*changed, f"If that is meant, record it: {kernel_memory.RECORD}"])

@@ -22,8 +22,18 @@ from memfit.phantom.compile.tuning import Tuner
 from memfit.phantom.compile.wrapper import note_garbage, run_wrapper
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
-from memfit.torch_compat.compiler import COMPILE_FRAME, FRAMES, PACKAGES, CompilerParts, configured, load, taking_a_list
+from memfit.torch_compat.compiler import (
+    COMPILE_FRAME,
+    FRAMES,
+    NAMES_IN_GLOBALS,
+    PACKAGES,
+    CompilerParts,
+    configured,
+    load,
+    taking_a_list,
+)
 from memfit.torch_compat.dispatch import TorchDispatchMode
+from memfit.torch_compat.dynamo import runs_frames_itself, stop_looking_at_frames
 from memfit.torch_compat.patches import Patches
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -48,22 +58,29 @@ class Compiler:
         self._tracing = tracing.Tracing(modes)
         self._parts: CompilerParts | None = None
         self._codes: set[CodeType] = set()
+        self._scopes: dict[int, tuple[dict[str, object], set[str]]] = {}
+        """Globals of modules whose functions are compiled, and the names that were there before."""
+        self._num_raised = 0
 
     def install(self) -> None:
+        if runs_frames_itself():
+            self._patches.finally_call(lambda: stop_looking_at_frames(at_most=self._num_raised))
         self._patches.around_imports(PACKAGES, tracing.as_torch_is)
         self._patches.when_imported(FRAMES, lambda frames: self._patches.wrap(frames, COMPILE_FRAME, self._around_frame))
 
     def _around_frame(self, compile_frame: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_inside(code: CodeType, *args: Any, **kwargs: Any) -> Any:
+        def compile_inside(code: CodeType, scope: dict[str, object], *args: Any, **kwargs: Any) -> Any:
             self._begin()
             self._codes.add(code)
+            self._scopes.setdefault(id(scope), (scope, set(scope)))
             note_garbage()
             # Both names of the device are in the same state of autocast: Dynamo looks whether one has changed while it worked.
             torch.set_autocast_enabled("cuda", torch.is_autocast_enabled("cuda"))
             with self._tracing():
                 try:
-                    return compile_frame(code, *args, **kwargs)
+                    return compile_frame(code, scope, *args, **kwargs)
                 except self._parts_in_use.not_compilable as error:
+                    self._num_raised += 1
                     if _ROOT not in str(error):  # hooks of the recorder's end a graph; what follows them is compiled all the same
                         self._assumptions.add(f"{_place(code)} is not compiled, as it would not be on the GPU: {_reason(error)}")
                     raise
@@ -87,7 +104,9 @@ class Compiler:
             self._parts = parts = load()
             parts.fill_tables()
         patches = self._patches.because("torch.compile asks about the GPU, and what it writes is run without one")
-        patches.finally_call(self._leave_no_trace)
+        patches.finally_call(self._forget_names)
+        patches.finally_call(parts.remember_state())
+        patches.finally_call(self._forget_code)
         settings = configured(parts)
         settings.__enter__()
         patches.finally_call(lambda: settings.__exit__(None, None, None))
@@ -119,10 +138,16 @@ class Compiler:
 
         return compile_inside
 
-    def _leave_no_trace(self) -> None:
+    def _forget_code(self) -> None:
         for code in self._codes:
             self._parts_in_use.forget_code(code)
         self._codes.clear()
+
+    def _forget_names(self) -> None:
+        """Those of code that could not be compiled in the end, which torch does not take back."""
+        for scope, before in self._scopes.values():
+            for name in [name for name in scope if name not in before and name.startswith(NAMES_IN_GLOBALS)]:
+                del scope[name]
 
 
 def _place(code: CodeType) -> str:

@@ -94,7 +94,14 @@ class Tuner:
         return [argument.arg for argument in function.args.args], found
 
     def _describe(
-        self, size_hints: Any, configs: Any, triton_meta: Any, heuristic_type: Any, *args: Any, inductor_meta: Any = None, **kwargs: Any
+        self,
+        size_hints: Any,
+        configs: Any,
+        triton_meta: Any,
+        heuristic_type: Any,
+        *args: Any,
+        inductor_meta: Any = None,
+        **kwargs: Any,
     ) -> Configurations:
         """In the place of torch's own, which makes a kernel that can be launched."""
         meta = inductor_meta or {}
