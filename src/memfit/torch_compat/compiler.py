@@ -143,6 +143,16 @@ class CompilerParts:
             configs = enforce(configs, size_hints, meta)
         return list(heuristics.unique_configs(configs))
 
+    @staticmethod
+    def is_reduction(kind: Any) -> bool:
+        """One that takes several elements at a time, and not all."""
+        return bool(kind.name == "REDUCTION")
+
+    @property
+    def grows_again(self) -> bool:
+        """Is a kernel that gets a further configuration timed again where another graph has the same? Up to torch 2.12 it is."""
+        return not hasattr(self.triton_heuristics.CachingAutotuner, "_could_rblock_scale")
+
     def forget_device(self) -> None:
         """What was remembered of the machine's devices is asked anew."""
         self.worker_properties.clear()

@@ -7,8 +7,8 @@
       └─ copies of what the kernel changes       each launch begins with the same data; in backward only where that raises no peak
     triton_poi_fused_gelu_2.run(buf1, buf3)      later launches: the fastest, which takes nothing
 
-How many configurations a kernel has is asked of torch's own heuristics. Those that torch adds when it sees how many registers a
-reduction uses are not known. Source: torch/_inductor/runtime/triton_heuristics.py and benchmarking.py; seen on an H200
+How many configurations a kernel has is asked of torch's own heuristics. To a reduction that fills the GPU more than once torch adds
+another one if it uses many registers, which only Triton's compiler knows: here it is taken to do so. Source: torch/_inductor/runtime/triton_heuristics.py and benchmarking.py; seen on an H200
 (benchmarks/results/compiled_blind_measured.json): first steps take 60 MiB more where nothing else is larger.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,12 @@ from memfit.torch_compat.patches import Patches
 
 _HEURISTICS = "triton_heuristics"
 
+REGISTERS, THREADS, THREADS_OF_WARP = 65536, 2048, 32
+"""Of a multiprocessor."""
+MANY_REGISTERS = REGISTERS // THREADS + 1
+SMALLEST_REDUCTION = 64
+"""A reduction of as many elements at a time, or of fewer, is not made smaller."""
+
 
 @dataclass(frozen=True)
 class Configurations:
@@ -40,12 +47,15 @@ class Configurations:
     """Names of arguments that the kernel changes."""
     spares_memory: bool
     """Copies are made on the host where they would raise the peak."""
+    may_grow: bool = False
+    """It is a reduction to which torch adds a configuration if it uses many registers."""
     is_searched: bool = False
     """Further configurations are tried after the first ones, one by one."""
 
     @property
     def num_timed(self) -> int:
-        return self.number + 1 if self.is_searched else self.number if self.number > 1 else 0
+        number = self.number + self.may_grow + self.is_searched
+        return number if number > 1 else 0
 
 
 class Tuner:
@@ -53,7 +63,7 @@ class Tuner:
 
     def __init__(self, parts: CompilerParts, target: Target, assumptions: Assumptions) -> None:
         self._parts, self._assumptions = parts, assumptions
-        self._cache_bytes = target.gpu.l2_cache_bytes
+        self._cache_bytes, self._num_sms = target.gpu.l2_cache_bytes, target.gpu.num_sms
         self._timed: set[str] = set()
 
     def install(self, patches: Patches) -> None:
@@ -66,14 +76,16 @@ class Tuner:
 
     def first_launch(self, name: str, source: str, args: Sequence[Any]) -> None:
         """Takes and gives back what timing the kernel takes."""
-        if source in self._timed:
+        if source in self._timed and not self._parts.grows_again:
             return
-        self._timed.add(source)
         try:
             parameters, found = self._read(source)
         except Exception as error:  # of torch's heuristics, which take what Inductor has written
             self._assumptions.add(f"{name}: how it is tuned is not known, and no memory is counted for it ({error})")
             return
+        if source in self._timed and not found.may_grow:
+            return
+        self._timed.add(source)
         mutated = [value for parameter, value in zip(parameters, args, strict=False) if parameter in found.mutated]
         # Without copies, each round takes the same as the first.
         for _ in range(found.num_timed if mutated else min(found.num_timed, 1)):
@@ -105,10 +117,13 @@ class Tuner:
     ) -> Configurations:
         """In the place of torch's own, which makes a kernel that can be launched."""
         meta = inductor_meta or {}
+        distinct = self._parts.distinct_configurations(size_hints, configs, heuristic_type, meta)
+        is_reduction = self._parts.is_reduction(heuristic_type) and size_hints and not meta.get("persistent_reduction")
         return Configurations(
-            len(self._parts.distinct_configurations(size_hints, configs, heuristic_type, meta)),
+            len(distinct),
             frozenset((*meta.get("mutated_arg_names", ()), *triton_meta.get("restore_value", ()))),
             bool(meta.get("optimize_mem", True)),
+            bool(is_reduction and any(_fills_more_than_once(config, size_hints, self._num_sms) for config in distinct)),
             bool(meta.get("coordinate_descent_tuning", False)),
         )
 
@@ -125,6 +140,14 @@ class _Names(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         return _nothing
+
+
+def _fills_more_than_once(config: Any, size_hints: dict[str, int], num_sms: int) -> bool:
+    """Are there more blocks than the GPU runs at a time, if threads use one register more than allows all of them to run?"""
+    if math.prod(value for name, value in config.kwargs.items() if name.startswith("R")) <= SMALLEST_REDUCTION:
+        return False
+    num_blocks = -(-size_hints["x"] // config.kwargs.get("XBLOCK", 1))
+    return num_blocks > max(REGISTERS // (MANY_REGISTERS * THREADS_OF_WARP * config.num_warps), 1) * num_sms
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None: ...
