@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from compiled_blind import SMALL, ConvNet, FlexGPT, GPT, compile_blocks, language_model, steps, vision
+from compiled_blind import GPT, SMALL, ConvNet, FlexGPT, compile_blocks, language_model, steps, vision
 from frontier_zoo import world
 from torch import nn
 from torch.utils.checkpoint import checkpoint
