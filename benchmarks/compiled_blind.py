@@ -5,7 +5,7 @@
     python benchmarks/compiled_blind.py --compare              # both, side by side: writes results/compiled_blind.md
     python benchmarks/compiled_blind.py --predict dropout ...  # some of them, added to what is there
     python benchmarks/compiled_blind.py --set kinds --predict  # another set, of compiled_kinds.py: results/compiled_kinds_*
-    python benchmarks/compiled_blind.py --again --predict      # predicted once more, when the measurement is known: results/*_again*
+    python benchmarks/compiled_blind.py --again --predict      # once more, when the measurement is known: results/*_again*
 
 ``BLIND[name](device)`` returns a ``Run`` as in ``zoo.py``; a workload that is one rank of several has ``.world``. Each runs in a
 process of its own; with ``--measure`` several share the GPU, which changes no figure: every process has an allocator of its own.
@@ -601,7 +601,7 @@ def read(path: pathlib.Path) -> dict:
 
 
 class Files:
-    """Where the figures of a set are. Predictions that were made again are in files of their own, by the torch that was installed."""
+    """Where the figures of a set are. Predictions made again are in files of their own, by the torch that was installed."""
 
     def __init__(self, name: str, is_again: bool) -> None:
         self.is_again = is_again

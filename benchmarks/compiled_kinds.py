@@ -210,8 +210,8 @@ def fsdp1(device):
     return Run(model, opt, steps(lambda: F.cross_entropy(compiled(inputs).flatten(0, 1).float(), labels.flatten()), opt), fsdp=True)
 
 
-GEMMA = dict(hidden_size=768, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, head_dim=96, intermediate_size=2048,
-             vocab_size=32000, sliding_window=256)  # fmt: skip
+GEMMA = dict(hidden_size=768, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4, head_dim=96,
+             intermediate_size=2048, vocab_size=32000, sliding_window=256)  # fmt: skip
 OLMO = dict(hidden_size=768, num_hidden_layers=3, num_attention_heads=12, intermediate_size=2048, vocab_size=32000)
 WHISPER = dict(d_model=384, encoder_layers=3, decoder_layers=3, encoder_attention_heads=6, decoder_attention_heads=6,
                encoder_ffn_dim=1536, decoder_ffn_dim=1536)  # fmt: skip

@@ -51,8 +51,8 @@ class Gpu:
     num_sms: int
     """Streaming multiprocessors; compute units of an AMD GPU."""
     l2_cache_bytes: int
-    """What CUDA says of it; compiled kernels are timed with a buffer of this size. The H200's was seen in measured runs, those of the
-    others are from NVIDIA's and AMD's descriptions of their architectures."""
+    """Compiled kernels are timed with a buffer of this size. The H200's was seen in measured runs, those of the others are from
+    NVIDIA's and AMD's descriptions of their architectures."""
     source: str
     """Where ``usable_bytes`` is from."""
     context_bytes: int = OTHER_CONTEXT

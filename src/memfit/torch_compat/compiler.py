@@ -194,15 +194,17 @@ class CompilerParts:
         seen = {name: getattr(sizes, name) for name in ("_CODE_STATE", "_INIT_CODE_STATE")}
         for name in seen:
             setattr(sizes, name, None)
-        codes, growing = set(names.values), list(self._growing())
-        before = [set(found) if isinstance(found, dict) else len(found) for found in growing]
+        codes = set(names.values)
+        before: list[tuple[Any, Any]] = [
+            (found, set(found) if isinstance(found, dict) else len(found)) for found in self._growing()
+        ]
 
         def put_back() -> None:
             for number in set(names.values) - codes:
                 names._remove_id(number)
             for name, value in seen.items():
                 setattr(sizes, name, value)
-            for found, was in zip(growing, before, strict=True):
+            for found, was in before:
                 if isinstance(found, dict):
                     for key in found.keys() - was:
                         del found[key]

@@ -57,8 +57,8 @@ def _is_handed_over(thing: _Thing) -> bool:
 def stop_looking_at_frames(at_most: int) -> None:
     """Ends what Dynamo begins when it compiles, and does not end when that raises an error (seen in torch 2.11 to 2.15).
 
-    It counts how many threads compile; an error leaves the count one too high. The count goes down where a callback is taken away. A
-    frame that only runs code that is compiled already has one without having been counted: taking that away corrects the count.
+    It counts how many threads compile; an error leaves the count one too high. The count goes down where a callback is taken away.
+    A frame that only runs code that is compiled already has one without having been counted: taking that away corrects the count.
     """
     frames: Any = sys.modules.get("torch._C._dynamo.eval_frame")
     if frames is None:

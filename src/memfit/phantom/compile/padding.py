@@ -51,7 +51,7 @@ def should_pad(parts: CompilerParts) -> Callable[..., bool]:
             if _is_unaligned(sizes, mat1.dtype) and not parts.pad_mm.should_exclude_padding_time(match, name)
         )
         alignment = min(_alignment(parts, mat1), _alignment(parts, mat2), _power_of_two(columns * mat1.dtype.itemsize))
-        return aligned_s * _SLOWER[max(alignment, 2)] > _CLEARLY * (aligned_s + copies_s)
+        return bool(aligned_s * _SLOWER[max(alignment, 2)] > _CLEARLY * (aligned_s + copies_s))
 
     return decide
 
@@ -66,7 +66,7 @@ def _is_unaligned(sizes: Sequence[int], dtype: torch.dtype) -> bool:
 
 def _copy_bytes(parts: CompilerParts, matrix: Any) -> float:
     """Read and written, where the copy changes the order of the elements as if it were more."""
-    count = math.prod(parts.sizes_for_planning(matrix.shape)) * matrix.dtype.itemsize
+    count: int = math.prod(parts.sizes_for_planning(matrix.shape)) * matrix.dtype.itemsize
     return 2 * count * (1.0 if matrix.is_contiguous() else _TRANSPOSED)
 
 

@@ -8,8 +8,8 @@
     triton_poi_fused_gelu_2.run(buf1, buf3)      later launches: the fastest, which takes nothing
 
 How many configurations a kernel has is asked of torch's own heuristics. To a reduction that fills the GPU more than once torch adds
-another one if it uses many registers, which only Triton's compiler knows: here it is taken to do so. Source: torch/_inductor/runtime/triton_heuristics.py and benchmarking.py; seen on an H200
-(benchmarks/results/compiled_blind_measured.json): first steps take 60 MiB more where nothing else is larger.
+another one if it uses many registers, which only Triton's compiler knows: here it is taken to do so, as nearly all did that were
+looked at on an H200. Source: torch/_inductor/runtime/triton_heuristics.py and benchmarking.py.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _fills_more_than_once(config: Any, size_hints: dict[str, int], num_sms: int)
     if math.prod(value for name, value in config.kwargs.items() if name.startswith("R")) <= SMALLEST_REDUCTION:
         return False
     num_blocks = -(-size_hints["x"] // config.kwargs.get("XBLOCK", 1))
-    return num_blocks > max(REGISTERS // (MANY_REGISTERS * THREADS_OF_WARP * config.num_warps), 1) * num_sms
+    return bool(num_blocks > max(REGISTERS // (MANY_REGISTERS * THREADS_OF_WARP * config.num_warps), 1) * num_sms)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None: ...
