@@ -649,12 +649,15 @@ def compare(names: list[str], files: Files) -> list[str]:
             lines.append(f"| {name} | {'' if 'error' in truth else round(truth['peak'] / MIB, 1)} | {problem[:100]} | | | |")
             continue
         off = said["peak"] / truth["peak"] - 1
-        step = max((one / other - 1 for one, other in zip(said["steps"], truth["steps"], strict=True)), key=abs)
+        steps_off = [one / other - 1 for one, other in zip(said.get("steps", ()), truth["steps"], strict=False)]
+        step = max(steps_off, key=abs, default=None)
         reserved = said["reserved"] / truth["reserved"] - 1
         for what, value in zip(offs, (off, step, reserved), strict=True):
-            offs[what].append(abs(value))
+            if value is not None:
+                offs[what].append(abs(value))
+        step_text = "" if step is None else f"{step:+.2%}"
         lines.append(
-            f"| {name} | {truth['peak'] / MIB:,.1f} | {said['peak'] / MIB:,.1f} | {off:+.2%} | {step:+.2%} | {reserved:+.2%} |"
+            f"| {name} | {truth['peak'] / MIB:,.1f} | {said['peak'] / MIB:,.1f} | {off:+.2%} | {step_text} | {reserved:+.2%} |"
         )
     ran = len(offs["Allocated peak"])
     lines += ["", f"{ran} of {len(names)} workloads have both figures."]

@@ -23,6 +23,9 @@ FRAMES = "torch._dynamo.convert_frame"
 
 COMPILE_FRAME = "_compile"
 
+GRAPH_TREES = "torch._inductor.cudagraph_trees"
+"""The module that records CUDA graphs."""
+
 NAMES_IN_GLOBALS = ("__builtins_dict__", "__compiled_fn_", "__import_", "__resume_at_")
 """What Dynamo adds to the globals of a module whose functions it compiles begins so."""
 
@@ -115,6 +118,10 @@ class CompilerParts:
         """What it raises when something goes wrong."""
         self.frame_result: Any = need(importlib.import_module("torch._dynamo.types"), "ConvertFrameReturn")
         self.tracing_context: Any = need(importlib.import_module("torch._guards"), "TracingContext")
+
+    def is_autotuning(self) -> bool:
+        """Would kernels of matrix products be chosen by timing them?"""
+        return bool(self.inductor_config.max_autotune or self.inductor_config.max_autotune_gemm)
 
     def ask_for_triton(self) -> Iterator[ModuleType]:
         for name in _ASK_FOR_TRITON:
@@ -272,9 +279,18 @@ def load() -> CompilerParts:
 
 @contextmanager
 def configured(parts: CompilerParts) -> Iterator[None]:
-    """Nothing is read from or written to caches on disk, and no process is started."""
+    """Nothing is read from or written to caches on disk, no process is started, and no kernel is chosen by timing it."""
     settings = (
-        (parts.inductor_config, {"compile_threads": 1, "fx_graph_cache": False, "fx_graph_remote_cache": False}),
+        (
+            parts.inductor_config,
+            {
+                "compile_threads": 1,
+                "fx_graph_cache": False,
+                "fx_graph_remote_cache": False,
+                "max_autotune_gemm_backends": "ATEN",
+                "max_autotune_conv_backends": "ATEN",
+            },
+        ),
         (parts.functorch_config, {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}),
         (parts.dynamo_config, {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}),
     )

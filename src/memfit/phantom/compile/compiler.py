@@ -48,6 +48,12 @@ _OURS = (
 others' functions are: Dynamo follows them, as a graph that ended at each would be another graph."""
 
 
+NOT_CHOSEN_BY_TIMING = (
+    "max-autotune: matrix products and convolutions were taken to be the libraries' own, since nothing is timed here, and what "
+    "timing them takes while the graph is compiled was not counted"
+)
+
+
 class Compiler:
     """Takes part when the first function of a world is compiled."""
 
@@ -127,6 +133,8 @@ class Compiler:
         """Backward is compiled when it first runs, out of Dynamo's sight."""
 
         def compile_inside(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._parts_in_use.is_autotuning():
+                self._assumptions.add(NOT_CHOSEN_BY_TIMING)
             with self._tracing():
                 try:
                     return compile_graph(graph, *args, **kwargs)
