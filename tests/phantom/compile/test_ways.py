@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import torch
 import torch.distributed as dist
 from helpers.compiled_training import Model, training
@@ -41,6 +42,7 @@ def test_a_stance_that_forces_eager_code():
     assert peaks(memfit.predict(build, steps=2)) == peaks(memfit.predict(training(lambda model: None), steps=2))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch's own, which it means to silence
 def test_backward_that_is_compiled_when_it_runs():
     def build():
         from torch._dynamo import compiled_autograd

@@ -39,6 +39,8 @@ from memfit.torch_compat.patches import Patches
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """Where memfit is installed."""
 
+_PHANTOM = os.path.join(_ROOT, "phantom") + os.sep
+
 _OURS = (
     *(os.path.join("phantom", part) for part in ("tensors", "kernels", "compile", "device", "values", "distributed")),
     os.path.join("phantom", "torch_cuda", "autocast"),
@@ -77,6 +79,8 @@ class Compiler:
     def _around_frame(self, compile_frame: Callable[..., Any]) -> Callable[..., Any]:
         def compile_inside(code: CodeType, scope: dict[str, object], *args: Any, **kwargs: Any) -> Any:
             self._begin()
+            if code.co_filename.startswith(_PHANTOM):  # in the place of functions in C++, which are no frames
+                return self._parts_in_use.frame_result()
             self._codes.add(code)
             self._scopes.setdefault(id(scope), (scope, set(scope)))
             note_garbage()
