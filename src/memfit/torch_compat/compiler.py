@@ -23,6 +23,8 @@ FRAMES = "torch._dynamo.convert_frame"
 
 COMPILE_FRAME = "_compile"
 
+CURRENT_STREAM = "get_current_stream"
+
 GRAPH_TREES = "torch._inductor.cudagraph_trees"
 """The module that records CUDA graphs."""
 
@@ -122,6 +124,12 @@ class CompilerParts:
     def is_autotuning(self) -> bool:
         """Would kernels of matrix products be chosen by timing them?"""
         return bool(self.inductor_config.max_autotune or self.inductor_config.max_autotune_gemm)
+
+    def ask_for_the_stream(self) -> Iterator[ModuleType]:
+        """Modules with a function of C++'s that tells the current stream: from torch 2.15 on."""
+        for module in (importlib.import_module("torch._dynamo.utils"), self.guards):
+            if hasattr(module, CURRENT_STREAM):
+                yield module
 
     def ask_for_triton(self) -> Iterator[ModuleType]:
         for name in _ASK_FOR_TRITON:
