@@ -37,8 +37,8 @@ HERE = pathlib.Path(__file__).parent
 RESULTS = HERE / "results"
 NOT_BLIND = "Predicted once more when the measurement was known, so not blind any more: the rules may have been learned from it."
 DDP_AGAIN = (
-    "ddp: measured four times more, its second step took 2,222.9 MiB and 2,528 MiB were reserved, as predicted. In the first measurement "
-    "the first buckets were still there: they are freed when NCCL's watchdog has seen them reduced."
+    "ddp: measured three times more, its second step took 2,222.9 MiB, and 2,528 MiB were reserved, as predicted. In the first "
+    "measurement the first buckets were probably still there: they are freed when NCCL's watchdog has seen them reduced."
 )
 STEPS = 3
 MIB = 2**20
