@@ -17,6 +17,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 
@@ -183,22 +184,11 @@ def predict_compiled() -> None:
 def predict_8b() -> None:
     from memfit.cli import main as command
 
+    flags = ["--strategy", "full_shard", "--compile", "blocks", "--world-size", "8", "--gpu", "H200", "--json"]
     start = time.process_time()
-    flags = [
-        "--strategy",
-        "full_shard",
-        "--compile",
-        "blocks",
-        "--world-size",
-        "8",
-        "--gpu",
-        "H200",
-        "--json",
-        "--out",
-        "/dev/null",
-    ]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        command(["predict", "--model", "llama3-8b", *flags])
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        status = command(["predict", "--model", "llama3-8b", *flags, "--out", f"{folder}/run.memfit"])
+    assert status == 0, status
     print(time.process_time() - start)
 
 
