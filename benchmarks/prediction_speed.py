@@ -3,17 +3,21 @@
     python benchmarks/prediction_speed.py
 
 One training step of the same Llama with 480 modules and more: under bare ``FakeTensorMode``, under PyTorch's ``MemTracker`` on fake
-host tensors, and predicted. Then Llama-3 405B on 512 GPUs, three steps, with the memory of the process. Writes
-``results/prediction_speed.md``.
+host tensors, and predicted. Then Llama-3 405B on 512 GPUs, three steps, with the memory of the process. Then compiled training, in
+seconds of one core: a Llama of eight layers against torch's own lowering of it, and Llama-3 8B with compiled blocks. Writes
+``results/prediction_speed.md``; ``--compiled`` prints the figures of compiled training alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import pathlib
 import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 
@@ -108,8 +112,107 @@ def predict_405b() -> None:
     )
 
 
+COMPILED = zoo.LlamaArgs(dim=1024, layers=8, heads=16, kv_heads=8, hidden=2816, vocab=16000, seq=1024)
+
+
+def compiled_step(device: str, **options):
+    """One training step of a compiled Llama."""
+    with torch.device(device):
+        model = zoo.Llama(COMPILED)
+    compiled, optimizer = torch.compile(model, **options), torch.optim.AdamW(model.parameters(), lr=1e-4)
+    tokens, labels = zoo.lm_batch(COMPILED, 2, device)
+
+    def step():
+        torch.nn.functional.cross_entropy(compiled(tokens).flatten(0, 1), labels.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def lower_compiled() -> None:
+    """What torch does by itself, on fake tensors of the host: Dynamo, AOTAutograd, Inductor's lowering; nothing is built."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import detect_fake_mode
+    from torch._inductor import cpu_vec_isa
+    from torch._inductor.debug import DebugContext
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    cpu_vec_isa.pick_vec_isa = lambda: cpu_vec_isa.invalid_vec_isa  # it would build a program to find out
+
+    def write(module, inputs):
+        graph = GraphLowering(module, example_inputs=inputs)
+        with V.set_fake_mode(detect_fake_mode(inputs)), V.set_debug_handler(DebugContext()), V.set_graph_handler(graph):
+            graph.run(*inputs)
+            graph.codegen()
+        return make_boxed_func(module.forward)
+
+    backend = aot_autograd(
+        fw_compiler=write,
+        bw_compiler=write,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=select_decomp_table(),
+    )
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        step = compiled_step("cpu", backend=backend)
+        start = time.process_time()
+        step()
+        print(time.process_time() - start)
+
+
+def predict_compiled() -> None:
+    seconds = []
+
+    def build():
+        step = compiled_step("cuda")
+
+        def timed():
+            start = time.process_time()
+            step()
+            seconds.append(time.process_time() - start)
+
+        return timed
+
+    memfit.predict(build, steps=1)
+    print(seconds[0])
+
+
+def predict_8b() -> None:
+    from memfit.cli import main as command
+
+    flags = ["--strategy", "full_shard", "--compile", "blocks", "--world-size", "8", "--gpu", "H200", "--json"]
+    start = time.process_time()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        status = command(["predict", "--model", "llama3-8b", *flags, "--out", f"{folder}/run.memfit"])
+    assert status == 0, status
+    print(time.process_time() - start)
+
+
+def seconds_of(function: str) -> float:
+    """Of one core, in a process of its own."""
+    code = f"import warnings; warnings.filterwarnings('ignore'); import prediction_speed; prediction_speed.{function}()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE, check=True)
+    return float(done.stdout.strip().splitlines()[-1])
+
+
+def compiled_lines() -> list[str]:
+    lowered, predicted_seconds, large = (seconds_of(name) for name in ("lower_compiled", "predict_compiled", "predict_8b"))
+    return [
+        f"A compiled step of a Llama with {COMPILED.layers} layers, seconds of one core: {lowered:.1f} for torch's own lowering on "
+        f"fake tensors, {predicted_seconds:.1f} predicted, {predicted_seconds / lowered:.2f} times as much.",
+        f"Llama-3 8B with compiled blocks on 8 GPUs, three steps: {large:.1f} seconds of one core.",
+    ]
+
+
 def main() -> None:
     warnings.filterwarnings("ignore")
+    if "--compiled" in sys.argv[1:]:
+        print("\n".join(compiled_lines()))
+        return
     lines = [
         f"torch {torch.__version__}, seconds a step, median of {STEPS}; `python benchmarks/prediction_speed.py`.",
         "",
@@ -123,7 +226,7 @@ def main() -> None:
             f"| {tracked / ours:.1f} times faster |"
         )
         print(lines[-1], flush=True)
-    lines += ["", largest()]
+    lines += ["", largest(), *compiled_lines()]
     (HERE / "results" / "prediction_speed.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 

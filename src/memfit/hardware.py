@@ -50,6 +50,9 @@ class Gpu:
     """``sm_90``, or what AMD calls it."""
     num_sms: int
     """Streaming multiprocessors; compute units of an AMD GPU."""
+    l2_cache_bytes: int
+    """Compiled kernels are timed with a buffer of this size. The H200's was seen in measured runs, those of the others are from
+    NVIDIA's and AMD's descriptions of their architectures."""
     source: str
     """Where ``usable_bytes`` is from."""
     context_bytes: int = OTHER_CONTEXT
@@ -70,6 +73,7 @@ GPUS: Final = (
         usable_bytes=14930 * MIB,
         arch="sm_75",
         num_sms=40,
+        l2_cache_bytes=4 * MIB,
         source="the smallest of the total_memory that public logs print for it, 14930 to 15109 MiB",
     ),
     Gpu(
@@ -78,6 +82,7 @@ GPUS: Final = (
         usable_bytes=16130 * MIB,
         arch="sm_70",
         num_sms=80,
+        l2_cache_bytes=6 * MIB,
         source="the smallest of the total_memory that public logs print for it, 16130 to 16160 MiB",
     ),
     Gpu(
@@ -86,6 +91,7 @@ GPUS: Final = (
         usable_bytes=round(21.95 * GIB),
         arch="sm_89",
         num_sms=58,
+        l2_cache_bytes=48 * MIB,
         source="out-of-memory messages that name 21.95 GiB",
         caveat="the messages do not name the card; their figure is 556 MiB below its 23034 MiB, like other cards with ECC",
     ),
@@ -95,6 +101,7 @@ GPUS: Final = (
         usable_bytes=round(21.99 * GIB),
         arch="sm_86",
         num_sms=72,
+        l2_cache_bytes=6 * MIB,
         source="github.com/zai-org/CogVLM issue 236; an A10G has 22723 MiB",
     ),
     Gpu(
@@ -103,6 +110,7 @@ GPUS: Final = (
         usable_bytes=round(23.61 * GIB),
         arch="sm_89",
         num_sms=128,
+        l2_cache_bytes=72 * MIB,
         source="github.com/pinokiofactory/flux-webui issue 11; 23.64 GiB in ali-vilab/VGen issue 104",
         caveat="a display takes some of it",
     ),
@@ -112,6 +120,7 @@ GPUS: Final = (
         usable_bytes=24259 * MIB,
         arch="sm_86",
         num_sms=82,
+        l2_cache_bytes=6 * MIB,
         source="total_memory in public logs of Linux machines; Windows says 24575 MiB",
         caveat="a display takes some of it",
     ),
@@ -121,6 +130,7 @@ GPUS: Final = (
         usable_bytes=round(31.36 * GIB),
         arch="sm_120",
         num_sms=170,
+        l2_cache_bytes=96 * MIB,
         source="github.com/TrajectoryCrafter/TrajectoryCrafter issue 20; 31.37 GiB in Wan-Video/Wan2.1 issue 465",
         caveat="a display takes some of it",
     ),
@@ -130,6 +140,7 @@ GPUS: Final = (
         usable_bytes=round(31.74 * GIB),
         arch="sm_70",
         num_sms=80,
+        l2_cache_bytes=6 * MIB,
         source="github.com/haotian-liu/LLaVA issue 812",
     ),
     Gpu(
@@ -138,6 +149,7 @@ GPUS: Final = (
         usable_bytes=42_405_855_232,
         arch="sm_80",
         num_sms=108,
+        l2_cache_bytes=40 * MIB,
         source="deviceQuery in the documentation of Paderborn's PC2; 39.50 GiB in github.com/TianheWu/CoSeR issue 10",
     ),
     Gpu(
@@ -146,6 +158,7 @@ GPUS: Final = (
         usable_bytes=round(44.40 * GIB),
         arch="sm_89",
         num_sms=142,
+        l2_cache_bytes=96 * MIB,
         source="github.com/QwenLM/Qwen3-VL issue 2097, of an L40 with the same memory; 45589 MiB in a log of an L40S",
     ),
     Gpu(
@@ -154,6 +167,7 @@ GPUS: Final = (
         usable_bytes=round(79.11 * GIB),
         arch="sm_90",
         num_sms=132,
+        l2_cache_bytes=50 * MIB,
         source="github.com/vllm-project/vllm issue 27508; older drivers leave 81082 to 81090 MiB",
         context_bytes=H200_CONTEXT,
     ),
@@ -163,6 +177,7 @@ GPUS: Final = (
         usable_bytes=round(79.14 * GIB),
         arch="sm_80",
         num_sms=108,
+        l2_cache_bytes=40 * MIB,
         source="the smallest figure in public out-of-memory messages; 79.25 GiB in github.com/levihsu/OOTDiffusion issue 235",
     ),
     Gpu(
@@ -171,6 +186,7 @@ GPUS: Final = (
         usable_bytes=150_109_880_320,
         arch="sm_90",
         num_sms=132,
+        l2_cache_bytes=60 * MIB,
         source="measured, with driver 580.159",
         context_bytes=H200_CONTEXT,
     ),
@@ -180,6 +196,7 @@ GPUS: Final = (
         usable_bytes=182631 * MIB,
         arch="sm_100",
         num_sms=148,
+        l2_cache_bytes=126 * MIB,
         source="the smaller of the total_memory that public logs print for it, 182631 and 182642 MiB",
         context_bytes=H200_CONTEXT,
         caveat="its context was not measured; an H200's is assumed",
@@ -190,6 +207,7 @@ GPUS: Final = (
         usable_bytes=196592 * MIB,
         arch="gfx942",
         num_sms=304,
+        l2_cache_bytes=4 * MIB,
         source="total_memory in github.com/ROCm/ROCm issue 4203",
         context_bytes=H200_CONTEXT,
         caveat="ROCm's allocator, context and RCCL are taken to be like CUDA's; none of it was measured",

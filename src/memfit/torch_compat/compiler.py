@@ -23,6 +23,14 @@ FRAMES = "torch._dynamo.convert_frame"
 
 COMPILE_FRAME = "_compile"
 
+CURRENT_STREAM = "get_current_stream"
+
+GRAPH_TREES = "torch._inductor.cudagraph_trees"
+"""The module that records CUDA graphs."""
+
+NAMES_IN_GLOBALS = ("__builtins_dict__", "__compiled_fn_", "__import_", "__resume_at_")
+"""What Dynamo adds to the globals of a module whose functions it compiles begins so."""
+
 INIT_GROUP = "_init_group"
 """The method with which an optimizer makes its state."""
 
@@ -54,6 +62,15 @@ _DEVICE_ANSWERS_ARE_KEPT_BY = (
 """Modules with functions that ask about the device once and keep the answer."""
 
 
+_GROWING = (
+    ("torch._dynamo.utils", "guard_failures"),
+    ("torch._dynamo.utils", "graph_break_reasons"),
+    ("torch._dynamo.eval_frame", "cached_backends"),
+    ("torch._dynamo.eval_frame", "dynamo_tls.traced_frame_infos"),
+)
+"""What Dynamo notes of each compilation: by code, or one after the other."""
+
+
 class CompilerParts:
     """Where everything is in the installed torch."""
 
@@ -82,6 +99,10 @@ class CompilerParts:
         self.code_cache: Any = need(importlib.import_module("torch._inductor.codecache"), "PyCodeCache")
         self.cpu_vec_isa = importlib.import_module("torch._inductor.cpu_vec_isa")
         self.triton_questions = importlib.import_module("torch.utils._triton")
+        self.hints = importlib.import_module("torch._inductor.runtime.hints")
+        self.triton_heuristics: Any = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+        self.has_triton: bool = need(importlib.import_module("torch._inductor.runtime.triton_compat"), "HAS_TRITON")
+        """Is Triton installed?"""
         self.fake_modes = importlib.import_module("torch._subclasses.fake_tensor")
         self.proxy_modes = importlib.import_module("torch.fx.experimental.proxy_tensor")
         self.functional_modes = importlib.import_module("torch._subclasses.functional_tensor")
@@ -99,6 +120,16 @@ class CompilerParts:
         """What it raises when something goes wrong."""
         self.frame_result: Any = need(importlib.import_module("torch._dynamo.types"), "ConvertFrameReturn")
         self.tracing_context: Any = need(importlib.import_module("torch._guards"), "TracingContext")
+
+    def is_autotuning(self) -> bool:
+        """Would kernels of matrix products be chosen by timing them?"""
+        return bool(self.inductor_config.max_autotune or self.inductor_config.max_autotune_gemm)
+
+    def ask_for_the_stream(self) -> Iterator[ModuleType]:
+        """Modules with a function of C++'s that tells the current stream: from torch 2.15 on."""
+        for module in (importlib.import_module("torch._dynamo.utils"), self.guards):
+            if hasattr(module, CURRENT_STREAM):
+                yield module
 
     def ask_for_triton(self) -> Iterator[ModuleType]:
         for name in _ASK_FOR_TRITON:
@@ -118,6 +149,24 @@ class CompilerParts:
     def sizes_for_planning(self, sizes: Sequence[Any]) -> list[int]:
         """Sizes as numbers; for those that are symbols, what they were when the graph was made."""
         return [size if isinstance(size, int) else int(size.node.hint or 1) for size in sizes]
+
+    def distinct_configurations(self, size_hints: Any, configs: Any, kind: Any, meta: dict[str, Any]) -> list[Any]:
+        """Of a kernel of Triton's: those that are timed against each other."""
+        heuristics = self.triton_heuristics
+        enforce = getattr(heuristics, "_enforce_reduction_config_block_minimums", None)  # from 2.13 on
+        if enforce is not None and size_hints is not None and kind.name in ("REDUCTION", "PERSISTENT_REDUCTION"):
+            configs = enforce(configs, size_hints, meta)
+        return list(heuristics.unique_configs(configs))
+
+    @staticmethod
+    def is_reduction(kind: Any) -> bool:
+        """One that takes several elements at a time, and not all."""
+        return bool(kind.name == "REDUCTION")
+
+    @property
+    def grows_again(self) -> bool:
+        """Is a kernel that gets a further configuration timed again where another graph has the same? Up to torch 2.12 it is."""
+        return not hasattr(self.triton_heuristics.CachingAutotuner, "_could_rblock_scale")
 
     def forget_device(self) -> None:
         """What was remembered of the machine's devices is asked anew."""
@@ -149,6 +198,44 @@ class CompilerParts:
     def forget_code(self, code: CodeType) -> None:
         """What was compiled of a function is gone."""
         need(importlib.import_module("torch._dynamo.eval_frame"), "reset_code")(code)
+
+    def remember_state(self) -> Callable[[], None]:
+        """What Dynamo has noted of code so far is set aside, as in a new process; gives what puts it back.
+
+        Sizes that were seen make later graphs dynamic. Names in the globals of scripts' modules belong to compiled code.
+        """
+        names: Any = need(importlib.import_module("torch._dynamo.utils"), "CleanupManager").instance
+        sizes = importlib.import_module("torch._dynamo.pgo")
+        seen = {name: getattr(sizes, name) for name in ("_CODE_STATE", "_INIT_CODE_STATE")}
+        for name in seen:
+            setattr(sizes, name, None)
+        codes = set(names.values)
+        before: list[tuple[Any, Any]] = [
+            (found, set(found) if isinstance(found, dict) else len(found)) for found in self._growing()
+        ]
+
+        def put_back() -> None:
+            for number in set(names.values) - codes:
+                names._remove_id(number)
+            for name, value in seen.items():
+                setattr(sizes, name, value)
+            for found, was in before:
+                if isinstance(found, dict):
+                    for key in found.keys() - was:
+                        del found[key]
+                else:
+                    del found[was:]
+
+        return put_back
+
+    def _growing(self) -> Iterator[Any]:
+        """Tables and lists to which Dynamo adds."""
+        for module, name in _GROWING:
+            owner: Any = importlib.import_module(module)
+            for part in name.split("."):
+                owner = getattr(owner, part, None)
+            if owner is not None:
+                yield owner
 
     def silence(self) -> Callable[[], None]:
         """Nothing is logged about compiling; gives what ends that."""
@@ -184,12 +271,15 @@ def load() -> CompilerParts:
     parts = CompilerParts()
     need_in(FRAMES, COMPILE_FRAME)
     need_in("torch._dynamo.guards", "CheckFunctionManager")
+    need_in("torch._dynamo.utils", "CleanupManager.instance")
+    need_in("torch._dynamo.pgo", "get_code_state")  # it fills what is set aside
     need_in("torch._dynamo.output_graph", "OutputGraph.call_user_compiler")
     need_in("torch._functorch.aot_autograd", "process_inputs")
     need_in("torch._inductor.compile_fx", "_compile_fx_inner")
     need_in("torch._inductor.graph", "GraphLowering.compile_to_module", "GraphLowering.codegen")
     need_in("torch._inductor.fx_passes.joint_graph", "UniformValueConstantFolder._deduce_value")
     need_in("torch._inductor.fx_passes.pad_mm", "_should_pad")
+    need_in("torch._inductor.runtime.triton_heuristics", "cached_autotune", "unique_configs")
     need_in("torch.fx.experimental.proxy_tensor", "ProxyTorchDispatchMode")
     need_in("torch._subclasses.functional_tensor", "FunctionalTensorMode")
     return parts
@@ -197,9 +287,18 @@ def load() -> CompilerParts:
 
 @contextmanager
 def configured(parts: CompilerParts) -> Iterator[None]:
-    """Nothing is read from or written to caches on disk, and no process is started."""
+    """Nothing is read from or written to caches on disk, no process is started, and no kernel is chosen by timing it."""
     settings = (
-        (parts.inductor_config, {"compile_threads": 1, "fx_graph_cache": False, "fx_graph_remote_cache": False}),
+        (
+            parts.inductor_config,
+            {
+                "compile_threads": 1,
+                "fx_graph_cache": False,
+                "fx_graph_remote_cache": False,
+                "max_autotune_gemm_backends": "ATEN",
+                "max_autotune_conv_backends": "ATEN",
+            },
+        ),
         (parts.functorch_config, {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}),
         (parts.dynamo_config, {"automatic_dynamic_local_pgo": False, "automatic_dynamic_remote_pgo": False}),
     )

@@ -11,21 +11,12 @@ import json
 import kernel_memory
 import pytest
 import torch
-from helpers.prepared_process import run_prepared
 from kernel_cases import CASES
 
 TRUTH = json.loads(kernel_memory.TRUTH.read_text())["cases"]
 RECORDED = kernel_memory.read_state()
 CASES_PER_TEST = 125
 STARTS = range(0, len(CASES), CASES_PER_TEST)
-
-
-def predict_apart(names: list[str]) -> dict:
-    """In a process of its own: where torch.compile has run before, torch makes some of attention's temporaries in another order."""
-    code = "import json, sys, kernel_memory; print(json.dumps(kernel_memory.predict(sys.argv[1:])))"
-    done = run_prepared(code, *names)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.skipif(
@@ -35,7 +26,7 @@ def predict_apart(names: list[str]) -> dict:
 @pytest.mark.parametrize("start", STARTS)
 def test_every_case_is_predicted_as_recorded(start):
     names = list(CASES)[start : start + CASES_PER_TEST]
-    said = predict_apart(names)
+    said = kernel_memory.predict(names)
     now = {name: kernel_memory.state_of(said[name], TRUTH[name]) for name in names}
     changed = kernel_memory.changes(RECORDED["cases"], now)
     assert not changed, "\n".join([*changed, f"If that is meant, record it: {kernel_memory.RECORD}"])

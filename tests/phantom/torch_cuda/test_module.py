@@ -62,8 +62,8 @@ def test_properties():
         properties = torch.cuda.get_device_properties("cuda:0")
         assert (properties.name, properties.major, properties.minor, properties.warp_size) == ("NVIDIA A100-80GB", 8, 0, 32)
         assert (properties.max_threads_per_multi_processor, properties.shared_memory_per_multiprocessor) == (2048, 164 * 1024)
-        with pytest.raises(AttributeError, match="memfit does not know 'L2_cache_size'"):
-            _ = properties.L2_cache_size
+        with pytest.raises(AttributeError, match="memfit does not know 'clock_rate'"):
+            _ = properties.clock_rate
 
 
 def test_devices():

@@ -18,15 +18,28 @@ from typing import Any
 import torch
 
 from memfit.phantom.compile import cuda_graphs, device_answers, folding, tracing
+from memfit.phantom.compile.tuning import Tuner
 from memfit.phantom.compile.wrapper import note_garbage, run_wrapper
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
-from memfit.torch_compat.compiler import COMPILE_FRAME, FRAMES, PACKAGES, CompilerParts, configured, load, taking_a_list
+from memfit.torch_compat.compiler import (
+    COMPILE_FRAME,
+    FRAMES,
+    NAMES_IN_GLOBALS,
+    PACKAGES,
+    CompilerParts,
+    configured,
+    load,
+    taking_a_list,
+)
 from memfit.torch_compat.dispatch import TorchDispatchMode
+from memfit.torch_compat.dynamo import runs_frames_itself, stop_looking_at_frames
 from memfit.torch_compat.patches import Patches
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """Where memfit is installed."""
+
+_PHANTOM = os.path.join(_ROOT, "phantom") + os.sep
 
 _OURS = (
     *(os.path.join("phantom", part) for part in ("tensors", "kernels", "compile", "device", "values", "distributed")),
@@ -35,6 +48,12 @@ _OURS = (
 )
 """Packages and modules whose functions are no part of any program that is compiled. Short answers in the place of torch's and
 others' functions are: Dynamo follows them, as a graph that ended at each would be another graph."""
+
+
+NOT_CHOSEN_BY_TIMING = (
+    "max-autotune: matrix products and convolutions were taken to be the libraries' own, since nothing is timed here, and what "
+    "timing them takes while the graph is compiled was not counted"
+)
 
 
 class Compiler:
@@ -47,22 +66,31 @@ class Compiler:
         self._tracing = tracing.Tracing(modes)
         self._parts: CompilerParts | None = None
         self._codes: set[CodeType] = set()
+        self._scopes: dict[int, tuple[dict[str, object], set[str]]] = {}
+        """Globals of modules whose functions are compiled, and the names that were there before."""
+        self._num_raised = 0
 
     def install(self) -> None:
+        if runs_frames_itself():
+            self._patches.finally_call(lambda: stop_looking_at_frames(at_most=self._num_raised))
         self._patches.around_imports(PACKAGES, tracing.as_torch_is)
         self._patches.when_imported(FRAMES, lambda frames: self._patches.wrap(frames, COMPILE_FRAME, self._around_frame))
 
     def _around_frame(self, compile_frame: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_inside(code: CodeType, *args: Any, **kwargs: Any) -> Any:
+        def compile_inside(code: CodeType, scope: dict[str, object], *args: Any, **kwargs: Any) -> Any:
             self._begin()
+            if code.co_filename.startswith(_PHANTOM):  # in the place of functions in C++, which are no frames
+                return self._parts_in_use.frame_result()
             self._codes.add(code)
+            self._scopes.setdefault(id(scope), (scope, set(scope)))
             note_garbage()
             # Both names of the device are in the same state of autocast: Dynamo looks whether one has changed while it worked.
             torch.set_autocast_enabled("cuda", torch.is_autocast_enabled("cuda"))
             with self._tracing():
                 try:
-                    return compile_frame(code, *args, **kwargs)
+                    return compile_frame(code, scope, *args, **kwargs)
                 except self._parts_in_use.not_compilable as error:
+                    self._num_raised += 1
                     if _ROOT not in str(error):  # hooks of the recorder's end a graph; what follows them is compiled all the same
                         self._assumptions.add(f"{_place(code)} is not compiled, as it would not be on the GPU: {_reason(error)}")
                     raise
@@ -86,7 +114,9 @@ class Compiler:
             self._parts = parts = load()
             parts.fill_tables()
         patches = self._patches.because("torch.compile asks about the GPU, and what it writes is run without one")
-        patches.finally_call(self._leave_no_trace)
+        patches.finally_call(self._forget_names)
+        patches.finally_call(parts.remember_state())
+        patches.finally_call(self._forget_code)
         settings = configured(parts)
         settings.__enter__()
         patches.finally_call(lambda: settings.__exit__(None, None, None))
@@ -99,12 +129,16 @@ class Compiler:
         cuda_graphs.install(patches, parts)
         tracing.install(patches, parts, self._tracing)
         patches.wrap(parts.compile_fx, "_compile_fx_inner", self._around_graph)
-        patches.replace(parts.graph.GraphLowering, "compile_to_module", _compile_to_module)
+        tuner = Tuner(parts, self._target, self._assumptions)
+        tuner.install(patches)
+        patches.replace(parts.graph.GraphLowering, "compile_to_module", _compiling(tuner))
 
     def _around_graph(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         """Backward is compiled when it first runs, out of Dynamo's sight."""
 
         def compile_inside(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._parts_in_use.is_autotuning():
+                self._assumptions.add(NOT_CHOSEN_BY_TIMING)
             with self._tracing():
                 try:
                     return compile_graph(graph, *args, **kwargs)
@@ -116,10 +150,16 @@ class Compiler:
 
         return compile_inside
 
-    def _leave_no_trace(self) -> None:
+    def _forget_code(self) -> None:
         for code in self._codes:
             self._parts_in_use.forget_code(code)
         self._codes.clear()
+
+    def _forget_names(self) -> None:
+        """Those of code that could not be compiled in the end, which torch does not take back."""
+        for scope, before in self._scopes.values():
+            for name in [name for name in scope if name not in before and name.startswith(NAMES_IN_GLOBALS)]:
+                del scope[name]
 
 
 def _place(code: CodeType) -> str:
@@ -143,12 +183,16 @@ def _one_by_one(graph: Any) -> Callable[[list[Any]], Any]:
     return taking_a_list(run)
 
 
-def _compile_to_module(graph: Any) -> Any:
-    """In the place of GraphLowering's, which writes a file and compiles its kernels."""
+def _compiling(tuner: Tuner) -> Callable[[Any], Any]:
+    """In the place of GraphLowering's ``compile_to_module``, which writes a file and compiles its kernels."""
+    return lambda graph: _to_module(graph, tuner)
+
+
+def _to_module(graph: Any, tuner: Tuner) -> Any:
     written, _ = graph.codegen()
     source = written.value
     key = hashlib.sha256(source.encode()).hexdigest()
     graph.cache_key, graph.cache_path, graph.cache_linemap = key, "", []
     constants = {**graph.constants, **getattr(graph, "torchbind_constants", {})}
     is_backward = bool(getattr(graph, "is_backward", False))
-    return run_wrapper(source, written.line_map, is_backward, constants, f"compiled graph {key[:12]}")
+    return run_wrapper(source, written.line_map, is_backward, constants, f"compiled graph {key[:12]}", tuner)

@@ -26,7 +26,7 @@ import torch
 from memfit.phantom.compile.allocation import replaying
 from memfit.phantom.device.streams import Stream, StreamContext
 from memfit.phantom.kernels.libraries import give_workspaces_back
-from memfit.torch_compat.compiler import CompilerParts
+from memfit.torch_compat.compiler import GRAPH_TREES, CompilerParts
 from memfit.torch_compat.patches import Patches
 
 Model = Callable[[list[Any]], Any]
@@ -46,7 +46,12 @@ def install(patches: Patches, parts: CompilerParts) -> None:
     ) -> Model:
         return _Graphed(model, frozenset(static_input_idxs), tuple(mutated_input_idxs), pool, is_backward, is_inference)
 
+    def of_another_backend(model: Model, inputs: Any, static_input_idxs: Sequence[int], *args: Any, **kwargs: Any) -> Model:
+        """``backend="cudagraphs"`` records operators as they are traced."""
+        return cudagraphify(model, static_input_idxs, **kwargs)
+
     patches.replace(parts.compile_fx, "cudagraphify", cudagraphify)
+    patches.when_imported(GRAPH_TREES, lambda trees: patches.replace(trees, "cudagraphify_impl", of_another_backend))
     patches.replace(parts.output_code, "maybe_handle_backward_generation", lambda *args: None)
     patches.replace(parts.torch_c, "_cuda_cudaCachingAllocator_is_enabled", lambda: True)
 

@@ -13,7 +13,7 @@ import torch
 
 from memfit.phantom.compile.padding import should_pad
 from memfit.phantom.target import Target
-from memfit.torch_compat.compiler import CompilerParts
+from memfit.torch_compat.compiler import CURRENT_STREAM, CompilerParts
 from memfit.torch_compat.patches import Patches
 
 _ASKED_OF_TORCH_CUDA = (
@@ -51,6 +51,8 @@ _TENSOR_CORE_TFLOPS = {(9, 0): 989, (8, 0): 312, (8, 9): 362, (8, 6): 155, (7, 0
 
 def install(patches: Patches, parts: CompilerParts, target: Target) -> None:
     _answer_as_cuda(patches, parts)
+    for module in parts.ask_for_the_stream():
+        patches.replace(module, CURRENT_STREAM, lambda device=None: torch.cuda.current_stream(device))
     for module in parts.ask_for_triton():
         patches.replace(module, "has_triton", lambda *args: True)
     patches.replace(parts.triton_questions, "triton_hash_with_backend", lambda: "never compiled")

@@ -5,12 +5,13 @@
     empty_strided_cuda(...)          a tensor of the phantom GPU, which the recorder sees
     del buf3, reuse of buf3          as they stand
     extern_kernels.mm(..., out=...)  the operator, with the workspaces that its rule names
-    triton_poi_fused_add_0.run(...)  nothing: a kernel writes into what it is given
+    triton_poi_fused_add_0.run(...)  a kernel writes into what it is given; the first launch times it (tuning.py)
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
 import importlib
 from collections.abc import Callable, Sequence
@@ -21,17 +22,20 @@ import torch
 
 from memfit.phantom.compile.allocation import Origin, allocating_for
 from memfit.phantom.compile.origins import ALLOCATE, label
+from memfit.phantom.compile.tuning import Tuner, storage_length
 from memfit.phantom.device.streams import current_stream_number
 
 ALIGNMENT_BYTES = 16
 """Where a kernel expects its inputs to begin."""
 
 
-def run_wrapper(source: str, nodes: Sequence[tuple[int, Any]], is_backward: bool, constants: dict[str, Any], name: str) -> Any:
+def run_wrapper(
+    source: str, nodes: Sequence[tuple[int, Any]], is_backward: bool, constants: dict[str, Any], name: str, tuner: Tuner
+) -> Any:
     """Makes a module of what Inductor has written; its ``call`` does what the compiled graph does to memory."""
     module = ModuleType(name)
     namespace = vars(module)
-    namespace["__builtins__"] = {**vars(builtins), "__import__": _import}
+    namespace["__builtins__"] = {**vars(builtins), "__import__": _importing(tuner)}
     code, origins = label(source, nodes, is_backward, f"<{name}>")
     exec(code, namespace)
     namespace.update(_IN_THE_PLACE)
@@ -73,10 +77,14 @@ note_garbage = _garbage.note
 class Kernel:
     """A kernel that was never compiled."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, first_launch: Callable[[Sequence[Any]], None] | None = None) -> None:
         self.name = name
+        self._first_launch = first_launch
 
-    def run(self, *args: Any, **kwargs: Any) -> None: ...
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        if self._first_launch is not None:
+            tune, self._first_launch = self._first_launch, None
+            tune(args)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Kernels for the host are called."""
@@ -88,6 +96,12 @@ class Kernel:
 
 class AsyncCompile:
     """Inductor's own, which compiles: every kind of kernel is one that was never compiled."""
+
+    def __init__(self, tuner: Tuner) -> None:
+        self._tuner = tuner
+
+    def triton(self, name: str, source: str, *args: Any, **kwargs: Any) -> Kernel:
+        return Kernel(name, functools.partial(self._tuner.first_launch, name, source))
 
     def __getattr__(self, kind: str) -> Callable[..., Kernel]:
         return lambda name="", *args, **kwargs: Kernel(name if isinstance(name, str) else kind)
@@ -106,17 +120,22 @@ class _Anything:
         return Kernel(getattr(args[0], "__name__", "")) if args and callable(args[0]) else _Anything()
 
 
-def _import(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-    if name.partition(".")[0] == "triton":
-        return _Anything()
-    if name.endswith(".async_compile") and fromlist:
-        return SimpleNamespace(AsyncCompile=AsyncCompile)
-    if name.endswith(".triton_heuristics") and fromlist:
-        return _Anything()
-    if fromlist:
-        return importlib.import_module(name)
-    importlib.import_module(name)
-    return importlib.import_module(name.partition(".")[0])
+def _importing(tuner: Tuner) -> Callable[..., Any]:
+    """What a wrapper's ``import`` does."""
+
+    def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        if name.partition(".")[0] == "triton":
+            return _Anything()
+        if name.endswith(".async_compile") and fromlist:
+            return SimpleNamespace(AsyncCompile=functools.partial(AsyncCompile, tuner))
+        if name.endswith(".triton_heuristics") and fromlist:
+            return _Anything()
+        if fromlist:
+            return importlib.import_module(name)
+        importlib.import_module(name)
+        return importlib.import_module(name.partition(".")[0])
+
+    return import_
 
 
 def _allocating(origins: Sequence[Origin]) -> Callable[..., torch.Tensor]:
@@ -142,8 +161,7 @@ def _alloc_from_pool(pool: torch.Tensor, offset: int, dtype: torch.dtype, size: 
 def _copy_if_misaligned(tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor) or tensor.data_ptr() % ALIGNMENT_BYTES == 0:
         return tensor
-    num_elements = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    copied = torch.as_strided(tensor, (num_elements,), (1,)).clone()
+    copied = torch.as_strided(tensor, (storage_length(tensor),), (1,)).clone()
     return torch.as_strided(copied, tensor.shape, tensor.stride())
 
 

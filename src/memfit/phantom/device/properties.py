@@ -28,6 +28,7 @@ class DeviceProperties:
     max_threads_per_multi_processor: int
     shared_memory_per_multiprocessor: int
     shared_memory_per_block_optin: int
+    L2_cache_size: int
     uuid: uuid.UUID
     pci_bus_id: int
     gcnArchName: str
@@ -52,6 +53,7 @@ class DeviceProperties:
             max_threads_per_multi_processor=_THREADS.get(target.capability, 2048),
             shared_memory_per_multiprocessor=shared * KIB,
             shared_memory_per_block_optin=optin * KIB,
+            L2_cache_size=target.gpu.l2_cache_bytes,
             uuid=uuid.UUID(int=index),
             pci_bus_id=index,
             gcnArchName=target.gpu.arch,
