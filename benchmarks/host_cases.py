@@ -287,6 +287,32 @@ def _clip(count: int) -> Callable[[str], Case]:
 CASES["clip_grad_norm_, 10 parameters"] = _clip(10)
 CASES["clip_grad_norm_, 150 parameters"] = _clip(150)
 
+# -- tensors on the host itself: optimizers of offloaded models ---------------------------------------------------------------------
+
+HOST_OPERATORS: dict[str, Callable[..., Any]] = {
+    "mul_": lambda x, y: x.mul_(0.999),
+    "lerp_": lambda x, y: x.lerp_(y, 0.1),
+    "addcmul_": lambda x, y: x.addcmul_(y, y, value=0.001),
+    "addcdiv_": lambda x, y: x.addcdiv_(y, y, value=0.001),
+    "sqrt": lambda x, y: y.sqrt(),
+    "add": lambda x, y: x + y,
+    "copy_": lambda x, y: x.copy_(y),
+    "sum": lambda x, y: x.sum(),
+}
+
+
+def _on_host(function: Callable[..., Any], count: int) -> Callable[[str], Case]:
+    def make(device: str) -> Case:
+        x, y = torch.rand(count), torch.rand(count)
+        return lambda: function(x, y), 1
+
+    return make
+
+
+for _name, _function in HOST_OPERATORS.items():
+    for _exponent in (10, 16, 20, 24):
+        CASES[f"on the host: {_name} of 2**{_exponent}"] = _on_host(_function, 2**_exponent)
+
 # -- one rank of eight, whose collectives do nothing ------------------------------------------------------------------------------
 
 
