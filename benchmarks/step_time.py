@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -108,10 +109,10 @@ def alone(lock: pathlib.Path) -> Any:
         yield
 
 
-def measure_one(name: str, lock: pathlib.Path) -> dict[str, Any]:
+def measure_one(name: str, lock: pathlib.Path, with_calls: bool) -> dict[str, Any]:
     import torch
-    from gpu_calls import profiled
 
+    calls: dict[str, Any] = {}
     with alone(lock):
         join_world(name)
         torch.manual_seed(0)
@@ -129,24 +130,29 @@ def measure_one(name: str, lock: pathlib.Path) -> dict[str, Any]:
                 issued.append(returned - start)
             if is_long and len(steps) > 1:
                 break
-        with profiled() as found, found.tracing("step"):
-            run.step(lambda what: None)
-            torch.cuda.synchronize()
+        if with_calls:
+            calls = calls_of(run.step)
         del run
         gc.collect()
         torch.cuda.empty_cache()
+    found = {"ms": round(1000 * statistics.median(steps), 3), "issued_ms": round(1000 * statistics.median(issued), 3)}
+    return found | calls
+
+
+def calls_of(step: Any) -> dict[str, Any]:
+    """Every operator of one more step. A process that has used CUDA's profiler is slower from then on."""
+    import torch
+    from gpu_calls import profiled
+
+    with profiled() as found, found.tracing("step"):
+        step(lambda what: None)
+        torch.cuda.synchronize()
     calls = {text: [len(times), round(sum(times), 1), kernels[:3]] for _, text, times, kernels in found.by_text()}
-    return {
-        "ms": round(1000 * statistics.median(steps), 3),
-        "issued_ms": round(1000 * statistics.median(issued), 3),
-        "busy_ms": round(found.busy_us / 1000, 3),
-        "num_calls": len(found.calls),
-        "calls": calls,
-    }
+    return {"busy_ms": round(found.busy_us / 1000, 3), "num_calls": len(found.calls), "calls": calls}
 
 
-def measure_worker(names: list[str], folder: pathlib.Path, seconds: float) -> None:
-    """Takes what no other worker has taken."""
+def measure_worker(names: list[str], folder: pathlib.Path, seconds: float, with_calls: bool) -> None:
+    """Takes what no other worker has taken; with operators, one workload only."""
     warnings.filterwarnings("ignore")
     began = time.monotonic()
     for name in names:
@@ -157,18 +163,20 @@ def measure_worker(names: list[str], folder: pathlib.Path, seconds: float) -> No
         except FileExistsError:
             continue
         try:
-            found = measure_one(name, folder / "lock")
+            found = measure_one(name, folder / "lock", with_calls)
         except Exception:
             found = {"error": traceback.format_exc()[-500:]}
         (folder / f"{name}.json").write_text(json.dumps(found))
         print(f"{time.monotonic() - began:6.1f} s  {name:30s} {found.get('ms') or found['error'][-100:]}", flush=True)
+        if with_calls:
+            break
 
 
-def measure(names: list[str], path: pathlib.Path, folder: pathlib.Path, jobs: int, seconds: float) -> None:
+def measure(names: list[str], path: pathlib.Path, folder: pathlib.Path, jobs: int, seconds: float, with_calls: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, __file__, "--worker", str(folder), "--seconds", str(seconds), *names]
-    for worker in [subprocess.Popen(command) for _ in range(jobs)]:
-        worker.wait()
+    command = [sys.executable, __file__, "--worker", str(folder), "--seconds", str(seconds), *["--calls"] * with_calls, *names]
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda _: subprocess.run(command, check=False), names if with_calls else range(jobs)))
     found = {name: json.loads(file.read_text()) for name in names if (file := folder / f"{name}.json").exists()}
     path.write_text(json.dumps(found) + "\n")
 
@@ -178,11 +186,12 @@ if __name__ == "__main__":
     parser.add_argument("workloads", nargs="*")
     parser.add_argument("--measure", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--worker", type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("--calls", action="store_true", help="also every operator of a step, with its time on the GPU")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1e9, help="no further workload begins after these")
     options = parser.parse_args()
     if options.worker:
-        measure_worker(options.workloads, options.worker, options.seconds)
+        measure_worker(options.workloads, options.worker, options.seconds, options.calls)
     elif options.measure:
         names = options.workloads or list(workloads())
-        measure(names, options.measure, options.measure.parent / "parts", options.jobs, options.seconds)
+        measure(names, options.measure, options.measure.parent / "parts", options.jobs, options.seconds, options.calls)
