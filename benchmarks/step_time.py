@@ -181,16 +181,71 @@ def measure(names: list[str], path: pathlib.Path, folder: pathlib.Path, jobs: in
     path.write_text(json.dumps(found) + "\n")
 
 
+# -- predicted -------------------------------------------------------------------------------------------------------------------
+
+
+def predict_one(name: str) -> dict[str, Any]:
+    import memfit
+
+    def build() -> Any:
+        import torch.distributed as dist
+
+        if world_size(name):
+            dist.init_process_group("nccl")
+        run = workloads()[name]("cuda")
+        return lambda: run.step(lambda what: None)
+
+    began = time.perf_counter()
+    prediction = memfit.predict(build, gpu="H200", world_size=max(1, world_size(name)), steps=3, interconnect="none")
+    spent, parts = time.perf_counter() - began, prediction.time_breakdown
+    assert prediction.step_seconds is not None and parts is not None
+    return {
+        "ms": round(1000 * prediction.step_seconds, 3),
+        "compute_ms": round(1000 * parts.compute, 3),
+        "host_ms": round(1000 * parts.host, 3),
+        "idle_ms": round(1000 * parts.idle, 3),
+        "tokens_per_second": prediction.tokens_per_second,
+        "mfu": prediction.mfu,
+        "seconds": round(spent, 1),
+    }
+
+
+def predict(names: list[str], jobs: int) -> dict[str, dict[str, Any]]:
+    def in_a_process(name: str) -> dict[str, Any]:
+        done = subprocess.run([sys.executable, __file__, "--predict-here", name], capture_output=True, text=True, check=False)
+        line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), "")
+        found: dict[str, Any] = json.loads(line[7:]) if line else {"error": done.stderr[-300:]}
+        print(f"{name:28s} {found.get('ms', found.get('error'))}", flush=True)
+        return found
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return dict(zip(names, pool.map(in_a_process, names), strict=True))
+
+
+def measured() -> dict[str, float]:
+    """Milliseconds of a step, from both files."""
+    found: dict[str, float] = dict(json.loads(ZOO_TRUTH.read_text())["steps"])
+    if MORE_TRUTH.exists():
+        found |= {
+            name: entry["ms"] for name, entry in json.loads(MORE_TRUTH.read_text()).items() if name not in found and "ms" in entry
+        }
+    return found
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*")
     parser.add_argument("--measure", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--predict-here", metavar="NAME")
     parser.add_argument("--worker", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--calls", action="store_true", help="also every operator of a step, with its time on the GPU")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1e9, help="no further workload begins after these")
     options = parser.parse_args()
-    if options.worker:
+    if options.predict_here:
+        warnings.filterwarnings("ignore")
+        print("RESULT " + json.dumps(predict_one(options.predict_here)))
+    elif options.worker:
         measure_worker(options.workloads, options.worker, options.seconds, options.calls)
     elif options.measure:
         names = options.workloads or list(workloads())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -32,7 +33,10 @@ class LedgerBuilder:
     With a journal, a process that dies leaves a readable file up to the last flush.
     """
 
-    def __init__(self, info: RunInfo | None = None, journal: Journal | None = None) -> None:
+    def __init__(
+        self, info: RunInfo | None = None, journal: Journal | None = None, clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        """``clock`` gives nanoseconds: a prediction has a clock of its own."""
         self.info = info or RunInfo()
         self.devices: list[Device] = []
         self.strings: list[str] = []
@@ -44,8 +48,8 @@ class LedgerBuilder:
         self._blocks = self._rows[Blocks]
         self._scopes = self._rows[Scopes]
         self.num_blocks = self.num_scopes = self.num_modules = self.num_steps = 0
-        self._start_ns = time.perf_counter_ns()
-        self._clock = time.perf_counter_ns
+        self._start_ns = clock()
+        self._clock = clock
         self._journal = journal
         self._flushing = threading.Lock()
         self._flushed_ns = self._start_ns

@@ -1,0 +1,157 @@
+"""The clock of a phantom GPU: every operator advances the host and its stream.
+
+::
+
+    operator, shapes, strides, types ──> Cost     asked once for each different call, then remembered
+    Cost ──> Timeline                             the host issues it, its stream runs it, some make the host wait
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from memfit.phantom.clock.communication import Communication
+from memfit.phantom.clock.describe import describe
+from memfit.phantom.device.streams import current_stream_number
+from memfit.phantom.target import Target
+from memfit.timing.calls import Call
+from memfit.timing.chips import Chip, chip_of
+from memfit.timing.costs import Bound, Cost
+from memfit.timing.host import GAP_SECONDS, LAUNCH_SECONDS, PACE, HostPace
+from memfit.timing.links import Interconnect, parse_interconnect, usual_interconnect
+from memfit.timing.operators import Settings, price
+from memfit.timing.timeline import Timeline
+from memfit.torch_compat.autograd import graph_task_id
+from memfit.torch_compat.fake_tensors import FakeTensor
+
+Tick = Callable[[Any, Any, Any, int], None]
+"""Takes an operator, its arguments, its result and the scope that it ran in."""
+
+_WAITING: Final = frozenset(
+    ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2", "unique_consecutive")
+)
+"""The host needs what they find, and waits for it."""
+
+_COLLECTIVES: Final = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+class OperatorClock:
+    """Prices operators and advances a timeline by them."""
+
+    def __init__(self, chip: Chip, pace: HostPace, links: Interconnect, timeline: Timeline) -> None:
+        self.chip, self.pace, self.links, self.timeline = chip, pace, links, timeline
+        self.costs: list[Cost] = []
+        self.communication = Communication(timeline, links, self._number)
+        self._known: dict[Any, tuple[float, float, int, bool]] = {}
+        self._numbers: dict[Cost, int] = {}
+        self._assumed: dict[str, None] = {}
+
+    @classmethod
+    def of(cls, target: Target, interconnect: str = "") -> OperatorClock:
+        """The clock of a target's GPU; ``interconnect`` as ``8xH100-NVLink+400G``, empty for what such GPUs usually have."""
+        chip = chip_of(target.gpu)
+        links = parse_interconnect(interconnect) if interconnect else usual_interconnect(chip)
+        return cls(chip, PACE, links, Timeline(LAUNCH_SECONDS, GAP_SECONDS))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What had to be assumed to price what ran."""
+        return tuple(self._assumed)
+
+    def tick_of(self, func: Any) -> Tick | None:
+        """What an operator does to the clock; ``None`` where it does nothing. Asked once for each operator."""
+        schema = getattr(func, "_schema", None)
+        if schema is None:
+            return None
+        if func.namespace in _COLLECTIVES:
+            return self.communication.tick_of(func)
+        if func.namespace == "prim" or not schema.arguments and not schema.returns:
+            return None
+        if _is_view(schema):
+            return self._tick_view
+        return self._tick
+
+    def launch(self, cost: Cost, scope: int, host_seconds: float) -> None:
+        """A kernel that is no operator: compiled code launches them."""
+        self.timeline.spend(host_seconds)
+        self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), scope)
+
+    def _tick_view(self, func: Any, args: Any, result: Any, scope: int) -> None:
+        self.timeline.spend(self.pace.view if graph_task_id() == -1 else self.pace.backward_view)
+
+    def _tick(self, func: Any, args: Any, result: Any, scope: int) -> None:
+        in_backward = graph_task_id() != -1
+        key = _key(func, args, in_backward)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._price(func, args, result, in_backward)
+        host_seconds, seconds, number, waits = known
+        timeline = self.timeline
+        timeline.host += host_seconds
+        timeline.host_spent += host_seconds
+        if seconds:
+            stream = current_stream_number()
+            timeline.run(stream, seconds, number, scope)
+            if waits:
+                timeline.wait_on_host(timeline.arrival(stream))
+
+    def _price(self, func: Any, args: Any, result: Any, in_backward: bool) -> tuple[float, float, int, bool]:
+        call = describe(func, args, result)
+        settings = Settings(
+            allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32), convolution_tf32=bool(torch.backends.cudnn.allow_tf32)
+        )
+        cost = price(call, self.chip, settings)
+        if cost.assumption:
+            self._assumed[cost.assumption] = None
+        host_seconds = self.pace.operator(call, cost, in_backward)
+        if cost.bound is Bound.HOST:
+            return host_seconds + cost.seconds, 0.0, 0, False
+        return host_seconds, cost.seconds, self._number(cost), _waits(func, call)
+
+    def _number(self, cost: Cost) -> int:
+        number = self._numbers.get(cost)
+        if number is None:
+            number = self._numbers[cost] = len(self.costs)
+            self.costs.append(cost)
+        return number
+
+
+def _is_view(schema: Any) -> bool:
+    """Does it only look at a tensor in another way?"""
+    returns = schema.returns
+    return bool(returns) and all(one.alias_info is not None and not one.alias_info.is_write for one in returns)
+
+
+def _waits(func: Any, call: Call) -> bool:
+    """Does the host wait for it? A copy to the host is waited for unless it goes to pinned memory."""
+    if call.name in _WAITING:
+        return True
+    is_copy = call.name in ("_to_copy", "copy_")
+    to_host = any(output.place for output in call.outputs)
+    from_device = any(not tensor.place for tensor in call.inputs)
+    is_pinned = any(tensor.place == "p" for tensor in (*call.inputs, *call.outputs))
+    return is_copy and to_host and from_device and not is_pinned
+
+
+def _key(func: Any, args: Any, in_backward: bool) -> Any:
+    parts: list[Any] = [func, in_backward]
+    for value in args:
+        _add(value, parts)
+    return tuple(parts)
+
+
+def _add(value: Any, parts: list[Any]) -> None:
+    kind = type(value)
+    if kind is FakeTensor:
+        parts += (value.shape, value.stride(), value.dtype, value.fake_device)
+    elif isinstance(value, torch.Tensor):
+        parts += (value.shape, value.dtype)
+    elif kind is list or kind is tuple:
+        parts.append(len(value))
+        for item in value:
+            _add(item, parts)
+    elif kind in (int, float, bool, str, type(None)):
+        parts.append(value)

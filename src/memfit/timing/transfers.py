@@ -1,0 +1,36 @@
+"""Copies between host and device, and what the host itself computes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from memfit.timing.calls import Call
+from memfit.timing.chips import GIGA, Chip
+from memfit.timing.costs import Bound, Cost
+
+MICRO: Final = 1e-6
+
+PINNED_SHARE: Final = 55.5 / 64
+"""Of PCIe's line rate: 256 MiB in 4.83 milliseconds, either way."""
+
+PAGEABLE: Final = {"to": 7.5 * GIGA, "from": 12.7 * GIGA}
+"""Bytes a second of memory that is not pinned, above a megabyte: the host copies it first. To and from the device."""
+
+HOST_BANDWIDTH: Final = 120 * GIGA
+"""Bytes a second of operators on large host tensors, by 16 cores: 100 to 285 gigabytes a second, the less the larger."""
+
+
+def price_transfer(call: Call, chip: Chip) -> Cost:
+    """A copy from the host or to it."""
+    size = max((tensor.size_bytes for tensor in call.outputs), default=0)
+    to_device = not call.outputs[0].place
+    is_pinned = any(tensor.place == "p" for tensor in (*call.inputs, *call.outputs))
+    line = chip.host_bandwidth * PINNED_SHARE
+    bandwidth = line if is_pinned or size <= 2**20 else min(line, PAGEABLE["to" if to_device else "from"])
+    return Cost(call.operator, 1.5 * MICRO + size / bandwidth, Bound.LINK, moved_bytes=size)
+
+
+def price_on_host(call: Call) -> Cost:
+    """An operator whose tensors are all on the host: the host itself takes this long."""
+    moved = sum(tensor.touched_bytes for tensor in (*call.inputs, *call.outputs))
+    return Cost(call.operator, moved / HOST_BANDWIDTH, Bound.HOST, num_kernels=0, moved_bytes=moved)
