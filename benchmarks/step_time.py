@@ -58,7 +58,10 @@ def small_workloads() -> dict[str, Any]:
         "small_hf_gpt2": hf("GPT2LMHeadModel", {"n_embd": 256, "n_layer": 12, "n_head": 4}, 1, 64),
         "small_hf_bert": hf("BertForMaskedLM", {"hidden_size": 192, "num_attention_heads": 12, "intermediate_size": 256}, 1, 64),
         "small_hf_vit": hf(
-            "ViTForImageClassification", {"num_labels": 10, "hidden_size": 192, "intermediate_size": 256}, 1, image=32
+            "ViTForImageClassification",
+            {"num_labels": 10, "hidden_size": 192, "intermediate_size": 256, "image_size": 32},
+            1,
+            image=32,
         ),
         "small_hf_resnet": hf("ResNetForImageClassification", {"num_labels": 10}, 1, image=64, autocast=None),
     }

@@ -6,7 +6,7 @@ import pytest
 
 from memfit.timing.breakdown import RunTime, covered_seconds
 from memfit.timing.costs import Bound, Cost
-from memfit.timing.timeline import QUEUE_DEPTH, StepMark, Timeline
+from memfit.timing.timeline import QUEUE_DEPTH, Timeline
 
 
 def finish(timeline: Timeline) -> float:
@@ -60,9 +60,8 @@ def test_a_collective_begins_after_its_stream_and_nobody_waits_for_it_unasked() 
 
 
 def run_of(timeline: Timeline, *costs: Cost) -> RunTime:
-    timeline.synchronize()
-    marks = (*timeline.steps, StepMark(timeline.host, len(timeline.spans), timeline.host_spent))
-    return RunTime(spans=timeline.spans, costs=costs, steps=marks, basis="", interconnect="", peak_flops={"bf16": 1.0})
+    marks = (*timeline.steps, timeline.now())
+    return RunTime(spans=timeline.spans(), costs=costs, steps=marks, basis="", interconnect="", peak_flops={"bf16": 1.0})
 
 
 def test_a_breakdown_adds_up_to_the_step() -> None:

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import nn
-
 from memfit.ledger import LedgerBuilder, Phase, RunInfo
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.record.blocks import BlockWriter
-from memfit.record.listener import Listener
 from memfit.record.operators import Plan
 from memfit.timing.breakdown import RunTime
-from memfit.timing.timeline import StepMark, Timeline
+from memfit.timing.host import DISTRIBUTED_OPERATOR
 
 
 class TimedBuilder(LedgerBuilder):
-    """A ledger whose events happen when the GPU would be done with what was issued before them."""
+    """A ledger whose events happen when the GPU would be done with what was issued before them.
 
-    def __init__(self, info: RunInfo, timeline: Timeline) -> None:
-        super().__init__(info, clock=timeline.now_ns)
-        self._timeline = timeline
+    Where a scope begins, the host does what no operator shows: it calls a module, or prepares one of FSDP's tasks.
+    """
+
+    def __init__(self, info: RunInfo, clock: OperatorClock) -> None:
+        super().__init__(info, clock=clock.timeline.now_ns)
+        self._timeline, self._clock_of_operators = clock.timeline, clock
+        self._spent = {int(phase): clock.pace.scopes.get(phase.name, 0.0) for phase in Phase}
+        self._recomputes: set[int] = set()
+        self._num_distributed = 0
+
+    def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
+        spent = self._spent[phase]
+        scope = super().enter(phase, module, parent, size)
+        if phase == Phase.RECOMPUTE:
+            if parent not in self._recomputes:
+                spent += self._clock_of_operators.pace.checkpoint
+            self._recomputes.add(scope)
+        num_distributed = self._clock_of_operators.num_distributed()
+        if num_distributed != self._num_distributed:
+            spent += (num_distributed - self._num_distributed) * DISTRIBUTED_OPERATOR
+            self._num_distributed = num_distributed
+        self._timeline.spend(spent)
+        return scope
 
     def step(self) -> None:
         self._timeline.mark_step()
@@ -52,33 +68,13 @@ class ClockObserver:
         return plan_with_outputs_and_time
 
 
-class HostListener(Listener):
-    """What the host does between operators: calls modules, prepares optimizers, manages FSDP's units."""
-
-    def __init__(self, clock: OperatorClock) -> None:
-        self._timeline, self._pace = clock.timeline, clock.pace
-
-    def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._timeline.spend(self._pace.module)
-
-    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        num_parameters = sum(len(group["params"]) for group in optimizer.param_groups)
-        self._timeline.spend(self._pace.optimizer + num_parameters * self._pace.optimizer_parameter)
-
-    def enter_fsdp(self, phase: Phase, modules: Any) -> int | None:
-        self._timeline.spend(self._pace.fsdp_task)
-        return None
-
-
 def run_time(clock: OperatorClock) -> RunTime:
     """What ran when, from the beginning until now: the end of the last step."""
     timeline, chip = clock.timeline, clock.chip
-    timeline.synchronize()
-    end = StepMark(timeline.host, len(timeline.spans), timeline.host_spent)
     return RunTime(
-        spans=timeline.spans,
+        spans=timeline.spans(),
         costs=tuple(clock.costs),
-        steps=(*timeline.steps, end),
+        steps=(*timeline.steps, timeline.now()),
         basis=chip.basis,
         interconnect=clock.links.name,
         peak_flops={kind: chip.product_flops(kind) for kind in ("bf16", "f16", "f32", "f8", "f64")} | {"tf32": chip.tf32_flops},

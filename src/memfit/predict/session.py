@@ -20,13 +20,12 @@ from memfit.phantom.target import Target
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
-from memfit.predict.clock import ClockObserver, HostListener, TimedBuilder, run_time
+from memfit.predict.clock import ClockObserver, TimedBuilder, run_time
 from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction
 from memfit.predict.workspaces import WorkspaceObserver
-from memfit.record.run_hooks import listening
 from memfit.record.session import RecordingSession
 from memfit.torch_compat.autograd import calibrate
 
@@ -62,13 +61,15 @@ class PhantomSession:
             source="predicted", versions=versions, world_size=processes.world_size, rank=processes.rank, alloc_conf=alloc_conf
         )
         clock = OperatorClock.of(target, interconnect)
-        builder = TimedBuilder(info, clock.timeline)
+        builder = TimedBuilder(info, clock)
         device = f"cuda:{processes.local_rank}"
         meter = LedgerMeter(builder, alloc_conf, torch_version, device)
         workspaces = WorkspaceObserver(target)
         compiled = CompiledBuffers()
         recording = RecordingSession(builder, [workspaces, compiled, ClockObserver(clock)])
-        recording.recorder.let_compile()
+        recorder = recording.recorder
+        recorder.let_compile()
+        clock.num_distributed = lambda: recorder.num_deferred
         compiled.watch(recording.recorder)
         return cls(
             target=target,
@@ -85,7 +86,7 @@ class PhantomSession:
         """Everything inside happens in the phantom world and is recorded; leaving closes the ledger."""
         gc.collect()
         calibrate()  # on real tensors, before the world is entered
-        with self.world, self.recording.recording(), listening(HostListener(self.world.clock)):
+        with self.world, self.recording.recording():
             withdraw = self.world.threads.invite(self.recording.recorder)
             try:
                 yield

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,16 +68,6 @@ def detach(listener: Listener) -> None:
         _active = tuple(other for other in _active if other is not listener)
         if not _active:
             _remove_patches()
-
-
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """The listener is told what happens inside."""
-    attach(listener)
-    try:
-        yield
-    finally:
-        detach(listener)
 
 
 def detach_all() -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 
 from memfit.timing.costs import Cost
-from memfit.timing.timeline import COMMUNICATION, Spans, StepMark
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from memfit.timing.timeline import COMMUNICATION, Array, Spans, StepMark
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +74,10 @@ class RunTime:
                 found[number] = found.get(number, 0) + self.costs[number].tokens
         return max(found.values(), default=0)
 
+    def _costs_and_scopes(self, first: StepMark, end: StepMark) -> Iterator[tuple[int, int]]:
+        part = slice(first.span, end.span)
+        return zip(self.spans.cost[part].tolist(), self.spans.scope[part].tolist(), strict=True)
+
     def _marks(self, step: int) -> tuple[StepMark, StepMark]:
         number = range(self.num_steps)[step]
         return self.steps[number], self.steps[number + 1]
@@ -93,9 +93,8 @@ class RunTime:
         """``recomputed`` are the numbers of scopes that compute again."""
         first, end = self._marks(step)
         part = slice(first.span, end.span)
-        stream = np.asarray(self.spans.stream[part])
-        begin, seconds = np.asarray(self.spans.begin[part]), np.asarray(self.spans.seconds[part])
-        scope, cost = np.asarray(self.spans.scope[part]), np.asarray(self.spans.cost[part])
+        stream, begin, seconds = self.spans.stream[part], self.spans.begin[part], self.spans.seconds[part]
+        scope, cost = self.spans.scope[part], self.spans.cost[part]
         is_compute = stream > COMMUNICATION
         busy = covered_seconds(begin, seconds)
         compute = covered_seconds(begin[is_compute], seconds[is_compute])

@@ -222,7 +222,8 @@ def price_batch_norm(call: Call, chip: Chip) -> Cost:
     given = call.inputs[0]
     channels = given.shape[1] if len(given.shape) > 1 else 1
     is_last = given.stride is not None and len(given.shape) > 2 and given.stride[1] == 1
-    is_backward, is_cudnn = "backward" in call.name, call.name.startswith("cudnn")
+    # Torch leaves all but bfloat16 to cuDNN.
+    is_backward, is_cudnn = "backward" in call.name, given.dtype != "bf16"
     if is_cudnn:
         bandwidth = 2300.0 if is_last else (1600.0 if is_backward else 2000.0) * min(1.0, channels / chip.num_sms)
     elif is_last:

@@ -11,10 +11,13 @@ Nothing here is measured by a clock: seconds are what operators were priced at.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 QUEUE_DEPTH: Final = 1022
 """So many launches can wait for a GPU; then the host waits too. CUDA's channels have 1024 entries."""
@@ -23,17 +26,24 @@ COMMUNICATION: Final = -1
 """Streams below 0 are those on which process groups communicate."""
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Spans:
     """What ran, in the order in which it was issued: one entry of each column for a kernel."""
 
-    stream: array[int] = field(default_factory=lambda: array("i"))
-    begin: array[float] = field(default_factory=lambda: array("d"))
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    cost: array[int] = field(default_factory=lambda: array("i"))
+    stream: Array
+    begin: Array
+    seconds: Array
+    cost: Array
     """The number of what it cost, among the costs of the run."""
-    scope: array[int] = field(default_factory=lambda: array("i"))
+    scope: Array
     """The ledger's number of the scope that it ran in."""
+
+    @classmethod
+    def from_rows(cls, rows: list[float]) -> Spans:
+        """Of a flat list, five numbers a kernel."""
+        table = np.array(rows, dtype=np.float64).reshape(-1, 5)
+        stream, begin, seconds, cost, scope = table.T
+        return cls(stream.astype(np.int32), begin, seconds, cost.astype(np.int32), scope.astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -58,7 +68,8 @@ class Timeline:
         """When the host is done with what it has issued so far."""
         self.host_spent = 0.0
         """Of that, what it did not spend waiting."""
-        self.spans = Spans()
+        self.num_spans = 0
+        self._rows: list[float] = []
         self.steps: list[StepMark] = []
         self._ready: dict[int, float] = {}
         self._queue: deque[float] = deque()
@@ -74,12 +85,8 @@ class Timeline:
         if ready > begin:
             begin = ready
         end = self._ready[stream] = begin + seconds
-        spans = self.spans
-        spans.stream.append(stream)
-        spans.begin.append(begin)
-        spans.seconds.append(seconds)
-        spans.cost.append(cost)
-        spans.scope.append(scope)
+        self._rows += (stream, begin, seconds, cost, scope)
+        self.num_spans += 1
         queue = self._queue
         queue.append(end)
         if len(queue) > QUEUE_DEPTH:
@@ -119,4 +126,13 @@ class Timeline:
     def mark_step(self) -> None:
         """A step begins when all that came before it is done, as it does where the loss is looked at."""
         self.synchronize()
-        self.steps.append(StepMark(self.host, len(self.spans), self.host_spent))
+        self.steps.append(StepMark(self.host, self.num_spans, self.host_spent))
+
+    def spans(self) -> Spans:
+        """All that ran so far."""
+        return Spans.from_rows(self._rows)
+
+    def now(self) -> StepMark:
+        """This moment, where everything that was issued is done."""
+        self.synchronize()
+        return StepMark(self.host, self.num_spans, self.host_spent)

@@ -35,6 +35,11 @@ _WAITING: Final = frozenset(
 )
 """The host needs what they find, and waits for it."""
 
+_TURNING: Final = frozenset(("aten::t", "aten::transpose.int", "aten::transpose"))
+"""Views that a node of backward makes beside its products."""
+
+NO_SCOPE: Final = -1
+
 _COLLECTIVES: Final = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
@@ -45,8 +50,9 @@ class OperatorClock:
         self.chip, self.pace, self.links, self.timeline = chip, pace, links, timeline
         self.costs: list[Cost] = []
         self.communication = Communication(timeline, links, self._number)
-        self._known: dict[Any, tuple[float, float, int, bool]] = {}
         self._numbers: dict[Cost, int] = {}
+        self.num_distributed: Callable[[], int] = lambda: 0
+        """How many operators on distributed tensors there have been; whoever sees them says so."""
         self._assumed: dict[str, None] = {}
 
     @classmethod
@@ -70,33 +76,48 @@ class OperatorClock:
             return self.communication.tick_of(func)
         if func.namespace == "prim" or not schema.arguments and not schema.returns:
             return None
-        if _is_view(schema):
-            return self._tick_view
-        return self._tick
+        return self._tick_view if _is_view(schema) else self._pricing_tick()
 
-    def launch(self, cost: Cost, scope: int, host_seconds: float) -> None:
-        """A kernel that is no operator: compiled code launches them."""
+    def launch(self, cost: Cost, host_seconds: float) -> None:
+        """A kernel that is no operator: compiled code launches them. Of which module it is, is not known."""
         self.timeline.spend(host_seconds)
-        self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), scope)
+        self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), NO_SCOPE)
 
     def _tick_view(self, func: Any, args: Any, result: Any, scope: int) -> None:
-        self.timeline.spend(self.pace.view if graph_task_id() == -1 else self.pace.backward_view)
+        if graph_task_id() == -1:
+            self.timeline.spend(self.pace.view)
+        else:
+            self.timeline.spend(self.pace.node if func._schema.name not in _TURNING else self.pace.view)
 
-    def _tick(self, func: Any, args: Any, result: Any, scope: int) -> None:
-        in_backward = graph_task_id() != -1
-        key = _key(func, args, in_backward)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._price(func, args, result, in_backward)
-        host_seconds, seconds, number, waits = known
-        timeline = self.timeline
-        timeline.host += host_seconds
-        timeline.host_spent += host_seconds
-        if seconds:
-            stream = current_stream_number()
-            timeline.run(stream, seconds, number, scope)
-            if waits:
-                timeline.wait_on_host(timeline.arrival(stream))
+    def _pricing_tick(self) -> Tick:
+        """For one operator: this runs after each of its calls, and is as short as it can be."""
+        timeline, run = self.timeline, self.timeline.run
+        known_forward: dict[Any, tuple[float, float, int, bool]] = {}
+        known_backward: dict[Any, tuple[float, float, int, bool]] = {}
+
+        def tick(func: Any, args: Any, result: Any, scope: int) -> None:
+            parts: list[Any] = []
+            for value in args:
+                if type(value) is FakeTensor:
+                    parts += (value.shape, value.stride(), value.dtype, value.fake_device)
+                else:
+                    _add(value, parts)
+            key = tuple(parts)
+            in_backward = graph_task_id() != -1
+            known = (known_backward if in_backward else known_forward).get(key)
+            if known is None:
+                known = self._price(func, args, result, in_backward)
+                (known_backward if in_backward else known_forward)[key] = known
+            host_seconds, seconds, number, waits = known
+            timeline.host += host_seconds
+            timeline.host_spent += host_seconds
+            if seconds:
+                stream = current_stream_number()
+                run(stream, seconds, number, scope)
+                if waits:
+                    timeline.wait_on_host(timeline.arrival(stream))
+
+        return tick
 
     def _price(self, func: Any, args: Any, result: Any, in_backward: bool) -> tuple[float, float, int, bool]:
         call = describe(func, args, result)
@@ -106,7 +127,7 @@ class OperatorClock:
         cost = price(call, self.chip, settings)
         if cost.assumption:
             self._assumed[cost.assumption] = None
-        host_seconds = self.pace.operator(call, cost, in_backward)
+        host_seconds = self.pace.operator(call, cost, in_backward, self.num_distributed() > 0)
         if cost.bound is Bound.HOST:
             return host_seconds + cost.seconds, 0.0, 0, False
         return host_seconds, cost.seconds, self._number(cost), _waits(func, call)
@@ -134,13 +155,6 @@ def _waits(func: Any, call: Call) -> bool:
     from_device = any(not tensor.place for tensor in call.inputs)
     is_pinned = any(tensor.place == "p" for tensor in (*call.inputs, *call.outputs))
     return is_copy and to_host and from_device and not is_pinned
-
-
-def _key(func: Any, args: Any, in_backward: bool) -> Any:
-    parts: list[Any] = [func, in_backward]
-    for value in args:
-        _add(value, parts)
-    return tuple(parts)
 
 
 def _add(value: Any, parts: list[Any]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.clock.launches import launched
 from memfit.phantom.compile.allocation import Origin, allocating_for
 from memfit.phantom.compile.origins import ALLOCATE, label
 from memfit.phantom.device.streams import current_stream_number
@@ -76,7 +77,8 @@ class Kernel:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def run(self, *args: Any, **kwargs: Any) -> None: ...
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        launched(self.name, args)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Kernels for the host are called."""

@@ -161,8 +161,10 @@ def current_stream(device: Any = None) -> Stream:
 
 def current_stream_number(device: int = 0) -> int:
     """The stream that memory is taken from: the thread's own, in backward that of the node."""
+    if not _node_streams:  # nobody has chosen one yet
+        return 0
     chosen = current_stream().stream_id
-    if chosen or not _node_streams or (node := current_node()) is None:
+    if chosen or (node := current_node()) is None:
         return chosen
     sequence_nr = node._sequence_nr()
     return next(filter(None, (made.find(sequence_nr) for made in _node_streams.values())), 0)
