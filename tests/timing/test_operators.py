@@ -93,11 +93,14 @@ def test_rows_of_odd_length_are_slow() -> None:
 
 
 def test_a_last_wave_that_is_nearly_empty_takes_as_long_as_a_full_one() -> None:
-    def seconds(m: int) -> float:
-        call = Call("mm", (Operand("bf16", (m, 8192)), Operand("bf16", (8192, 4096))), (Operand("bf16", (m, 4096)),))
-        return price(call, H200).seconds / m
+    """Twelve tiles more than the 132 multiprocessors have at once."""
 
-    assert seconds(4352) > 1.05 * seconds(4224 * 2)
+    def teraflops(m: int, n: int) -> float:
+        call = Call("mm", (Operand("bf16", (m, 8192)), Operand("bf16", (8192, n))), (Operand("bf16", (m, n)),))
+        cost = price(call, H200)
+        return cost.flops / cost.seconds / 1e12
+
+    assert teraflops(11 * 128, 12 * 128) > 1.2 * teraflops(12 * 128, 12 * 128)
 
 
 def test_an_unknown_operator_moves_its_bytes() -> None:

@@ -74,7 +74,7 @@ class OperatorClock:
             return None
         if func.namespace in _COLLECTIVES:
             return self.communication.tick_of(func)
-        if func.namespace == "prim" or not schema.arguments and not schema.returns:
+        if func.namespace in ("prim", "profiler"):
             return None
         return self._tick_view if _is_view(schema) else self._pricing_tick()
 
