@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memfit.timing.calls import Call, Operand
+from memfit.timing.operators.calls import Call, Operand
 
 TEXTS = (
     "mm bf16[4096,1024] bf16[1024,4096]@1,1024 > bf16[4096,4096]",

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.hardware import GPUS, find_gpu
-from memfit.timing.calls import Call, Operand
 from memfit.timing.chips import CHIPS, Chip, chip_of
-from memfit.timing.costs import Bound
-from memfit.timing.operators import Settings, least_seconds, price
+from memfit.timing.operators.calls import Call, Operand
+from memfit.timing.operators.costs import Bound
+from memfit.timing.operators.prices import Settings, least_seconds, price
 
 H200 = chip_of(find_gpu("H200"))
 TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth" / "operator_times.json"

@@ -31,6 +31,9 @@ from memfit.ledger.failure import Failure
 FORMAT = "memfit-ledger"
 VERSION = 1
 
+CLOCK = "clock"
+"""Among the versions of a predicted run: its events have times on a predicted clock, and this says how sure they are."""
+
 Array = NDArray[Any]
 
 

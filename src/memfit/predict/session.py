@@ -12,7 +12,7 @@ import torch
 
 import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
-from memfit.ledger import Ledger, RunInfo
+from memfit.ledger import CLOCK, Ledger, RunInfo
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.distributed.pipelines import Neighbours
@@ -56,11 +56,12 @@ class PhantomSession:
         """``interconnect`` says how GPUs are linked; empty is as nodes of such GPUs usually are."""
         target = Target.parse(gpu, torch_version)
         versions = {"memfit": memfit.__version__, "torch": torch_version, "python": platform.python_version()}
+        clock = OperatorClock.of(target, interconnect)
         versions |= {"installed torch": torch.__version__, "gpu": target.gpu.name}
+        versions |= {CLOCK: "timed" if clock.chip.is_measured else "estimated"}
         info = RunInfo(
             source="predicted", versions=versions, world_size=processes.world_size, rank=processes.rank, alloc_conf=alloc_conf
         )
-        clock = OperatorClock.of(target, interconnect)
         builder = TimedBuilder(info, clock)
         device = f"cuda:{processes.local_rank}"
         meter = LedgerMeter(builder, alloc_conf, torch_version, device)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
 import numpy as np
 
-from memfit.timing.costs import Cost
+from memfit.timing.operators.costs import Cost
 from memfit.timing.timeline import COMMUNICATION, Array, Spans, StepMark
 
 

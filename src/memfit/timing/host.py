@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from memfit.timing.calls import Call
-from memfit.timing.costs import Bound, Cost
+from memfit.timing.operators.calls import Call
+from memfit.timing.operators.costs import Bound, Cost
 
 MICRO: Final = 1e-6
 

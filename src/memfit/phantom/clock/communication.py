@@ -15,8 +15,8 @@ import torch.distributed as dist
 from memfit.phantom.clock.describe import name_of
 from memfit.phantom.device.streams import current_stream_number
 from memfit.timing import collectives
-from memfit.timing.costs import Bound, Cost
 from memfit.timing.links import Interconnect
+from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.distributed import ProcessGroup, resolve_group
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from memfit.timing.calls import Argument, Call, Operand
+from memfit.timing.operators.calls import Argument, Call, Operand
 
 _TYPES: Final = {
     torch.float64: "f64",

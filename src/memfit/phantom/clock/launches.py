@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from memfit.phantom.clock.operator_clock import OperatorClock
-from memfit.timing.costs import Bound, Cost
+from memfit.timing.operators.costs import Bound, Cost
 from memfit.torch_compat.patches import Patches
 
 SHARE: Final = 0.85

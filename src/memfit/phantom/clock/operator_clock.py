@@ -17,12 +17,12 @@ from memfit.phantom.clock.communication import Communication
 from memfit.phantom.clock.describe import describe
 from memfit.phantom.device.streams import current_stream_number
 from memfit.phantom.target import Target
-from memfit.timing.calls import Call
 from memfit.timing.chips import Chip, chip_of
-from memfit.timing.costs import Bound, Cost
 from memfit.timing.host import GAP_SECONDS, LAUNCH_SECONDS, PACE, HostPace
 from memfit.timing.links import Interconnect, parse_interconnect, usual_interconnect
-from memfit.timing.operators import Settings, price
+from memfit.timing.operators.calls import Call
+from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.prices import Settings, price
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.fake_tensors import FakeTensor

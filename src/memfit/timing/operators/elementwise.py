@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from memfit.timing.calls import Call, Operand
 from memfit.timing.chips import GIGA, Chip
-from memfit.timing.costs import Bound, Cost
+from memfit.timing.operators.calls import Call, Operand
+from memfit.timing.operators.costs import Bound, Cost
 
 MICRO: Final = 1e-6
 H200_F32: Final = 66.9e12

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from memfit.timing.calls import Call
 from memfit.timing.chips import Chip
-from memfit.timing.costs import Bound, Cost
+from memfit.timing.operators.calls import Call
+from memfit.timing.operators.costs import Bound, Cost
 
 MICRO: Final = 1e-6
 BLOCK: Final = 128

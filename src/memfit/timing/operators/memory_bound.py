@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from memfit.timing.calls import Call, Operand
 from memfit.timing.chips import GIGA, Chip
-from memfit.timing.costs import Bound, Cost
-from memfit.timing.elementwise import H200_F32
+from memfit.timing.operators.calls import Call, Operand
+from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.elementwise import H200_F32
 
 MICRO: Final = 1e-6
 H200_BANDWIDTH: Final = 4800.0

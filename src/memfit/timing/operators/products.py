@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from memfit.timing.calls import Call, Operand
 from memfit.timing.chips import Chip
-from memfit.timing.costs import Bound, Cost
+from memfit.timing.operators.calls import Call, Operand
+from memfit.timing.operators.costs import Bound, Cost
 
 MICRO: Final = 1e-6
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from memfit.timing.attention import price_attention
-from memfit.timing.calls import Call
 from memfit.timing.chips import Chip
-from memfit.timing.convolution import price_convolution
-from memfit.timing.costs import Bound, Cost
-from memfit.timing.elementwise import price_elementwise
-from memfit.timing.memory_bound import (
+from memfit.timing.operators.attention import price_attention
+from memfit.timing.operators.calls import Call
+from memfit.timing.operators.convolution import price_convolution
+from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.elementwise import price_elementwise
+from memfit.timing.operators.memory_bound import (
     ROWS,
     memory_cost,
     price_batch_norm,
@@ -28,8 +28,8 @@ from memfit.timing.memory_bound import (
     read_and_written,
     written,
 )
-from memfit.timing.products import price_product
-from memfit.timing.transfers import price_on_host, price_transfer
+from memfit.timing.operators.products import price_product
+from memfit.timing.operators.transfers import price_on_host, price_transfer
 
 MICRO: Final = 1e-6
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from memfit.timing.calls import Call, Operand
 from memfit.timing.chips import Chip
-from memfit.timing.costs import Bound, Cost
-from memfit.timing.elementwise import H200_F32
-from memfit.timing.products import product_cost
+from memfit.timing.operators.calls import Call, Operand
+from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.elementwise import H200_F32
+from memfit.timing.operators.products import product_cost
 
 MICRO: Final = 1e-6
 
