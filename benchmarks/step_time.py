@@ -28,6 +28,7 @@ from typing import Any
 HERE = pathlib.Path(__file__).parent
 ZOO_TRUTH = HERE / "truth" / "h200_step_times.json"
 MORE_TRUTH = HERE / "truth" / "step_times.json"
+RESULTS = HERE / "results" / "step_time"
 WARM_UP, TIMED = 3, 7
 
 
@@ -201,7 +202,8 @@ def predict_one(name: str) -> dict[str, Any]:
     began = time.perf_counter()
     prediction = memfit.predict(build, gpu="H200", world_size=max(1, world_size(name)), steps=3, interconnect="none")
     spent, parts = time.perf_counter() - began, prediction.time_breakdown
-    assert prediction.step_seconds is not None and parts is not None
+    assert prediction.step_seconds is not None
+    assert parts is not None
     return {
         "ms": round(1000 * prediction.step_seconds, 3),
         "compute_ms": round(1000 * parts.compute, 3),
@@ -235,6 +237,47 @@ def measured() -> dict[str, float]:
     return found
 
 
+def errors(names: list[str], truth: dict[str, float], found: dict[str, dict[str, Any]]) -> list[float]:
+    return sorted(abs(found[name]["ms"] / truth[name] - 1) for name in names if "ms" in found.get(name, {}))
+
+
+def write_results(found: dict[str, dict[str, Any]]) -> None:
+    """What was predicted before stays where it is not predicted again."""
+    known = json.loads(RESULTS.with_suffix(".json").read_text()) if RESULTS.with_suffix(".json").exists() else {}
+    found = known | found
+    RESULTS.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    truth, zoo = measured(), list(json.loads(ZOO_TRUTH.read_text())["steps"])
+    parts = {
+        "The zoo": [name for name in zoo if name in found],
+        "Further workloads": [name for name in truth if name in found and name not in zoo and not name.startswith("small_")],
+    }
+    lines = [
+        "# Step time on an H200, predicted without one",
+        "",
+        "Written by `python benchmarks/step_time.py`. Collectives take no time.",
+        "",
+    ]
+    for title, names in parts.items():
+        off = errors(names, truth, found)
+        if not off:
+            continue
+        lines += [f"## {title}: off by {statistics.median(off):.1%} median, {off[-1]:.1%} worst, {len(off)} workloads", ""]
+        lines += [
+            "| workload | measured ms | predicted ms | off by | GPU at work ms | host at work ms |",
+            "|---|---:|---:|---:|---:|---:|",
+        ]
+        for name in names:
+            entry = found[name]
+            if "ms" not in entry:
+                lines.append(f"| {name} | {truth[name]:,.1f} | failed | | | |")
+                continue
+            off_by = entry["ms"] / truth[name] - 1
+            shown = f"{entry['ms']:,.1f} | {off_by:+.1%} | {entry['compute_ms']:,.1f} | {entry['host_ms']:,.1f}"
+            lines.append(f"| {name} | {truth[name]:,.1f} | {shown} |")
+        lines.append("")
+    RESULTS.with_suffix(".md").write_text("\n".join(lines))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*")
@@ -253,3 +296,5 @@ if __name__ == "__main__":
     elif options.measure:
         names = options.workloads or list(workloads())
         measure(names, options.measure, options.measure.parent / "parts", options.jobs, options.seconds, options.calls)
+    else:
+        write_results(predict(options.workloads or [name for name in measured() if not name.startswith("small_")], options.jobs))

@@ -42,6 +42,8 @@ class Settings:
     """Products of float32 may use tensor cores."""
     convolution_tf32: bool = True
     """Convolutions of float32 may."""
+    is_sustained: bool = True
+    """The GPU is at work all the time, as in training; otherwise for the moment of one call, when its clock is higher."""
 
 
 Price = Callable[[Call, Chip, Settings], Cost]
@@ -80,7 +82,7 @@ def _recurrent(call: Call, chip: Chip, settings: Settings) -> Cost:
 
 
 def _product(call: Call, chip: Chip, settings: Settings) -> Cost:
-    return price_product(call, chip, settings.allow_tf32)
+    return price_product(call, chip, settings.allow_tf32, settings.is_sustained)
 
 
 def _ignoring_settings(price: Callable[[Call, Chip], Cost]) -> Price:

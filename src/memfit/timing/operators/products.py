@@ -55,7 +55,11 @@ PLAIN: Final = Kernels(
 """float32 and float64 without tensor cores."""
 
 POWER_SHARE: Final = 0.80
-"""Of the tensor cores' peak, what the GPU's power leaves to a large product of random numbers: 740 to 804 of 989 teraflops."""
+"""Of the tensor cores' peak, what the GPU's power leaves to one large product of random numbers: 740 to 804 of 989 teraflops."""
+
+SUSTAINED_SHARE: Final = 0.67
+"""The same when products follow one another for a second and a half, as they do in training, and the GPU lowers its clock: 659 to 671
+teraflops (``sustained`` in ``benchmarks/truth/operator_times.json``)."""
 
 MISALIGNED: Final = {1: 0.13, 2: 0.245, 4: 0.45}
 """The share of the peak that is left where rows begin at multiples of so many elements of two bytes: cuBLAS's fast kernels want eight
@@ -65,7 +69,7 @@ MOST_PARTS: Final = 16
 """So many parts is k cut into at most."""
 
 
-def price_product(call: Call, chip: Chip, allow_tf32: bool) -> Cost:
+def price_product(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool = True) -> Cost:
     """``mm``, ``bmm``, ``addmm``, ``baddbmm`` and their kin: the last two matrices are multiplied."""
     matrices = [tensor for tensor in call.inputs if len(tensor.shape) >= 2 and not tensor.place][:3]
     if call.name in ("addmm", "baddbmm", "addbmm") and len(matrices) == 3:
@@ -78,11 +82,20 @@ def price_product(call: Call, chip: Chip, allow_tf32: bool) -> Cost:
     alignment = (
         min(_alignment(a), _alignment(b), *(_alignment(tensor) for tensor in call.outputs)) if dtype in ("bf16", "f16") else 8
     )
-    return product_cost(call.operator, chip, dtype, batch, m, n, k, moved, alignment)
+    return product_cost(call.operator, chip, dtype, batch, m, n, k, moved, alignment, is_sustained)
 
 
 def product_cost(
-    operator: str, chip: Chip, dtype: str, batch: int, m: int, n: int, k: int, moved_bytes: float, alignment: int = 8
+    operator: str,
+    chip: Chip,
+    dtype: str,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    moved_bytes: float,
+    alignment: int = 8,
+    is_sustained: bool = True,
 ) -> Cost:
     """Of ``batch`` products of ``m`` by ``k`` and ``k`` by ``n``."""
     flops = 2.0 * batch * m * n * k
@@ -93,7 +106,7 @@ def product_cost(
     at_memory = moved_bytes / (chip.memory_bandwidth * kernels.memory_share)
     at_arithmetic = _tiled_seconds(kernels, peak / chip.num_sms, chip.num_sms, batch, m, n, k)
     if kernels is not PLAIN:
-        at_arithmetic = max(at_arithmetic, flops / (peak * POWER_SHARE))
+        at_arithmetic = max(at_arithmetic, flops / (peak * (SUSTAINED_SHARE if is_sustained else POWER_SHARE)))
     # Loading and multiplying overlap, but for the beginning and the end.
     seconds = kernels.start + max(at_memory, at_arithmetic)
     bound = Bound.ARITHMETIC if at_arithmetic >= at_memory else Bound.MEMORY
