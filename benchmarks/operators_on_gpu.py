@@ -14,13 +14,16 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import pathlib
+import statistics
 import time
 import traceback
 from typing import Any
 
 HERE = pathlib.Path(__file__).parent
 TRUTH = HERE / "truth" / "operator_times.json"
+RESULTS = HERE / "results" / "operators.md"
 FLUSH_BYTES = 256 * 2**20
 RUNS = 3
 
@@ -130,6 +133,42 @@ def measure(path: pathlib.Path, families: list[str]) -> None:
             path.write_text(json.dumps(found, indent=1))
 
 
+# -- anywhere --------------------------------------------------------------------------------------------------------------------
+
+
+def compare(shown: list[str]) -> str:
+    """Families and their operators: how far the clock is from what was measured."""
+    from memfit.hardware import find_gpu
+    from memfit.timing import Call, Settings, chip_of, price
+
+    chip, lines = chip_of(find_gpu("H200")), []
+    for family, found in json.loads(TRUTH.read_text())["families"].items():
+        settings = Settings(allow_tf32=family == "tf32", is_sustained=False)
+        off: dict[str, list[float]] = {}
+        for text, entry in found["calls"].items():
+            if "hot" not in entry:
+                continue
+            call = Call.parse(text)
+            measured = math.sqrt(max(entry["hot"], 0.5) * max(entry.get("cold", entry["hot"]), 0.5))
+            predicted = 1e6 * price(call, chip, settings).seconds
+            if predicted:
+                off.setdefault(call.name, []).append(predicted / measured - 1)
+            if family in shown:
+                print(f"{measured:10.1f} us measured {predicted:10.1f} predicted  {text[:150]}")
+        every = sorted(abs(one) for each in off.values() for one in each)
+        if every:
+            tenth, worst = every[int(0.9 * len(every))], every[-1]
+            lines.append(f"| {family} | {len(every)} | {statistics.median(every):.1%} | {tenth:.1%} | {worst:.0%} |")
+    return "\n".join(lines)
+
+
+def write_results(shown: list[str]) -> None:
+    head = "# Operators on an H200: the clock against what was measured\n\nWritten by `python benchmarks/operators_on_gpu.py`.\n\n"
+    table = "| family | calls | median | nine in ten | worst |\n|---|---:|---:|---:|---:|\n"
+    RESULTS.write_text(f"{head}{table}{compare(shown)}\n")
+    print(RESULTS.read_text())
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", nargs="?", const=str(TRUTH), metavar="FILE")
@@ -138,3 +177,5 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.measure:
         measure(pathlib.Path(options.measure), options.families)
+    else:
+        write_results(options.show or [])
