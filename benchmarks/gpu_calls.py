@@ -1,7 +1,7 @@
 """Every operator that some code runs on a GPU, with the microseconds that its kernels take: shared by the benchmarks of time.
 
-A dispatch mode names each operator to CUDA's profiler and describes what it was given (``memfit.timing.operators.calls``). The profiler tells
-when kernels were launched and how long each ran; a kernel belongs to the operator during which it was launched.
+A dispatch mode names each operator to CUDA's profiler and describes what it was given (``memfit.timing.operators.calls``). The
+profiler tells when kernels were launched and how long each ran; a kernel belongs to the operator during which it was launched.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ def _clip(count: int) -> Callable[[str], Case]:
 CASES["clip_grad_norm_, 10 parameters"] = _clip(10)
 CASES["clip_grad_norm_, 150 parameters"] = _clip(150)
 
-# -- tensors on the host itself: optimizers of offloaded models ---------------------------------------------------------------------
+# -- tensors on the host itself: optimizers of offloaded models -------------------------------------------------------------------
 
 HOST_OPERATORS: dict[str, Callable[..., Any]] = {
     "mul_": lambda x, y: x.mul_(0.999),

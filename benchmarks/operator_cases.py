@@ -1,4 +1,5 @@
-"""What ``operators_on_gpu.py`` times: ``CASES[family]`` is a list of functions that each make one case on the GPU, ready to be called."""
+"""What ``operators_on_gpu.py`` times: ``CASES[family]`` is a list of functions that each make one case on the GPU, ready to be
+called."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ def attention(
 
 HEADS = (
     (4, 16, 2048, 64), (2, 16, 2048, 128), (1, 32, 8192, 128), (1, 32, 4096, 128), (16, 12, 512, 64), (32, 12, 197, 64),
-    (4, 16, 1024, 64), (1, 64, 4096, 128), (1, 16, 16384, 128), (2, 8, 1024, 256), (2, 4, 128, 64), (64, 8, 64, 32), (8, 12, 577, 96),
+    (4, 16, 1024, 64), (1, 64, 4096, 128), (1, 16, 16384, 128), (2, 8, 1024, 256), (2, 4, 128, 64), (64, 8, 64, 32),
+    (8, 12, 577, 96),
 )  # fmt: skip
 for shape in HEADS:
     for backend in ("flash", "efficient", "cudnn"):
@@ -163,8 +165,9 @@ for exponent in (10, 14, 16, 18, 20, 22, 24, 26, 28):
         op("elementwise", torch.mul, f"{kind}[{2**exponent}]!", f"{kind}[{2**exponent}]!")
         op("elementwise", torch.clone, f"{kind}[{2**exponent}]!")
 UNARY: tuple[Callable[..., Any], ...] = (
-    torch.relu, F.silu, F.gelu, lambda x: F.gelu(x, approximate="tanh"), torch.sigmoid, torch.tanh, torch.exp, torch.log, torch.sqrt,
-    lambda x: x.pow(2), lambda x: x.pow(3), lambda x: x.pow(0.5), torch.rsqrt, lambda x: x * 2, lambda x: x + 1, lambda x: x / 3, torch.abs, F.dropout, F.softplus,
+    torch.relu, F.silu, F.gelu, lambda x: F.gelu(x, approximate="tanh"), torch.sigmoid, torch.tanh, torch.exp, torch.log,
+    torch.sqrt, lambda x: x.pow(2), lambda x: x.pow(3), lambda x: x.pow(0.5), torch.rsqrt, lambda x: x * 2, lambda x: x + 1,
+    lambda x: x / 3, torch.abs, F.dropout, F.softplus,
     F.leaky_relu, F.hardswish, torch.cos, torch.neg,
 )  # fmt: skip
 for function in UNARY:
@@ -280,15 +283,17 @@ op("indexing", lambda i: F.one_hot(i, 16), "i64[8192]<16")
 
 CONVOLUTIONS = (
     # batch, channels in, size, channels out, kernel, stride, groups
-    (32, 3, 224, 64, 7, 2, 1), (32, 64, 56, 64, 1, 1, 1), (32, 64, 56, 64, 3, 1, 1), (32, 64, 56, 256, 1, 1, 1), (32, 128, 28, 128, 3, 1, 1),
-    (32, 256, 56, 128, 1, 1, 1), (32, 128, 56, 128, 3, 2, 1), (32, 256, 14, 256, 3, 1, 1), (32, 1024, 14, 256, 1, 1, 1), (32, 512, 7, 512, 3, 1, 1),
-    (32, 512, 7, 2048, 1, 1, 1), (32, 3, 224, 768, 16, 16, 1), (32, 96, 56, 96, 7, 1, 96), (32, 384, 14, 384, 7, 1, 384), (32, 32, 112, 32, 3, 1, 32),
-    (8, 320, 64, 320, 3, 1, 1), (8, 640, 32, 640, 3, 1, 1), (16, 128, 128, 128, 3, 1, 1), (128, 64, 32, 64, 3, 1, 1), (32, 192, 14, 192, 3, 1, 4),
+    (32, 3, 224, 64, 7, 2, 1), (32, 64, 56, 64, 1, 1, 1), (32, 64, 56, 64, 3, 1, 1), (32, 64, 56, 256, 1, 1, 1),
+    (32, 128, 28, 128, 3, 1, 1), (32, 256, 56, 128, 1, 1, 1), (32, 128, 56, 128, 3, 2, 1), (32, 256, 14, 256, 3, 1, 1),
+    (32, 1024, 14, 256, 1, 1, 1), (32, 512, 7, 512, 3, 1, 1), (32, 512, 7, 2048, 1, 1, 1), (32, 3, 224, 768, 16, 16, 1),
+    (32, 96, 56, 96, 7, 1, 96), (32, 384, 14, 384, 7, 1, 384), (32, 32, 112, 32, 3, 1, 32), (8, 320, 64, 320, 3, 1, 1),
+    (8, 640, 32, 640, 3, 1, 1), (16, 128, 128, 128, 3, 1, 1), (128, 64, 32, 64, 3, 1, 1), (32, 192, 14, 192, 3, 1, 4),
 )  # fmt: skip
 for n, cin, size, cout, kernel, stride, groups in CONVOLUTIONS:
     for kind in ("f32", "bf16"):
         for layout in ("", "cl"):
-            op("convolution", lambda x, w, s=stride, p=kernel // 2 if kernel < 16 else 0, g=groups: F.conv2d(x, w, None, s, p, 1, g),
+            padding = kernel // 2 if kernel < 16 else 0
+            op("convolution", lambda x, w, s=stride, p=padding, g=groups: F.conv2d(x, w, None, s, p, 1, g),
                f"{kind}[{n},{cin},{size},{size}]{layout}", f"{kind}[{cout},{cin // groups},{kernel},{kernel}]{layout}")  # fmt: skip
 for kind in ("f32", "bf16"):
     op("convolution", lambda x: F.max_pool2d(x, 3, 2, 1), f"{kind}[32,64,112,112]")

@@ -1,12 +1,13 @@
 """How long single operators take on a GPU, and what the host spends on issuing them; and what the clock says of them.
 
     python benchmarks/operators_on_gpu.py --measure               # on a GPU, three minutes: writes truth/operator_times.json
-    python benchmarks/operators_on_gpu.py                         # anywhere: compares the clock with it, writes results/operators.md
+    python benchmarks/operators_on_gpu.py                         # anywhere: compares the clock with it: results/operators.md
     python benchmarks/operators_on_gpu.py --show products         # the same, with every call of these families
 
-``truth/operator_times.json`` has, per family of ``operator_cases.py``, every call (``memfit.timing.operators.calls``) with the microseconds that
-its kernels took: ``hot`` when the same call ran just before, ``cold`` when the GPU's cache held none of its tensors. ``host`` has the
-microseconds of ``host_cases.py``; ``sustained`` what a product reaches when it runs for a second and a half and the GPU gets hot.
+``truth/operator_times.json`` has, per family of ``operator_cases.py``, every call (``memfit.timing.operators.calls``) with the
+microseconds that its kernels took: ``hot`` when the same call ran just before, ``cold`` when the GPU's cache held none of its
+tensors. ``host`` has the microseconds of ``host_cases.py``; ``sustained`` what a product reaches when it runs for a second and a
+half and the GPU gets hot.
 """
 
 from __future__ import annotations

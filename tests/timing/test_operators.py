@@ -39,8 +39,15 @@ def test_no_product_is_faster_than_physics(m: int, n: int, k: int, dtype: str, c
     assert cost.seconds >= max(2 * m * n * k / peak, least_seconds(call, chip, settings))
 
 
-@given(st.sampled_from((1, 2, 8)), st.sampled_from((1, 4, 16)), st.integers(1, 9000), st.sampled_from((32, 64, 96, 128, 256)), ANY_CHIP, st.booleans(),
-       st.sampled_from(("flash", "efficient", "cudnn")))  # fmt: skip
+@given(
+    st.sampled_from((1, 2, 8)),
+    st.sampled_from((1, 4, 16)),
+    st.integers(1, 9000),
+    st.sampled_from((32, 64, 96, 128, 256)),
+    ANY_CHIP,
+    st.booleans(),
+    st.sampled_from(("flash", "efficient", "cudnn")),
+)
 def test_no_attention_is_faster_than_physics(
     batch: int, heads: int, length: int, width: int, chip: Chip, causal: bool, kernel: str
 ) -> None:
@@ -116,8 +123,21 @@ def measured() -> Iterator[tuple[str, Call, float]]:
                 yield family, Call.parse(text), 1e-6 * math.sqrt(max(entry["hot"], 0.5) * max(entry.get("cold", entry["hot"]), 0.5))
 
 
-MEDIANS = {"products": 0.10, "attention": 0.08, "elementwise": 0.06, "layouts": 0.12, "reductions": 0.22, "losses": 0.10, "norms": 0.15,
-           "indexing": 0.20, "convolution": 0.25, "optimizers": 0.15, "copies": 0.10, "float8": 0.08, "tf32": 0.15}  # fmt: skip
+MEDIANS = {
+    "products": 0.10,
+    "attention": 0.08,
+    "elementwise": 0.06,
+    "layouts": 0.12,
+    "reductions": 0.22,
+    "losses": 0.10,
+    "norms": 0.15,
+    "indexing": 0.20,
+    "convolution": 0.25,
+    "optimizers": 0.15,
+    "copies": 0.10,
+    "float8": 0.08,
+    "tf32": 0.15,
+}
 """How far the median call of a family may be from its measurement."""
 
 

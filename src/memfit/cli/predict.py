@@ -72,7 +72,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         "--interconnect",
         default="",
         metavar="LINKS",
-        help="how GPUs are linked, for the time of collectives: 8xH100-NVLink+400G; by default what nodes of such GPUs usually have; "
+        help="how GPUs are linked, for the time of collectives: 8xH100-NVLink+400G; by default as nodes of such GPUs usually are; "
         "none: communication takes no time",
     )
     parser.add_argument("--alloc-conf", default="", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF")

@@ -8,8 +8,8 @@ NCCL has several ways to do each, and takes the one that it expects to be the fa
     tree      up and down a tree: all-reduce in twice the logarithm of the nodes, for small messages and many nodes
     NVLS      NVLink's switch adds up: all-reduce inside a node at more than the links' own rate
 
-and each with a protocol: ``LL`` sends a flag with every word (half the bandwidth, the least latency), ``LL128`` with every 120 bytes,
-``Simple`` waits between chunks. Latencies are those that NCCL itself reckons with (src/graph/tuning.cc, release 2.28).
+and each with a protocol: ``LL`` sends a flag with every word (half the bandwidth, the least latency), ``LL128`` with every 120
+bytes, ``Simple`` waits between chunks. Latencies are those that NCCL itself reckons with (src/graph/tuning.cc, release 2.28).
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _bus_bytes(size_bytes: float, num_ranks: int, passes: int) -> float:
 
 
 def _bandwidth(num_ranks: int, links: Interconnect, ranks_are_adjacent: bool) -> float:
-    """Of the slowest link of a ring. All GPUs of a node send through their own adapters side by side, so that a ring over whole nodes
-    has as many times the network's bandwidth as it has GPUs in a node; one over a GPU of each node has it once."""
+    """Of the slowest link of a ring. All GPUs of a node send through their own adapters side by side, so that a ring over whole
+    nodes has as many times the network's bandwidth as it has GPUs in a node; one over a GPU of each node has it once."""
     if ranks_are_adjacent and not links.spans_nodes(num_ranks):
         return links.node_bandwidth
     rails = min(num_ranks, links.gpus_per_node) if ranks_are_adjacent else 1

@@ -1,8 +1,9 @@
 """The host's own pace: what it spends on issuing an operator, and between operators.
 
 An eager step of small kernels is as fast as Python. All figures are of the machine that the H200 was measured in (an Intel Xeon of
-its fourth or fifth generation, a virtual machine, Python 3.12, torch 2.11), from ``host`` in ``benchmarks/truth/operator_times.json``.
-Hosts differ more than GPUs do: where a step waits for its host, its time is good to a fifth.
+its fourth or fifth generation, a virtual machine, Python 3.12, torch 2.11), from ``host`` in
+``benchmarks/truth/operator_times.json``. Hosts differ more than GPUs do: where a step waits for its host, its time is good to a
+fifth.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ LAUNCH_SECONDS: Final = 5 * MICRO
 """From the host's call until the kernel begins, where the GPU has nothing else to do."""
 
 GAP_SECONDS: Final = 1.2 * MICRO
-"""Between the end of a kernel and the beginning of the next on its stream: a step of 1,500 kernels whose host is far ahead takes 2.1
-milliseconds longer than its kernels."""
+"""Between the end of a kernel and the beginning of the next on its stream: a step of 1,500 kernels whose host is far ahead takes
+2.1 milliseconds longer than its kernels."""
 
 IN_CONTEXT: Final = 1.3
-"""So many times as long as in a loop over one operator: a step does something else all the time, and the processor's caches hold less
-of what it needs. From the ``small_*`` workloads, whose GPU waits for the host all the time: 1.2 in one run on the H200's machine, 1.45
-in another (``benchmarks/truth/step_times.json``)."""
+"""So many times as long as in a loop over one operator: a step does something else all the time, and the processor's caches hold
+less of what it needs. From the ``small_*`` workloads, whose GPU waits for the host all the time: 1.2 in one run on the H200's
+machine, 1.45 in another (``benchmarks/truth/step_times.json``)."""
 
 _OPERATORS: Final[Mapping[str, float]] = {
     "mm": 12.3,
@@ -69,7 +70,8 @@ RECORDED: Final = 1.5
 """More where autograd notes down how to go back: ``mul`` 8.7 against 7.0, ``view`` 2.15 against 1.31."""
 
 NODE: Final = 8.5
-"""For a node of backward: ``backward mul scalar`` 16.9 and ``backward silu`` 17.2 with one kernel, ``backward view`` 8.9 with none."""
+"""For a node of backward: ``backward mul scalar`` 16.9 and ``backward silu`` 17.2 with one kernel, ``backward view`` 8.9 with
+none."""
 
 SECOND_OF_NODE: Final = frozenset(("mm", "bmm", "mul", "sum", "t", "transpose", "div"))
 """Nodes issue these in pairs: half of a node is for each."""
@@ -115,9 +117,9 @@ class HostPace:
             "FSDP_POST_BACKWARD": 620 * MICRO,
         }
     )
-    """Beginning a module's call, or one of FSDP's tasks: 12 sharded layers take 35 milliseconds longer than 12 others. Where a module
-    is computed again, Python is called for each tensor that is saved and for each that is used: 72 modules of a Llama take 22 to 28
-    milliseconds longer, half of it in their operators (``small_llama_amp_ckpt``)."""
+    """Beginning a module's call, or one of FSDP's tasks: 12 sharded layers take 35 milliseconds longer than 12 others. Where a
+    module is computed again, Python is called for each tensor that is saved and for each that is used: 72 modules of a Llama take
+    22 to 28 milliseconds longer, half of it in their operators (``small_llama_amp_ckpt``)."""
 
     def operator(self, call: Call, cost: Cost, in_backward: bool, is_distributed: bool = False) -> float:
         """Issuing a call. ``is_distributed``: lists are of distributed tensors."""

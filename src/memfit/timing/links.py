@@ -1,4 +1,4 @@
-"""How GPUs are connected, by name: ``8xH100-NVLink+400G`` is nodes of eight H100 on NVLink, each GPU with 400 gigabits to other nodes."""
+"""How GPUs are connected, by name: ``8xH100-NVLink+400G`` is nodes of eight H100 on NVLink, each with 400 gigabits to others."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NETWORK_SHARE: Final = 47 / 50
 """Of an adapter's line rate: 46 to 48 GB/s of 400 Gb/s, github.com/NVIDIA/nccl-tests issue 290."""
 
 PCIE_SHARE: Final = 0.8
-"""Of PCIe's line rate, between GPUs: 26 of 32 GB/s is usual for the fourth generation where peers reach each other. Not measured."""
+"""Of PCIe's line rate, between GPUs: 26 of 32 GB/s is usual where peers reach each other. Not measured."""
 
 MULTICAST_BUS_BANDWIDTH: Final = 478 * GIGA / (450 * GIGA)
-"""NVLink SHARP, as a share of NVLink's line rate, in nccl-tests' way of counting: 475 GB/s on 8 H200 (nccl-tests issue 272), 476 on 8
-H100 (issue 290), 480 at most (issue 212)."""
+"""NVLink SHARP, as a share of NVLink's line rate, in nccl-tests' way of counting: 475 GB/s on 8 H200 (nccl-tests issue 272), 476 on
+8 H100 (issue 290), 480 at most (issue 212)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,8 @@ def parse_interconnect(name: str) -> Interconnect:
     match = _NAME.fullmatch(name.strip())
     if match is None:
         raise ConfigError(
-            f"cannot read {name!r} as an interconnect: write it like 8xH100-NVLink+400G (GPUs of a node, their link, gigabits a second "
-            "of each GPU to other nodes), 4xL40S-PCIe+100G, or none"
+            f"cannot read {name!r} as an interconnect: write it like 8xH100-NVLink+400G (GPUs of a node, their link, gigabits a "
+            "second of each GPU to other nodes), 4xL40S-PCIe+100G, or none"
         )
     chip = chip_of(find_gpu(match[2]))
     return _interconnect(

@@ -1,4 +1,5 @@
-"""Kernels that are no operators: Triton's, written by hand or by ``torch.compile``. They read and write what they are given, once."""
+"""Kernels that are no operators: Triton's, written by hand or by ``torch.compile``. They read and write what they are given,
+once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Other operators that memory bounds: reductions, norms, softmax, losses, embeddings, optimizers. Each has a row.
 
-A row says which bytes move, and what an H200 reached of its memory's bandwidth, with the microseconds that a call takes however small
-it is, and the elements a second where arithmetic is the limit. All of it is fitted to ``benchmarks/truth/operator_times.json``;
-``benchmarks/operators_on_gpu.py`` shows how well.
+A row says which bytes move, and what an H200 reached of its memory's bandwidth, with the microseconds that a call takes however
+small it is, and the elements a second where arithmetic is the limit. All of it is fitted to
+``benchmarks/truth/operator_times.json``; ``benchmarks/operators_on_gpu.py`` shows how well.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ SLOW_REDUCTIONS: Final = {"var": 780, "var_mean": 780, "std": 780, "argmax": 900
 
 
 def price_reduction(call: Call, chip: Chip) -> Cost:
-    """``sum``, ``mean``, ``amax`` and their kin: along the innermost dimension a row is one group's work; along outer ones, parts are
-    added up in a second pass."""
+    """``sum``, ``mean``, ``amax`` and their kin: along the innermost dimension a row is one group's work; along outer ones, parts
+    are added up in a second pass."""
     given = call.inputs[0]
     moved, outputs = read_and_written(call), sum(tensor.numel for tensor in call.outputs)
     dims = _reduced_dims(call, given)

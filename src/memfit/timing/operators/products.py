@@ -58,12 +58,12 @@ POWER_SHARE: Final = 0.80
 """Of the tensor cores' peak, what the GPU's power leaves to one large product of random numbers: 740 to 804 of 989 teraflops."""
 
 SUSTAINED_SHARE: Final = 0.67
-"""The same when products follow one another for a second and a half, as they do in training, and the GPU lowers its clock: 659 to 671
-teraflops (``sustained`` in ``benchmarks/truth/operator_times.json``)."""
+"""The same when products follow one another for a second and a half, as they do in training, and the GPU lowers its clock: 659 to
+671 teraflops (``sustained`` in ``benchmarks/truth/operator_times.json``)."""
 
 MISALIGNED: Final = {1: 0.13, 2: 0.245, 4: 0.45}
-"""The share of the peak that is left where rows begin at multiples of so many elements of two bytes: cuBLAS's fast kernels want eight
-(16 bytes). Measured with 50257 and 30522 columns; for four it is taken to be twice that of two."""
+"""The share of the peak that is left where rows begin at multiples of so many elements of two bytes: cuBLAS's fast kernels want
+eight (16 bytes). Measured with 50257 and 30522 columns; for four it is taken to be twice that of two."""
 
 MOST_PARTS: Final = 16
 """So many parts is k cut into at most."""
