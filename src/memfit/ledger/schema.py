@@ -240,6 +240,11 @@ class RunInfo:
     def complete(self) -> bool:
         return not self.problem
 
+    @property
+    def has_clock(self) -> bool:
+        """Do the times of events mean something? Those of predictions by an older memfit say how long predicting took."""
+        return self.source == "measured" or CLOCK in self.versions
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -68,6 +68,8 @@ class Communication:
         group, ranks = _group_of(args)
         size = max((_bytes_of(value) for value in (*args, result)), default=0)
         spent = seconds(size, len(ranks), self._links, _are_adjacent(ranks, self._links.gpus_per_node))
+        if seconds is collectives.all_gather_seconds:
+            self._timeline.spend(len(ranks) * self._links.host_seconds_per_rank)
         self._issue(name, spent, size, group, scope)
 
     def _send(self, name: str, func: Any, args: Any, result: Any, scope: int) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from memfit.allocator import replay, requests_from_ledger
 from memfit.analysis import find_peak, trace_categories, trace_phases, trace_total
 from memfit.analysis.timeline import Timeline
-from memfit.ledger import CLOCK, Ledger, Phase
+from memfit.ledger import Ledger, Phase
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 
@@ -48,18 +48,14 @@ def write_trace(ledger: Ledger) -> bytes:
 
 
 def _clock_name(ledger: Ledger) -> str:
-    if _has_no_clock(ledger):
+    if not ledger.info.has_clock:
         return "one event is one microsecond"
     return "predicted time" if ledger.info.source == "predicted" else "time since the recording began"
 
 
-def _has_no_clock(ledger: Ledger) -> bool:
-    return ledger.info.source == "predicted" and CLOCK not in ledger.info.versions
-
-
 def _times_ns(ledger: Ledger) -> list[int]:
     """Per event, and once more for the end: its time, which never falls."""
-    if _has_no_clock(ledger):
+    if not ledger.info.has_clock:
         return list(range(0, NS_PER_US * (len(ledger.events) + 1), NS_PER_US))
     times: list[int] = np.maximum.accumulate(ledger.events.time_ns).tolist()
     return [*times, times[-1] if times else 0]
