@@ -53,9 +53,9 @@ FREE: Final = Interconnect(
 """Communication that takes no time, as under torch's fake process group on a real GPU."""
 
 FAKE: Final = replace(FREE, name="fake", host_seconds_per_rank=24.5e-6)
-"""Torch's fake process group on a real GPU, which is how one rank of many was measured: nothing is sent, but an all-gather copies what
-this rank has to the place of every other. 35 all-gathers among 64 ranks take 48 milliseconds longer than among 8 (``fsdp2_64`` and
-``fsdp2_full`` in ``benchmarks/truth/h200_step_times.json``)."""
+"""Torch's fake process group on a real GPU, which is how one rank of many was measured: nothing is sent, but an all-gather copies
+what this rank has to the place of every other. 35 all-gathers among 64 ranks take 48 milliseconds longer than among 8 (``fsdp2_64``
+and ``fsdp2_full`` in ``benchmarks/truth/h200_step_times.json``)."""
 
 _NAME: Final = re.compile(r"(?:(\d+)x)?(.+?)-(nvlink|pcie)(?:\+(\d+)g)?", re.IGNORECASE)
 
