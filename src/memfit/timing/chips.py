@@ -47,6 +47,10 @@ class Chip:
     """Can its switch add up (NVLink SHARP)?"""
     source: str
     """Of the peaks."""
+    sustained_share: float = 0.67
+    """Of the tensor cores' peak, what is reached when products follow one another for a second and a half, as they do in training,
+    and the GPU lowers its clock to stay within its power: 659 to 671 of 989 teraflops on an H200 with 700 watts (``sustained``
+    in ``benchmarks/truth/operator_times.json``)."""
     is_measured: bool = False
     """Were operators timed on it?"""
 

@@ -57,10 +57,6 @@ PLAIN: Final = Kernels(
 POWER_SHARE: Final = 0.80
 """Of the tensor cores' peak, what the GPU's power leaves to one large product of random numbers: 740 to 804 of 989 teraflops."""
 
-SUSTAINED_SHARE: Final = 0.67
-"""The same when products follow one another for a second and a half, as they do in training, and the GPU lowers its clock: 659 to
-671 teraflops (``sustained`` in ``benchmarks/truth/operator_times.json``)."""
-
 MISALIGNED: Final = {1: 0.13, 2: 0.245, 4: 0.45}
 """The share of the peak that is left where rows begin at multiples of so many elements of two bytes: cuBLAS's fast kernels want
 eight (16 bytes). Measured with 50257 and 30522 columns; for four it is taken to be twice that of two."""
@@ -106,7 +102,7 @@ def product_cost(
     at_memory = moved_bytes / (chip.memory_bandwidth * kernels.memory_share)
     at_arithmetic = _tiled_seconds(kernels, peak / chip.num_sms, chip.num_sms, batch, m, n, k)
     if kernels is not PLAIN:
-        at_arithmetic = max(at_arithmetic, flops / (peak * (SUSTAINED_SHARE if is_sustained else POWER_SHARE)))
+        at_arithmetic = max(at_arithmetic, flops / (peak * (chip.sustained_share if is_sustained else POWER_SHARE)))
     # Loading and multiplying overlap, but for the beginning and the end.
     seconds = kernels.start + max(at_memory, at_arithmetic)
     bound = Bound.ARITHMETIC if at_arithmetic >= at_memory else Bound.MEMORY
