@@ -150,3 +150,11 @@ def test_prices_are_near_what_an_h200_did() -> None:
     assert errors.keys() == MEDIANS.keys()
     far = {family: statistics.median(found) for family, found in errors.items() if statistics.median(found) > MEDIANS[family]}
     assert not far
+
+
+def test_a_recurrent_layer_is_priced_by_its_weights_not_by_what_it_keeps() -> None:
+    steps, weights = Operand("f32", (64, 128, 1024)), (Operand("f32", (4096, 1024)),) * 4
+    kept = Operand("u8", (2**30,))
+    cost = price(Call("_cudnn_rnn_backward", (steps, weights, 4, kept), (steps,)), H200)
+    assert cost.flops == 2 * 2 * 64 * 128 * 4 * 4096 * 1024
+    assert "recurrent" in cost.assumption

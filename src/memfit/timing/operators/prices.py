@@ -9,7 +9,7 @@ from typing import Final
 
 from memfit.timing.chips import Chip
 from memfit.timing.operators.attention import price_attention
-from memfit.timing.operators.calls import Call
+from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.convolution import price_convolution
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import price_elementwise
@@ -62,7 +62,8 @@ def _fill(call: Call, chip: Chip, settings: Settings) -> Cost:
 def _recurrent(call: Call, chip: Chip, settings: Settings) -> Cost:
     """Steps come one after the other: their products are small, and each waits for the one before it."""
     given = call.inputs[0]
-    weights = max((tensor.numel for tensor in call.inputs), default=0)
+    lists = [argument for argument in call.arguments if isinstance(argument, tuple)]
+    weights = max((sum(tensor.numel for tensor in each if isinstance(tensor, Operand)) for each in lists), default=0)
     steps, rows = (
         (given.shape[0], math.prod(given.shape[1:-1])) if len(given.shape) > 2 else (1, given.shape[0] if given.shape else 1)
     )
