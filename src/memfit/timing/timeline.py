@@ -116,7 +116,8 @@ class Timeline:
 
     def now_ns(self) -> int:
         """When the default stream is done with what it was given, or the host where it is later: it never falls."""
-        return int(1e9 * max(self._ready.get(0, 0.0), self.host))
+        ready, host = self._ready.get(0, 0.0), self.host
+        return int(1e9 * (ready if ready > host else host))
 
     def synchronize(self) -> None:
         """The host waits for every stream."""
