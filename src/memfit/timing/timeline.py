@@ -66,8 +66,7 @@ class Timeline:
         self._launch, self._gap = launch_seconds, gap_seconds
         self.host = 0.0
         """When the host is done with what it has issued so far."""
-        self.host_spent = 0.0
-        """Of that, what it did not spend waiting."""
+        self._waited = 0.0
         self.num_spans = 0
         self._rows: list[float] = []
         self.steps: list[StepMark] = []
@@ -77,7 +76,11 @@ class Timeline:
     def spend(self, seconds: float) -> None:
         """The host is busy."""
         self.host += seconds
-        self.host_spent += seconds
+
+    @property
+    def host_spent(self) -> float:
+        """Of the host's time, what it did not spend waiting."""
+        return self.host - self._waited
 
     def run(self, stream: int, seconds: float, cost: int, scope: int) -> None:
         """A kernel is queued on a stream."""
@@ -92,7 +95,7 @@ class Timeline:
         if len(queue) > QUEUE_DEPTH:
             oldest = queue.popleft()
             if oldest > self.host:
-                self.host = oldest
+                self.wait_on_host(oldest)
 
     def communicate(self, stream: int, group: int, seconds: float, cost: int, scope: int) -> float:
         """A collective is queued behind what is on ``stream`` now, on a stream of its group's own; says when it will be over."""
@@ -112,6 +115,7 @@ class Timeline:
 
     def wait_on_host(self, until: float) -> None:
         if until > self.host:
+            self._waited += until - self.host
             self.host = until
 
     def now_ns(self) -> int:
