@@ -3,8 +3,8 @@
     python benchmarks/step_time.py --measure [NAME ...]   # on a GPU: writes truth/step_times.json
     python benchmarks/step_time.py [NAME ...]             # anywhere: predicts, and writes results/step_time.md and .json
 
-``truth/h200_step_times.json`` has the 34 workloads of zoo.py; ``truth/step_times.json`` has those of more_zoo.py, which no rule was
-looked up in, and ``small_*``: workloads of the zoo with so few tokens that the GPU waits for the host all the time.
+``truth/h200_step_times.json`` has the 34 workloads of zoo.py; ``truth/step_times.json`` has those of more_zoo.py, looked at
+after the rules were written, and ``small_*``: workloads of the zoo with so few tokens that the GPU waits for the host all the time.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ GAP_SECONDS: Final = 1.2 * MICRO
 
 IN_CONTEXT: Final = 1.3
 """So many times as long as in a loop over one operator: a step does something else all the time, and the processor's caches hold
-less of what it needs. From the ``small_*`` workloads, whose GPU waits for the host all the time: 1.2 in one run on the H200's
-machine, 1.45 in another (``benchmarks/truth/step_times.json``)."""
+less of what it needs. The ``small_*`` workloads, whose GPU waits for the host all the time, gave 1.23 in one run on the H200's
+machine and 1.5 in another (medians; ``benchmarks/truth/step_times.json``); 1.3 was chosen between them with the zoo in view."""
 
 _OPERATORS: Final[Mapping[str, float]] = {
     "mm": 12.3,

@@ -19,7 +19,7 @@ PAGEABLE: Final = {"to": 7.5 * GIGA, "from": 12.7 * GIGA}
 HOST_BANDWIDTH: Final = 160 * GIGA
 """Bytes a second of operators on host tensors, by 16 cores: a copy of 64 MiB, in both runs of
 ``benchmarks/operators_on_gpu.py``. Other operators reached 150 to 180 in one run and 250 to 340 in the other, when their tensors
-were in the processor's cache; an optimizer's are not."""
+were in the processor's cache; an optimizer's are not. Chosen with ``fsdp2_offload`` in view: see docs/timing.md."""
 
 NEW_MEMORY_BANDWIDTH: Final = 10 * GIGA
 """Bytes a second of results in memory that the system gives anew, as it does above 32 MiB: a square root of 64 MiB takes 6.7
