@@ -25,7 +25,7 @@ it, and that it takes no memory but that of its results.
 * **keeps**: what a library keeps for good because of it.
 """
 
-COLUMNS = ("runs", "returns", "takes", "tries", "keeps", "costs")
+COLUMNS = ("runs", "returns", "takes", "tries", "keeps")
 """What a rule can say, by the names of its fields; a family's table shows those that one of its rules uses."""
 
 

@@ -96,3 +96,30 @@ def test_each_gpu_is_spoken_for_alone():
     cells = [cell(70), cell(70, {"fits": False, "margin": -30 * GIB, "capacity": CAPACITY - 40 * GIB}, gpu="A100-40GB")]
     assert said(cells, ("gpu",), "H100-80GB").startswith("Run it on H100-80GB")
     assert said(cells, ("gpu",), "A100-40GB").startswith("Nothing fits on A100-40GB")
+
+
+def timed(smallest_fit: float, tokens_per_second: float, **inputs):
+    seconds = inputs.get("batch", 1) * 8192 / tokens_per_second
+    return cell(smallest_fit, {"step_seconds": seconds, "tokens_per_second": tokens_per_second}, **inputs)
+
+
+def test_the_fastest_that_fits_is_recommended_whatever_else_it_costs():
+    slow = timed(30, 5000, strategy="hybrid_shard")
+    fast = timed(60, 7000, strategy="full_shard", checkpointing="full", world_size=16)
+    assert choose([slow, fast, timed(90, 9000)]) is fast
+    assert said([slow, fast]).endswith("It is the fastest of the 2 that fit.")
+
+
+def test_of_several_that_are_as_fast_the_cheapest_to_run():
+    cells = [timed(30, 7000, checkpointing="full"), timed(60, 6900, strategy="hybrid_shard"), timed(20, 5000, world_size=4)]
+    assert choose(cells) is cells[1]
+    assert "2 of the 3 that fit are as fast; it is the cheapest to run of them: least recomputation" in said(cells)
+
+
+def test_a_larger_batch_is_faster_for_its_work_not_for_its_step():
+    small, large = timed(20, 5000, batch=1), timed(60, 6000, batch=4)
+    assert choose([small, large]) is large
+
+
+def test_where_one_time_is_not_known_none_decides():
+    assert choose([cell(30, strategy="hybrid_shard"), timed(60, 9000)]).inputs["strategy"] == "hybrid_shard"

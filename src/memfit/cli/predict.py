@@ -20,6 +20,7 @@ from memfit.compare.user_functions import build_of, check_arguments, locate
 from memfit.errors import ConfigError, StepFailedError
 from memfit.hardware import GPUS
 from memfit.views.escaping import printable
+from memfit.views.timing import time_json
 
 if TYPE_CHECKING:
     from memfit.predict import JobPrediction, Prediction
@@ -67,6 +68,13 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--torch-version", metavar="VERSION", help="the version of torch whose kernels and allocator are used: 2.11+cu130, ..."
     )
+    parser.add_argument(
+        "--interconnect",
+        default="",
+        metavar="LINKS",
+        help="how GPUs are linked, for the time of collectives: 8xH100-NVLink+400G; by default as nodes of such GPUs usually are; "
+        "none: communication takes no time",
+    )
     parser.add_argument("--alloc-conf", default="", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF")
     parser.add_argument(
         "--expected",
@@ -106,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
             torch_version=args.torch_version or DEFAULT_TORCH,
             alloc_conf=args.alloc_conf,
             expected=Expected.parse(args.expected).by_name,
+            interconnect=args.interconnect,
             ranks=read_ranks(args.ranks),
         )
     if isinstance(found, JobPrediction):
@@ -184,7 +193,7 @@ def _plain(prediction: Prediction, args: argparse.Namespace) -> dict[str, Any]:
     more["num_steps"] = len(prediction.steps)
     if prediction.problem and prediction.verdict.fits:
         more["fits"] = None  # not known: what was not seen may take more
-    return prediction.verdict.to_json() | more
+    return prediction.verdict.to_json() | more | time_json(prediction)
 
 
 def _say(prediction: Prediction, args: argparse.Namespace) -> None:

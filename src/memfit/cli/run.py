@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
                 expected=expected,
                 progress=tell_progress,
                 told=told,
+                interconnect=args.interconnect,
             )
 
         return predict() if args.write else harmlessly(predict)

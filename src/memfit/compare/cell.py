@@ -16,6 +16,8 @@ _KINDS: Final[dict[str, Any]] = {
     "breakdown": dict,
     "assumptions": tuple,
     "seconds": (int, float),
+    "step_seconds": (int, float),
+    "tokens_per_second": (int, float),
 }
 """The figures that are no numbers of bytes."""
 
@@ -50,6 +52,10 @@ class Figures:
     assumptions: tuple[str, ...]
     seconds: float
     """What the prediction took."""
+    step_seconds: float = 0.0
+    """How long a training step takes on the cell's GPU; 0 where it is not known."""
+    tokens_per_second: float = 0.0
+    """Of one GPU; 0 where it is not known."""
 
     @property
     def phase(self) -> Phase | None:
@@ -113,8 +119,10 @@ def _check(name: str, value: Any) -> None:
         raise TypeError(f"{name} is no number of bytes")
     if name == "assumptions" and not all(isinstance(text, str) for text in value):
         raise TypeError("an assumption is no text")
-    if name == "seconds" and not 0 <= value < _MOST_SECONDS:
+    if name in ("seconds", "step_seconds") and not 0 <= value < _MOST_SECONDS:
         raise ValueError("it cannot have taken so long")
+    if name == "tokens_per_second" and not 0 <= value < _MOST_BYTES:
+        raise ValueError("nothing is so fast")
 
 
 def _in_json(value: Any) -> Any:

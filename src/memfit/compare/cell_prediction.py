@@ -51,6 +51,8 @@ def figures_of(prediction: Prediction) -> dict[str, Any]:
         "peak_phase": verdict.moment.phase.label if verdict.moment is not None and verdict.moment.phase is not None else "",
         "breakdown": dict(verdict.largest),
         "assumptions": list(prediction.assumptions),
+        "step_seconds": prediction.step_seconds or 0.0,
+        "tokens_per_second": prediction.tokens_per_second or 0.0,
     }
 
 

@@ -13,6 +13,9 @@ from memfit.ledger import Category, Phase
 SURE: Final = 0.02
 """A fit by less than this part of the memory may be the prediction's error: its smallest fit is held to 2 %."""
 
+SAME_SPEED: Final = 0.03
+"""Times that differ by less than this are taken to be the same."""
+
 ROOM: Final = 0.4
 """With more than this part of the memory left, a larger batch is worth a look."""
 
@@ -34,13 +37,15 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """The cell to run on a GPU, the cheapest of those that fit."""
+    """The cell to run on a GPU, the fastest of those that fit."""
 
     cell: Cell
     num_fitting: int
     """How many fit, this one included."""
+    num_as_fast: int
+    """How many of those need no more time for their work, this one included; 0 where times are not known."""
     decided_by: tuple[str, ...]
-    """The axes on which those that fit differ and by which this one was chosen, the most costly first."""
+    """The axes on which the fastest differ and by which this one was chosen, the most costly first."""
     is_sure: bool
     """Does it fit by more than a prediction may be off?"""
     larger_batches: tuple[int, ...] = ()
@@ -58,9 +63,28 @@ class NothingFits:
 
 
 def choose(cells: Sequence[Cell]) -> Cell | None:
-    """The cheapest to run of those that surely fit, or at least fit."""
+    """The fastest of those that surely fit, or at least fit; of several that are as fast, the one that is cheapest to run."""
     fitting = [cell for cell in cells if cell.fits]
-    return min([cell for cell in fitting if is_sure(cell)] or fitting, key=_burden, default=None)
+    return min(as_fast_as_any([cell for cell in fitting if is_sure(cell)] or fitting), key=_burden, default=None)
+
+
+def as_fast_as_any(cells: Sequence[Cell]) -> list[Cell]:
+    """Those that need the least time for their work, and those that may: a prediction of time cannot tell them apart."""
+    times = [_seconds_for_work(cell) for cell in cells]
+    if not times or any(time is None for time in times):
+        return list(cells)
+    least = min(time for time in times if time is not None)
+    return [cell for cell, time in zip(cells, times, strict=True) if time is not None and time <= least * (1 + SAME_SPEED)]
+
+
+def _seconds_for_work(cell: Cell) -> float | None:
+    """Seconds of one GPU for a token where tokens are known, otherwise for a sample, or for a step; ``None`` where no time is."""
+    figures, batch = cell.figures, cell.inputs.get("batch")
+    if figures is None or not figures.step_seconds:
+        return None
+    if figures.tokens_per_second:
+        return 1 / figures.tokens_per_second
+    return figures.step_seconds / (batch if isinstance(batch, int) and batch > 0 else 1)
 
 
 def is_sure(cell: Cell) -> bool:
@@ -91,10 +115,12 @@ def _recommend(chosen: Cell, fitting: list[Cell], varying: Sequence[str]) -> Rec
     figures, inputs = _figures(chosen), chosen.inputs
     roomy = "batch" not in varying and figures.margin > ROOM * figures.capacity and "function" not in inputs
     optimizer = OPTIMIZERS.get(inputs.get("optimizer", "")) if figures.phase is Phase.OPTIMIZER else None
-    differing = [axis for axis in ("world_size", *CHEAPER_FIRST) if len({str(cell.inputs.get(axis)) for cell in fitting}) > 1]
+    fastest = as_fast_as_any([cell for cell in fitting if is_sure(cell)] or fitting)
+    differing = [axis for axis in ("world_size", *CHEAPER_FIRST) if len({str(cell.inputs.get(axis)) for cell in fastest}) > 1]
     return Recommendation(
         cell=chosen,
         num_fitting=len(fitting),
+        num_as_fast=len(fastest) if figures.step_seconds else 0,
         decided_by=tuple(differing),
         is_sure=is_sure(chosen),
         larger_batches=tuple(inputs["batch"] * factor for factor in (1, 2, 4)) if roomy else (),

@@ -37,7 +37,7 @@ class Comparison(Drawn):
 
     @cached_property
     def recommended(self) -> Cell | None:
-        """Of the cells that fit, the one that is cheapest to run; ``None`` if none fits."""
+        """Of the cells that fit, the one that is fastest, and cheapest to run of several as fast; ``None`` if none fits."""
         return choose(self.cells)
 
     def to_json(self) -> list[dict[str, Any]]:

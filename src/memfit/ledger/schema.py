@@ -43,6 +43,9 @@ from memfit.ledger.failure import Failure
 FORMAT = "memfit-ledger"
 VERSION = 1
 
+CLOCK = "clock"
+"""Among the versions of a predicted run: its events have times on a predicted clock, and this says how sure they are."""
+
 Array = NDArray[Any]
 
 
@@ -286,6 +289,11 @@ class RunInfo:
     @property
     def complete(self) -> bool:
         return not self.problem
+
+    @property
+    def has_clock(self) -> bool:
+        """Do the times of events mean something? Those of predictions by an older memfit say how long predicting took."""
+        return self.source == "measured" or CLOCK in self.versions
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -12,6 +12,7 @@
         ├─ values/        what is known of data that is not there: constants, host data, routing, what the user expects
         ├─ libraries/     kernels that are not torch's: Triton, flash_attn, bitsandbytes and their kin
         ├─ kernels/       what runs on the GPU, operator by operator: what it returns and takes
+        ├─ clock/         how long all of it takes: operators, collectives and kernels advance a timeline
         ├─ compile/       torch.compile and CUDA graphs
         ├─ distributed/   one rank of a world without peers: process groups, DDP, FSDP1
         └─ passthrough/   checkpoints and files; what cannot be

@@ -12,6 +12,8 @@ import torch
 
 from memfit.errors import PredictionError
 from memfit.phantom import kernels, libraries
+from memfit.phantom.clock import launches
+from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.compile import control_flow, passed_over
 from memfit.phantom.compile.compiler import Compiler
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
@@ -67,8 +69,10 @@ class PhantomWorld:
         processes: World | None = None,
         expected: Expected | None = None,
         neighbours: Neighbours | None = None,
+        clock: OperatorClock | None = None,
     ) -> None:
         self.target = target
+        self.clock = clock or OperatorClock.of(target)
         self.neighbours = neighbours or Neighbours()
         self.layout = LayoutObserver()
         self.assumptions = Assumptions()
@@ -109,7 +113,8 @@ class PhantomWorld:
         because, assumptions = self._patches.because, self.assumptions
         processes = self._processes
         cuda = CudaModule(self.target, self._meter, processes.local_world_size, processes.local_rank)
-        streams.restart()
+        streams.restart(self.clock.timeline)
+        launches.begin(because("kernels that are no operators take time"), self.clock)
         cached_answers.install(because("what was remembered of the machine holds inside the world or outside it, not both"))
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
         markers.install(because("markers and profilers have nothing to do"))
@@ -137,7 +142,7 @@ class PhantomWorld:
         answers.install(because("values that only data can tell"), self.values)
         environment.install(because("a launcher tells each process who it is"), processes)
         because("one rank of a world of processes that are not there")
-        process_groups.install(self._patches, self.values, processes, self._learn_world_size)
+        process_groups.install(self._patches, self.values, processes, self._learn_world_size, self.clock.communication)
         pipelines.install(because("what pipeline stages ask their neighbours"), assumptions, self.target, self.neighbours)
         self.layout.install(because("how a job arranges its ranks"))
         ddp.install(because("DistributedDataParallel without its C++"))

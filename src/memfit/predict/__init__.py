@@ -8,10 +8,11 @@
         └── ranks="all": ranks.py, one of each kind of rank, side by side ──> JobPrediction
         PhantomSession  session.py ── a PhantomWorld, recorded
         │                    ├─ workspaces.py      what kernels and libraries take, beside what the recorder sees
+        │                    ├─ clock.py           how long it takes: every operator advances the phantom's clock
         │                    ├─ meter.py           torch.cuda.memory_allocated() and its kin, in the midst of it
         │                    └─ child_process.py   where a real GPU must be left alone
         v
-    Prediction  result.py ── the ledger, served by the allocator: peaks, fit, verdict, breakdown, assumptions
+    Prediction  result.py ── the ledger, served by the allocator: peaks, fit, verdict, breakdown, time, assumptions
 """
 
 from memfit.predict.api import predict

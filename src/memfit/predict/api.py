@@ -34,6 +34,7 @@ def predict(
     torch_version: str = ...,
     alloc_conf: str = ...,
     expected: Mapping[str, float] | None = ...,
+    interconnect: str = ...,
     ranks: None = ...,
 ) -> Prediction: ...
 @overload
@@ -47,6 +48,7 @@ def predict(
     torch_version: str = ...,
     alloc_conf: str = ...,
     expected: Mapping[str, float] | None = ...,
+    interconnect: str = ...,
     ranks: Ranks,
 ) -> JobPrediction: ...
 def predict(
@@ -59,6 +61,7 @@ def predict(
     torch_version: str = DEFAULT_TORCH,
     alloc_conf: str = "",
     expected: Mapping[str, float] | None = None,
+    interconnect: str = "",
     ranks: Ranks | None = None,
 ) -> Prediction | JobPrediction:
     """Runs ``build`` and the step it returns on a GPU that is not there.
@@ -85,6 +88,9 @@ def predict(
     ``expected`` says what to assume where only data could tell: ``{"mask": 0.25}`` that a quarter of every mask is set,
     ``{"train.py:31": 128}`` how much that line asks for. ``Prediction.assumptions`` names the places.
 
+    ``interconnect`` says how the GPUs are linked, for the time of collectives: ``8xH100-NVLink+400G``; empty is what nodes of such
+    GPUs usually have, ``none`` lets communication take no time.
+
     ``ranks="all"`` predicts one of each kind of rank of the job, side by side, and gives a ``JobPrediction``; so do named ones,
     ``ranks=[0, 7]``.
     """
@@ -99,7 +105,9 @@ def predict(
     def predict_rank(rank: int, told: Mapping[int, Any]) -> Seen:
         def make(neighbours: Neighbours, scouted: int | None) -> Seen:
             world = replace(processes, rank=rank if scouted is None else scouted)
-            session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world, Expected(expected or {}), neighbours)
+            session = PhantomSession.prepare(
+                gpu, torch_version, alloc_conf, world, Expected(expected or {}), neighbours, interconnect
+            )
             return session.seen(_predict_steps(session, build, steps))
 
         return find_out(make, told)

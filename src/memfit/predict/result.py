@@ -10,8 +10,9 @@ import numpy as np
 from memfit.allocator import AllocatorSettings, Replay, Requests, Verdict, judge, parse_alloc_conf, replay, requests_from_ledger
 from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
 from memfit.drawing import Drawn
-from memfit.ledger import Ledger
+from memfit.ledger import Ledger, Phase
 from memfit.phantom.target import Target
+from memfit.timing.breakdown import RunTime, TimeBreakdown
 from memfit.units import Bytes, format_bytes
 
 
@@ -36,6 +37,8 @@ class Prediction(Drawn):
     alloc_conf: str
     device: str = "cuda:0"
     """The device of this rank."""
+    time: RunTime | None = None
+    """What ran when; ``None`` where no step was seen."""
 
     def __repr__(self) -> str:
         peaks = f"{format_bytes(self.peak_allocated)} allocated, {format_bytes(self.peak_reserved)} reserved"
@@ -97,6 +100,53 @@ class Prediction(Drawn):
                 )
             )
         return tuple(found)
+
+    # -- time ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def step_seconds(self) -> float | None:
+        """How long the last step takes, from the moment when all before it is done; ``None`` where there was no step."""
+        return self.time.step_seconds() if self._has_steps and self.time is not None else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of this rank, in the last step: what its embeddings looked up. ``None`` where they looked nothing up."""
+        tokens = self.time.tokens(but_not=self._recomputed) if self._has_steps and self.time is not None else 0
+        return tokens / self.step_seconds if tokens and self.step_seconds else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Of the last step: products and attention, without what is computed again, as a share of what the GPU could do at most in
+        their types. ``None`` where there were none."""
+        if not self._has_steps or self.time is None or not self.step_seconds:
+            return None
+        flops = self.time.flops(but_not=self._recomputed)
+        least = sum(count / self.time.peak_flops[kind] for kind, count in flops.items())
+        return least / self.step_seconds if least else None
+
+    @cached_property
+    def time_breakdown(self) -> TimeBreakdown | None:
+        """Where the time of the last step goes; ``None`` where there was no step."""
+        if not self._has_steps or self.time is None:
+            return None
+        paths = [self.ledger.module_path(number) for number in range(len(self.ledger.modules))]
+        return self.time.breakdown(
+            recomputed=self._recomputed, module_of_scope=self.ledger.scopes.module.tolist(), module_paths=paths
+        )
+
+    @property
+    def _has_steps(self) -> bool:
+        return self.time is not None and self.time.num_steps > 0
+
+    @cached_property
+    def _recomputed(self) -> frozenset[int]:
+        """Scopes in which checkpointing computes again, by number."""
+        phase, parent = self.ledger.scopes.phase.tolist(), self.ledger.scopes.parent.tolist()
+        found: set[int] = set()
+        for scope, (kind, outer) in enumerate(zip(phase, parent, strict=True)):
+            if kind == Phase.RECOMPUTE or outer in found:
+                found.add(scope)
+        return frozenset(found)
 
     # -- where it goes -------------------------------------------------------------------------------------------------------
 

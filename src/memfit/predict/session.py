@@ -12,13 +12,15 @@ import torch
 
 import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
-from memfit.ledger import Ledger, LedgerBuilder, RunInfo
+from memfit.ledger import CLOCK, Ledger, RunInfo
+from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.target import Target
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
+from memfit.predict.clock import ClockObserver, TimedBuilder, run_time
 from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
@@ -49,27 +51,33 @@ class PhantomSession:
         processes: World,
         expected: Expected,
         neighbours: Neighbours | None = None,
+        interconnect: str = "",
     ) -> PhantomSession:
+        """``interconnect`` says how GPUs are linked; empty is as nodes of such GPUs usually are."""
         target = Target.parse(gpu, torch_version)
         versions = {"memfit": memfit.__version__, "torch": torch_version, "python": platform.python_version()}
+        clock = OperatorClock.of(target, interconnect)
         versions |= {"installed torch": torch.__version__, "gpu": target.gpu.name}
+        versions |= {CLOCK: "timed" if clock.chip.is_measured else "estimated"}
         info = RunInfo(
             source="predicted", versions=versions, world_size=processes.world_size, rank=processes.rank, alloc_conf=alloc_conf
         )
-        builder = LedgerBuilder(info)
+        builder = TimedBuilder(info, clock)
         device = f"cuda:{processes.local_rank}"
         meter = LedgerMeter(builder, alloc_conf, torch_version, device)
         workspaces = WorkspaceObserver(target)
         compiled = CompiledBuffers()
-        recording = RecordingSession(builder, [workspaces, compiled])
-        recording.recorder.let_compile()
+        recording = RecordingSession(builder, [workspaces, compiled, ClockObserver(clock)])
+        recorder = recording.recorder
+        recorder.let_compile()
+        clock.num_distributed = lambda: recorder.num_deferred
         compiled.watch(recording.recorder)
         return cls(
             target=target,
             torch_version=torch_version,
             recording=recording,
             workspaces=workspaces,
-            world=PhantomWorld(target, meter, processes=processes, expected=expected, neighbours=neighbours),
+            world=PhantomWorld(target, meter, processes=processes, expected=expected, neighbours=neighbours, clock=clock),
             meter=meter,
             device=device,
         )
@@ -99,7 +107,13 @@ class PhantomSession:
 
     def ledger(self, notes: tuple[str, ...] = ()) -> Ledger:
         """The ledger so far, with what had to be assumed."""
-        said = (*notes, *self.workspaces.assumptions, *self.world.assumptions.sentences(), *self.world.expected.unused())
+        said = (
+            *notes,
+            *self.workspaces.assumptions,
+            *self.world.clock.assumptions,
+            *self.world.assumptions.sentences(),
+            *self.world.expected.unused(),
+        )
         assumptions = (*_version_notes(self.torch_version), *said)
         builder = self.recording.builder
         builder.info = replace(
@@ -120,6 +134,7 @@ class PhantomSession:
             torch_version=self.torch_version,
             alloc_conf=ledger.info.alloc_conf,
             device=self.device,
+            time=run_time(self.world.clock),
         )
 
 

@@ -55,6 +55,8 @@ class Recorder(Listener, TorchDispatchMode):
         self.roles = Roles(builder, self._blocks, self._names)
         self._deferred = _Deferred()
         self._plans = OutputPlans(self.position, self._blocks, self.roles, observers, type(self).__torch_dispatch__.__code__)
+        self.num_deferred = 0
+        """How many operators were left to tensor subclasses."""
         self._learned_roots: set[int] = set()
         self._step_is_due = True
         self.marks_steps = True
@@ -71,6 +73,7 @@ class Recorder(Listener, TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and self._deferred[types]:
+            self.num_deferred += 1
             return NotImplemented
         if self._silenced or func is device_query:  # asking a fake tensor for its device: the most frequent operator of all
             return func(*args, **kwargs) if kwargs else func(*args)

@@ -31,6 +31,8 @@ class SheetRow:
     values: tuple[str, ...]
     """Of the axes."""
     smallest_fit: str
+    step_time: str
+    """On the first GPU that has figures; empty where it is not known."""
     peak_phase: str
     largest: str
     """The category that holds most at the peak."""
@@ -99,11 +101,11 @@ UNLIMITED = 10_000
 def _table(sheet: Sheet, num_extras: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     rows = [list(_cells(row)) for row in sheet.rows]
-    headings = ["", *map(printable, sheet.axes), "smallest fit", *(f"on {gpu}" for gpu in sheet.gpus)]
-    figures = 1 + len(sheet.axes)
+    headings = ["", *map(printable, sheet.axes), "smallest fit", "a step", *(f"on {gpu}" for gpu in sheet.gpus)]
+    first = 1 + len(sheet.axes)
     for number, (heading, *column) in enumerate(zip(headings, *rows, strict=True)):
         width = max(cell_len(heading), *(text.cell_len for text in column))  # which rich does not ask for when it measures
-        table.add_column(Text(heading), min_width=width, no_wrap=True, justify="right" if number == figures else "left")
+        table.add_column(Text(heading), min_width=width, no_wrap=True, justify="right" if number in (first, first + 1) else "left")
     for heading in EXTRAS[:num_extras]:
         table.add_column(heading, overflow="fold")
     for row, texts in zip(sheet.rows, rows, strict=True):
@@ -116,6 +118,7 @@ def _cells(row: SheetRow) -> Iterator[Text]:
     yield Text(">" if row.recommended else "")
     yield from (Text(printable(value)) for value in row.values)
     yield Text(row.smallest_fit)
+    yield Text(row.step_time)
     yield from (Text(answer.text, style=_COLOURS[answer.fits]) for answer in row.answers)
 
 

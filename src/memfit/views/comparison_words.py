@@ -11,6 +11,7 @@ from memfit.compare.recommendation import SURE, NothingFits, Recommendation, Set
 from memfit.models import find_model
 from memfit.units import format_bytes
 from memfit.views.comparison import FailedRow, GpuAnswer, Sheet, SheetRow
+from memfit.views.timing import format_seconds
 
 
 def make_sheet(comparison: Comparison) -> Sheet:
@@ -46,6 +47,7 @@ def _rows(rows: dict[tuple[str, ...], dict[str, Cell]], comparison: Comparison) 
         yield SheetRow(
             values=values,
             smallest_fit=format_bytes(figures.smallest_fit),
+            step_time=format_seconds(figures.step_seconds) if figures.step_seconds else "",
             peak_phase=figures.peak_phase,
             largest=figures.largest_category,
             answers=tuple(_answer(cells.get(gpu)) for gpu in comparison.gpus),
@@ -139,6 +141,11 @@ def _reason(found: Recommendation) -> str:
     if found.num_fitting == 1:
         return "Nothing else fits."
     saved = [_saves(axis) for axis in found.decided_by]
+    if found.num_as_fast == 1:
+        return f"It is the fastest of the {found.num_fitting} that fit."
+    if found.num_as_fast and saved:
+        as_fast = "All" if found.num_as_fast == found.num_fitting else f"{found.num_as_fast} of the {found.num_fitting}"
+        return f"{as_fast} that fit are as fast; it is the cheapest to run of them: {', then '.join(saved)}."
     if not saved:
         return f"Of the {found.num_fitting} that fit it does most work with least memory."
     return f"It is the cheapest to run of the {found.num_fitting} that fit: {', then '.join(saved)}."

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
 
 from memfit.analysis import build_report
 from memfit.compare import Comparison
@@ -15,9 +16,11 @@ from memfit.drawing import Drawing, register
 from memfit.ledger import Ledger
 from memfit.views.comparison import draw
 from memfit.views.comparison_words import make_sheet
+from memfit.views.escaping import printable
 from memfit.views.jobs import job_sections
 from memfit.views.notebook import notebook_html
 from memfit.views.terminal import report_sections
+from memfit.views.timing import time_words
 from memfit.views.verdicts import verdict_sections
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ def _prediction_html(prediction: Prediction) -> str:
 
 def _prediction_sections(prediction: Prediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
     yield from verdict_sections(prediction.verdict, console, prediction.assumptions, prediction.problem)
+    yield from (Text(printable(line)) for line in time_words(prediction))
 
 
 def _job_sections(job: JobPrediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

@@ -49,7 +49,7 @@ def test_a_bad_rule_is_refused_when_it_is_made(build, complaint):
         build()
 
 
-@pytest.mark.parametrize("fact", ["runs", "returns", "takes", "keeps", "costs"])
+@pytest.mark.parametrize("fact", ["runs", "returns", "takes", "keeps"])
 def test_one_fact_is_enough(fact):
     assert getattr(rule("mm", **{fact: nothing}), fact) is nothing
 
@@ -137,6 +137,6 @@ def test_what_a_rule_says_is_shown_from_the_docstrings():
     assert (
         generator.cell(rule("mm", takes=takes, assumption="perhaps"), "takes") == "All \\| of it. An estimate: predictions say so."
     )
-    assert generator.cell(rule("mm", takes=takes), "costs") == ""
+    assert generator.cell(rule("mm", takes=takes), "keeps") == ""
     with pytest.raises(ValueError, match="no docstring"):
         generator.cell(rule("mm", takes=nothing), "takes")

@@ -14,7 +14,7 @@ from hypothesis import given
 
 from memfit.allocator import replay, requests_from_ledger
 from memfit.analysis import find_peak, trace_categories
-from memfit.ledger import Ledger, LedgerBuilder, Phase
+from memfit.ledger import CLOCK, Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.units import MIB
 from memfit.views.exports.perfetto import write_trace
 
@@ -166,3 +166,16 @@ def test_names_can_only_be_read(name: str):
     events = events_of(hostile_run(name))
     check_format(events)
     assert all(event["name"].isprintable() for event in events)
+
+
+def test_a_prediction_with_a_clock_is_drawn_over_it():
+    times = [0, 5_000, 9_000]
+    clock = iter([0, *times, *[9_000] * 20])
+    builder = LedgerBuilder(RunInfo(source="predicted", versions={CLOCK: "timed"}), clock=lambda: next(clock))
+    scope = builder.enter(Phase.FORWARD)
+    builder.exit(scope)
+    builder.step()
+    trace = json.loads(write_trace(builder.build()))
+    assert trace["otherData"]["clock"] == "predicted time"
+    drawn = next(event for event in trace["traceEvents"] if event.get("cat") == "forward")
+    assert (drawn["ts"], drawn["dur"]) == (0, 5)

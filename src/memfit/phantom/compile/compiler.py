@@ -42,9 +42,9 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 _PHANTOM = os.path.join(_ROOT, "phantom") + os.sep
 
 _OURS = (
-    *(os.path.join("phantom", part) for part in ("tensors", "kernels", "compile", "device", "values", "distributed")),
+    *(os.path.join("phantom", part) for part in ("tensors", "kernels", "compile", "device", "values", "distributed", "clock")),
     os.path.join("phantom", "torch_cuda", "autocast"),
-    *("record", "torch_compat", "predict", "ledger"),
+    *("record", "torch_compat", "predict", "ledger", "timing"),
 )
 """Packages and modules whose functions are no part of any program that is compiled. Short answers in the place of torch's and
 others' functions are: Dynamo follows them, as a graph that ended at each would be another graph."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.clock.launches import launched
 from memfit.phantom.compile.allocation import Origin, allocating_for
 from memfit.phantom.compile.origins import ALLOCATE, label
 from memfit.phantom.compile.tuning import Tuner, storage_length
@@ -85,6 +86,7 @@ class Kernel:
         if self._first_launch is not None:
             tune, self._first_launch = self._first_launch, None
             tune(args)
+        launched(self.name, args)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Kernels for the host are called."""

@@ -1,4 +1,6 @@
-"""Streams and events that order nothing, but know who they are: a block belongs to the stream it was allocated on.
+"""Streams and events: a block belongs to the stream it was allocated on, and a kernel waits for what is before it on its stream.
+
+When that is, is known to the timeline of the world: nothing here takes time itself.
 
 Backward runs on the streams of forward: autograd runs each node on the stream that was current when the node was made. Nodes are
 numbered as they are made, so the numbers at which a stream was entered and left tell which nodes are its own.
@@ -14,7 +16,13 @@ from typing import Any, Self
 
 import torch
 
+from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import current_node, next_sequence_nr
+
+LEAST_MILLISECONDS = 1e-3
+"""Between two events on a GPU is never no time at all; scripts divide by it."""
+
+_timeline = Timeline()
 
 
 class Stream:
@@ -36,11 +44,14 @@ class Stream:
     def device_index(self) -> int:
         return self.device.index
 
-    def wait_stream(self, stream: Any) -> None: ...
+    def wait_stream(self, stream: Any) -> None:
+        _timeline.wait(self.stream_id, _timeline.arrival(stream.stream_id))
 
-    def wait_event(self, event: Any) -> None: ...
+    def wait_event(self, event: Any) -> None:
+        _timeline.wait(self.stream_id, event.seconds)
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        _timeline.wait_on_host(_timeline.arrival(self.stream_id))
 
     def query(self) -> bool:
         return True
@@ -49,7 +60,9 @@ class Stream:
         return False
 
     def record_event(self, event: Event | None = None) -> Event:
-        return event or Event()
+        event = event or Event()
+        event.record(self)
+        return event
 
     def __enter__(self) -> Self:
         self._outer.append(current_stream())
@@ -64,21 +77,27 @@ class Stream:
 
 
 class Event:
-    """A CUDA event: everything before it is always done."""
+    """A CUDA event: when what was on its stream is done."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.seconds = 0.0
+        """When, on the timeline of the world."""
 
-    def record(self, stream: Any = None) -> None: ...
+    def record(self, stream: Any = None) -> None:
+        self.seconds = _timeline.arrival((stream or current_stream()).stream_id)
 
-    def wait(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None:
+        _timeline.wait((stream or current_stream()).stream_id, self.seconds)
 
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        _timeline.wait_on_host(self.seconds)
 
     def query(self) -> bool:
         return True
 
     def elapsed_time(self, end: Event) -> float:
-        return 1.0
+        """Milliseconds."""
+        return max(1000 * (end.seconds - self.seconds), LEAST_MILLISECONDS)
 
 
 class StreamContext:
@@ -123,8 +142,10 @@ _of_thread = threading.local()
 _node_streams: dict[int, NodeStreams] = {}
 
 
-def restart() -> None:
+def restart(timeline: Timeline | None = None) -> None:
     """A new world numbers its streams from 1 again, so that two predictions are alike."""
+    global _timeline
+    _timeline = timeline or Timeline()
     Stream._numbers = itertools.count(1)
     _of_thread.__dict__.clear()
     _node_streams.clear()
@@ -140,11 +161,18 @@ def current_stream(device: Any = None) -> Stream:
 
 def current_stream_number(device: int = 0) -> int:
     """The stream that memory is taken from: the thread's own, in backward that of the node."""
+    if not _node_streams:  # nobody has chosen one yet
+        return 0
     chosen = current_stream().stream_id
-    if chosen or not _node_streams or (node := current_node()) is None:
+    if chosen or (node := current_node()) is None:
         return chosen
     sequence_nr = node._sequence_nr()
     return next(filter(None, (made.find(sequence_nr) for made in _node_streams.values())), 0)
+
+
+def synchronize(device: Any = None) -> None:
+    """The host waits for every stream."""
+    _timeline.synchronize()
 
 
 def default_stream(device: Any = None) -> Stream:

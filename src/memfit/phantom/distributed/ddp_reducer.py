@@ -90,6 +90,7 @@ class Reducer:
         self._arrived: dict[int, None] = {}
         self._is_static = self._is_rebuilt = self._expects_gradients = self._will_sync = False
         self._replaced: list[Bucket] = []
+        self._reducing: list[Any] = []
         self._used_map = torch.empty(len(params), dtype=torch.int32, device=params[0].device)
         self._make_buckets(bucket_indices)
         self._handles = [
@@ -166,13 +167,15 @@ class Reducer:
             bucket.reduced = _value_of(self._run_comm_hook(bucket))
             if not any(other.pending for other in self._buckets):
                 self._expects_gradients = False
+                while self._reducing:
+                    self._reducing.pop().wait()
 
     def _run_comm_hook(self, bucket: Any) -> Any:
         return self._hook(bucket) if self._hook is not None else self._run_allreduce_hook(bucket)
 
     def _run_allreduce_hook(self, bucket: Any) -> Any:
         if not bucket.is_sparse:
-            dist.all_reduce(bucket.buffer(), group=self._group)
+            self._reducing.append(dist.all_reduce(bucket.buffer(), group=self._group, async_op=True))
         done: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         done.set_result([bucket.buffer()])
         return done

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from memfit.errors import NeedsGpuError
+from memfit.phantom.clock.communication import Communication
 from memfit.phantom.distributed import processes
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.values import host_data
@@ -42,12 +43,14 @@ _LAUNCH_IT = (
 )
 
 
-def install(patches: Patches, values: Values, world: World, learn_world_size: Callable[[int], None]) -> None:
-    """``learn_world_size`` is told how large the world is that the run makes."""
+def install(
+    patches: Patches, values: Values, world: World, learn_world_size: Callable[[int], None], communication: Communication
+) -> None:
+    """``learn_world_size`` is told how large the world is that the run makes; ``communication`` knows when collectives are over."""
     patches.finally_call(_leave)
     for module in modules_that_ask_for_tracing():
         patches.replace(module, "_are_we_tracing", lambda: False)
-    stand_ins = _groups(values.assumptions, world, learn_world_size) | _object_collectives() | _with_futures(values)
+    stand_ins = _groups(values.assumptions, world, learn_world_size) | _object_collectives() | _with_futures(values, communication)
     for module, name in _where_they_are_known(stand_ins.keys()):
         patches.replace(module, name, stand_ins[name])
     for module in (dist, dist.distributed_c10d):
@@ -140,11 +143,15 @@ class NoNccl:
 class DoneWork(dist.Work):
     """A collective that is over, with its result in its future, as NCCL's have it."""
 
-    def __init__(self, result: Any) -> None:
+    def __init__(self, result: Any, wait: Callable[[], None] | None = None) -> None:
+        """``wait`` makes the current stream wait."""
         super().__init__()
         self._result = result if isinstance(result, list) else [result]
+        self._wait = wait
 
     def wait(self, timeout: Any = None) -> bool:
+        if self._wait is not None:
+            self._wait()
         return True
 
     def is_completed(self) -> bool:
@@ -156,8 +163,8 @@ class DoneWork(dist.Work):
         return future
 
 
-def _with_futures(values: Values) -> dict[str, Callable[..., Any]]:
-    """Torch's fake collectives have nothing in their futures, where communication hooks look for the result."""
+def _with_futures(values: Values, communication: Communication) -> dict[str, Callable[..., Any]]:
+    """Torch's fake collectives have nothing in their futures, where communication hooks look for the result, and take no time."""
 
     def with_future(collective: Callable[..., Any], tell: Callable[..., None] | None) -> Callable[..., Any]:
         @functools.wraps(collective)
@@ -165,7 +172,10 @@ def _with_futures(values: Values) -> dict[str, Callable[..., Any]]:
             work = collective(*args, **kwargs)
             if tell is not None and args:
                 tell(*args, **kwargs)
-            return work if work is None or not args else DoneWork(args[0])
+            if work is None:  # nobody will wait for it but the stream that it was issued on
+                communication.wait()
+                return None
+            return DoneWork(args[0], functools.partial(communication.wait, communication.last_end)) if args else work
 
         return call
 

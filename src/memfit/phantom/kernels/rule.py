@@ -55,7 +55,8 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Everything about one operator, or about several that have all of it in common.
+    """Everything about one operator, or about several that have all of it in common. What it costs in time is in ``memfit.timing``,
+    which knows no torch.
 
     The first sentences of the functions' docstrings are shown in docs/kernels.md.
     """
@@ -92,9 +93,6 @@ class Rule:
     assumption: str | None = None
     """What a prediction that used ``takes`` tells the user, where the sizes are not known for sure."""
 
-    costs: Callable[[Target, Any, Any], object] | None = None
-    """What it costs in time, from target, arguments and result. No rule says so yet: the place is kept for the next release."""
-
     def __post_init__(self) -> None:
         names = ", ".join(self.operators)
         if not self.operators or len(set(self.operators)) != len(self.operators):
@@ -103,8 +101,8 @@ class Rule:
             raise ConfigError(f"the rule for {names}: write `mm` for aten::mm.default")
         if not self.source.strip():
             raise ConfigError(f"the rule for {names} has no source: say where its facts are from")
-        if not (self.runs or self.is_one_kernel or self.returns or self.takes or self.keeps or self.costs):
-            raise ConfigError(f"the rule for {names} says nothing: give it `runs`, `returns`, `takes`, `keeps` or `costs`")
+        if not (self.runs or self.is_one_kernel or self.returns or self.takes or self.keeps):
+            raise ConfigError(f"the rule for {names} says nothing: give it `runs`, `returns`, `takes` or `keeps`")
         if self.takes is None and (self.by_output or self.tries is not None or self.assumption is not None):
             raise ConfigError(
                 f"the rule for {names}: `by_output`, `tries` and `assumption` are about `takes`, which it does not have"

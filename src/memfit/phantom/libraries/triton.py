@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.clock.launches import launched
 from memfit.phantom.libraries.context import current, forget_data
 from memfit.phantom.libraries.kernel_source import written_parameters
 from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
@@ -70,6 +71,7 @@ def _unless_stand_in(action: Callable[[Any], None]) -> Callable[[Any], None]:
 def launch(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """A kernel would run now."""
     current().assumptions.add_name(PASSED_OVER, name)
+    launched(name, arguments.values())
     written = written_parameters(function)
     for parameter, value in arguments.items():
         if written is None or parameter in written:

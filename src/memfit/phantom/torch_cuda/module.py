@@ -110,7 +110,7 @@ class CudaModule:
 
     # -- time ----------------------------------------------------------------------------------------------------------------
 
-    def synchronize(self, device: Any = None) -> None: ...
+    synchronize = staticmethod(streams.synchronize)
 
     def is_current_stream_capturing(self) -> bool:
         return False

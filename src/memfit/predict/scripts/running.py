@@ -60,10 +60,11 @@ def see_script(
     expected: Expected | None = None,
     progress: Callable[[str], None] = lambda line: None,
     told: Mapping[int, Any] | None = None,
+    interconnect: str = "",
 ) -> Seen:
     """The same, with what it says about other ranks. ``told`` is what is known of a pipeline's stages from those."""
     for _ in range(_MOST_PROGRAMS):
-        make = partial(_predict_program, job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected, progress)
+        make = partial(_predict_program, job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected, progress, interconnect)
         try:
             return find_out(make, told)
         except AnotherProgram as started:
@@ -79,11 +80,12 @@ def _predict_program(
     alloc_conf: str,
     expected: Expected | None,
     progress: Callable[[str], None],
+    interconnect: str,
     neighbours: Neighbours,
     scouted: int | None,
 ) -> Seen:
     world = job.world if scouted is None else replace(job.world, rank=scouted)
-    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world, expected or Expected(), neighbours)
+    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world, expected or Expected(), neighbours, interconnect)
     if in_force():
         session.world.assumptions.add(in_force())
     watch = StopWatch(

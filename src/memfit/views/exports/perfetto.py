@@ -7,8 +7,8 @@
     what ran                 | layers.0 | layers.1 | ...
     cuda:0 in use     a counter; one more for what is reserved, and one for each category
 
-A measured run is drawn over its own clock. A prediction has none (what its ledger says is how long predicting took), so there one
-event is one microsecond.
+A measured run is drawn over its own clock, a predicted one over the phantom's: when the GPU would be done with what was issued. A
+prediction of an older memfit has none (what its ledger says is how long predicting took), so there one event is one microsecond.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ def write_trace(ledger: Ledger) -> bytes:
 
 
 def _clock_name(ledger: Ledger) -> str:
-    return "one event is one microsecond" if ledger.info.source == "predicted" else "time since the recording began"
+    if not ledger.info.has_clock:
+        return "one event is one microsecond"
+    return "predicted time" if ledger.info.source == "predicted" else "time since the recording began"
 
 
 def _times_ns(ledger: Ledger) -> list[int]:
     """Per event, and once more for the end: its time, which never falls."""
-    if ledger.info.source == "predicted":
+    if not ledger.info.has_clock:
         return list(range(0, NS_PER_US * (len(ledger.events) + 1), NS_PER_US))
     times: list[int] = np.maximum.accumulate(ledger.events.time_ns).tolist()
     return [*times, times[-1] if times else 0]

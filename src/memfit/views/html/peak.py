@@ -114,6 +114,6 @@ def _blocks(run: Run) -> Markup:
 def _lifetime(run: Run, life: BlockLife) -> str:
     end = len(run.ledger.events) if life.death_event is None else life.death_event
     words = count(end - life.birth_event, "event")
-    if run.report.info.source == "measured":
+    if run.report.info.has_clock:
         words = f"{format_duration(life.lifetime_ns)}, {words}"
     return words if life.death_event is not None else f"{words}, to the end"

@@ -146,8 +146,8 @@ def _scale(run: Run) -> tuple[Scale, list[Any] | None]:
 
 
 def _times(run: Run, moments: Moments, texts: Texts) -> list[int] | None:
-    """A prediction's clock is that of the machine that predicted, and says nothing."""
-    if run.report.info.source != "measured":
+    """``None`` where they say nothing."""
+    if not run.report.info.has_clock:
         return None
     return [texts.number(format_duration(time)) for time in moments.time_ns.tolist()]
 

@@ -1,0 +1,122 @@
+"""Collectives on the clock: each runs on a stream of its group's own, behind what the current stream has so far.
+
+Whoever waits for one waits on the current stream, as NCCL's ``work.wait()`` does; the host goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from memfit.phantom.clock.describe import name_of
+from memfit.phantom.device.streams import current_stream_number
+from memfit.timing import collectives
+from memfit.timing.links import Interconnect
+from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.timeline import Timeline
+from memfit.torch_compat.distributed import ProcessGroup, resolve_group
+
+Seconds = Callable[[float, int, Interconnect, bool], float]
+
+_KINDS: Final[dict[str, Seconds]] = {
+    "allreduce": collectives.all_reduce_seconds,
+    "all_reduce": collectives.all_reduce_seconds,
+    "allgather": collectives.all_gather_seconds,
+    "all_gather": collectives.all_gather_seconds,
+    "reduce_scatter": collectives.reduce_scatter_seconds,
+    "alltoall": collectives.all_to_all_seconds,
+    "all_to_all": collectives.all_to_all_seconds,
+    "broadcast": collectives.broadcast_seconds,
+    "reduce": collectives.broadcast_seconds,
+    "gather": collectives.all_gather_seconds,
+    "scatter": collectives.broadcast_seconds,
+}
+"""What prices an operator, by what is in its name. The bytes are those of its larger side."""
+
+HOST_SECONDS: Final = 20e-6
+"""What the host spends on issuing a collective through ``torch.distributed``: "collective of a group that does nothing" in
+benchmarks/truth/operator_times.json, and NCCL's own launch."""
+
+
+class Communication:
+    """Advances the timeline by collectives."""
+
+    def __init__(self, timeline: Timeline, links: Interconnect, number: Callable[[Cost], int]) -> None:
+        self._timeline, self._links, self._number = timeline, links, number
+        self.last_end = 0.0
+        """When the last collective that was issued will be over."""
+        self._groups: dict[str, int] = {}
+
+    def tick_of(self, func: Any) -> Callable[[Any, Any, Any, int], None] | None:
+        name = name_of(func)
+        if "wait_tensor" in name:
+            return lambda func, args, result, scope: self.wait()
+        if name in ("c10d::send", "c10d::recv_", "c10d::recv_any_source_"):
+            return partial(self._send, name)
+        kind = next((known for known in sorted(_KINDS, key=len, reverse=True) if known in name), None)
+        return None if kind is None else partial(self._collect, name, _KINDS[kind])
+
+    def wait(self, until: float | None = None) -> None:
+        """The current stream waits for a collective: for the last one where none is named."""
+        self._timeline.wait(current_stream_number(), self.last_end if until is None else until)
+
+    def _collect(self, name: str, seconds: Seconds, func: Any, args: Any, result: Any, scope: int) -> None:
+        group, ranks = _group_of(args)
+        size = max((_bytes_of(value) for value in (*args, result)), default=0)
+        spent = seconds(size, len(ranks), self._links, _are_adjacent(ranks, self._links.gpus_per_node))
+        if seconds is collectives.all_gather_seconds:
+            self._timeline.spend(len(ranks) * self._links.host_seconds_per_rank)
+        self._issue(name, spent, size, group, scope)
+
+    def _send(self, name: str, func: Any, args: Any, result: Any, scope: int) -> None:
+        group, ranks = _group_of(args)
+        other = next((value for value in args if isinstance(value, int)), 0)
+        mine, theirs = dist.get_rank(), ranks[other] if 0 <= other < len(ranks) else other
+        per_node = self._links.gpus_per_node
+        size = _bytes_of(args)
+        spent = collectives.point_to_point_seconds(size, self._links, mine // per_node == theirs // per_node)
+        self._issue(name, spent, size, group, scope)
+
+    def _issue(self, name: str, seconds: float, size: float, group: str, scope: int) -> None:
+        self._timeline.spend(HOST_SECONDS)
+        cost = Cost(name, seconds, Bound.LINK, moved_bytes=size)
+        number = self._groups.setdefault(group, len(self._groups))
+        self.last_end = self._timeline.communicate(current_stream_number(), number, seconds, self._number(cost), scope)
+
+
+def _group_of(args: Any) -> tuple[str, list[int]]:
+    """The name of the group that an operator is given, and its ranks in the world."""
+    for value in args:
+        group = None
+        if isinstance(value, torch.ScriptObject):
+            try:
+                group = ProcessGroup.unbox(value)
+            except (RuntimeError, TypeError):  # an operation that reduces is an object too
+                continue
+        elif isinstance(value, str):
+            try:
+                group = resolve_group(value)
+            except RuntimeError:  # it is the word for a reduction
+                continue
+        if group is not None:
+            return group.group_name, dist.get_process_group_ranks(group)
+    return "", list(range(dist.get_world_size()))
+
+
+def _are_adjacent(ranks: list[int], gpus_per_node: int) -> bool:
+    """Do they fill nodes one after the other, or lie in one node?"""
+    if len({rank // gpus_per_node for rank in ranks}) == 1:
+        return True
+    return ranks == list(range(ranks[0], ranks[0] + len(ranks)))
+
+
+def _bytes_of(values: Any) -> int:
+    if isinstance(values, torch.Tensor):
+        return values.numel() * values.element_size()
+    if isinstance(values, (list, tuple)):
+        return sum(_bytes_of(value) for value in values)
+    return 0

@@ -1,0 +1,174 @@
+"""The clock of a phantom GPU: every operator advances the host and its stream.
+
+::
+
+    operator, shapes, strides, types ──> Cost     asked once for each different call, then remembered
+    Cost ──> Timeline                             the host issues it, its stream runs it, some make the host wait
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from memfit.phantom.clock.communication import Communication
+from memfit.phantom.clock.describe import describe
+from memfit.phantom.device.streams import current_stream_number
+from memfit.phantom.target import Target
+from memfit.timing.chips import Chip, chip_of
+from memfit.timing.host import GAP_SECONDS, LAUNCH_SECONDS, PACE, HostPace
+from memfit.timing.links import Interconnect, parse_interconnect, usual_interconnect
+from memfit.timing.operators.calls import Call
+from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.prices import Settings, price
+from memfit.timing.timeline import Timeline
+from memfit.torch_compat.autograd import graph_task_id
+from memfit.torch_compat.fake_tensors import FakeTensor
+
+Tick = Callable[[Any, Any, Any, int], None]
+"""Takes an operator, its arguments, its result and the scope that it ran in."""
+
+_WAITING: Final = frozenset(
+    ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2", "unique_consecutive")
+)
+"""The host needs what they find, and waits for it."""
+
+_TURNING: Final = frozenset(("aten::t", "aten::transpose"))
+"""Views that a node of backward makes beside its products."""
+
+NO_SCOPE: Final = -1
+
+_COLLECTIVES: Final = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+class OperatorClock:
+    """Prices operators and advances a timeline by them."""
+
+    def __init__(self, chip: Chip, pace: HostPace, links: Interconnect, timeline: Timeline) -> None:
+        self.chip, self.pace, self.links, self.timeline = chip, pace, links, timeline
+        self.costs: list[Cost] = []
+        self.communication = Communication(timeline, links, self._number)
+        self._numbers: dict[Cost, int] = {}
+        self.num_distributed: Callable[[], int] = lambda: 0
+        """How many operators on distributed tensors there have been; whoever sees them says so."""
+        self._assumed: dict[str, None] = {}
+
+    @classmethod
+    def of(cls, target: Target, interconnect: str = "") -> OperatorClock:
+        """The clock of a target's GPU; ``interconnect`` as ``8xH100-NVLink+400G``, empty for what such GPUs usually have."""
+        chip = chip_of(target.gpu)
+        links = parse_interconnect(interconnect) if interconnect else usual_interconnect(chip)
+        return cls(chip, PACE, links, Timeline(LAUNCH_SECONDS, GAP_SECONDS))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What had to be assumed to price what ran."""
+        return tuple(self._assumed)
+
+    def tick_of(self, func: Any) -> Tick | None:
+        """What an operator does to the clock; ``None`` where it does nothing. Asked once for each operator."""
+        schema = getattr(func, "_schema", None)
+        if schema is None:
+            return None
+        if func.namespace in _COLLECTIVES:
+            return self.communication.tick_of(func)
+        if func.namespace in ("prim", "profiler"):
+            return None
+        return self._view_tick(schema) if _is_view(schema) else self._pricing_tick()
+
+    def launch(self, cost: Cost, host_seconds: float) -> None:
+        """A kernel that is no operator: compiled code launches them. Of which module it is, is not known."""
+        self.timeline.spend(host_seconds)
+        self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), NO_SCOPE)
+
+    def _view_tick(self, schema: Any) -> Tick:
+        """For an operator that only looks at a tensor in another way: half of all operators do."""
+        timeline, view = self.timeline, self.pace.view
+        in_backward = view if schema.name in _TURNING else self.pace.node
+
+        def tick(func: Any, args: Any, result: Any, scope: int) -> None:
+            timeline.host += view if graph_task_id() == -1 else in_backward
+
+        return tick
+
+    def _pricing_tick(self) -> Tick:
+        """For one operator: this runs after each of its calls, and is as short as it can be."""
+        timeline, run = self.timeline, self.timeline.run
+        known_forward: dict[Any, tuple[float, float, int, bool]] = {}
+        known_backward: dict[Any, tuple[float, float, int, bool]] = {}
+
+        def tick(func: Any, args: Any, result: Any, scope: int) -> None:
+            parts: list[Any] = []
+            for value in args:
+                if type(value) is FakeTensor:
+                    parts += (value.shape, value.stride(), value.dtype, value.fake_device)
+                else:
+                    _add(value, parts)
+            key = tuple(parts)
+            in_backward = graph_task_id() != -1
+            known = (known_backward if in_backward else known_forward).get(key)
+            if known is None:
+                known = self._price(func, args, result, in_backward)
+                (known_backward if in_backward else known_forward)[key] = known
+            host_seconds, seconds, number, waits = known
+            timeline.host += host_seconds
+            if seconds:
+                stream = current_stream_number()
+                run(stream, seconds, number, scope)
+                if waits:
+                    timeline.wait_on_host(timeline.arrival(stream))
+
+        return tick
+
+    def _price(self, func: Any, args: Any, result: Any, in_backward: bool) -> tuple[float, float, int, bool]:
+        call = describe(func, args, result)
+        settings = Settings(
+            allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32), convolution_tf32=bool(torch.backends.cudnn.allow_tf32)
+        )
+        cost = price(call, self.chip, settings)
+        if cost.assumption:
+            self._assumed[cost.assumption] = None
+        host_seconds = self.pace.operator(call, cost, in_backward, self.num_distributed() > 0)
+        if cost.bound is Bound.HOST:
+            return host_seconds + cost.seconds, 0.0, 0, False
+        return host_seconds, cost.seconds, self._number(cost), _waits(func, call)
+
+    def _number(self, cost: Cost) -> int:
+        number = self._numbers.get(cost)
+        if number is None:
+            number = self._numbers[cost] = len(self.costs)
+            self.costs.append(cost)
+        return number
+
+
+def _is_view(schema: Any) -> bool:
+    """Does it only look at a tensor in another way?"""
+    returns = schema.returns
+    return bool(returns) and all(one.alias_info is not None and not one.alias_info.is_write for one in returns)
+
+
+def _waits(func: Any, call: Call) -> bool:
+    """Does the host wait for it? A copy to the host is waited for unless it goes to pinned memory."""
+    if call.name in _WAITING:
+        return True
+    is_copy = call.name in ("_to_copy", "copy_")
+    to_host = any(output.place for output in call.outputs)
+    from_device = any(not tensor.place for tensor in call.inputs)
+    is_pinned = any(tensor.place == "p" for tensor in (*call.inputs, *call.outputs))
+    return is_copy and to_host and from_device and not is_pinned
+
+
+def _add(value: Any, parts: list[Any]) -> None:
+    kind = type(value)
+    if kind is FakeTensor:
+        parts += (value.shape, value.stride(), value.dtype, value.fake_device)
+    elif isinstance(value, torch.Tensor):
+        parts += (value.shape, value.dtype)
+    elif kind is list or kind is tuple:
+        parts.append(len(value))
+        for item in value:
+            _add(item, parts)
+    elif kind in (int, float, bool, str, type(None)):
+        parts.append(value)

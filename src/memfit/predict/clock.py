@@ -1,0 +1,81 @@
+"""The clock of a prediction: every operator that the recorder sees, every module call and every task of FSDP's advances it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memfit.ledger import LedgerBuilder, Phase, RunInfo
+from memfit.phantom.clock.operator_clock import OperatorClock
+from memfit.record.blocks import BlockWriter
+from memfit.record.operators import Plan
+from memfit.timing.breakdown import RunTime
+from memfit.timing.host import DISTRIBUTED_OPERATOR
+
+
+class TimedBuilder(LedgerBuilder):
+    """A ledger whose events happen when the GPU would be done with what was issued before them.
+
+    Where a scope begins, the host does what no operator shows: it calls a module, or prepares one of FSDP's tasks.
+    """
+
+    def __init__(self, info: RunInfo, clock: OperatorClock) -> None:
+        super().__init__(info, clock=clock.timeline.now_ns)
+        self._timeline, self._clock_of_operators = clock.timeline, clock
+        self._spent = {int(phase): clock.pace.scopes.get(phase.name, 0.0) for phase in Phase}
+        self._recomputes: set[int] = set()
+        self._num_distributed = 0
+
+    def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
+        spent = self._spent[phase]
+        scope = super().enter(phase, module, parent, size)
+        if phase == Phase.RECOMPUTE:
+            if parent not in self._recomputes:
+                spent += self._clock_of_operators.pace.checkpoint
+            self._recomputes.add(scope)
+        num_distributed = self._clock_of_operators.num_distributed()
+        if num_distributed != self._num_distributed:
+            spent += (num_distributed - self._num_distributed) * DISTRIBUTED_OPERATOR
+            self._num_distributed = num_distributed
+        self._timeline.spend(spent)
+        return scope
+
+    def step(self) -> None:
+        self._timeline.mark_step()
+        super().step()
+
+
+class ClockObserver:
+    """Advances the clock after each operator."""
+
+    def __init__(self, clock: OperatorClock) -> None:
+        self._clock = clock
+
+    def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
+        tick = self._clock.tick_of(func)
+        if tick is None:
+            return write_outputs
+        if write_outputs is None:
+
+            def plan_with_time(func: Any, args: Any, result: Any) -> None:
+                tick(func, args, result, blocks.scopes.top)
+
+            return plan_with_time
+
+        def plan_with_outputs_and_time(func: Any, args: Any, result: Any) -> None:
+            write_outputs(func, args, result)
+            tick(func, args, result, blocks.scopes.top)
+
+        return plan_with_outputs_and_time
+
+
+def run_time(clock: OperatorClock) -> RunTime:
+    """What ran when, from the beginning until now: the end of the last step."""
+    timeline, chip = clock.timeline, clock.chip
+    return RunTime(
+        spans=timeline.spans(),
+        costs=tuple(clock.costs),
+        steps=(*timeline.steps, timeline.now()),
+        basis=chip.basis,
+        interconnect=clock.links.name,
+        peak_flops={kind: chip.product_flops(kind) for kind in ("bf16", "f16", "f32", "f8", "f64")} | {"tf32": chip.tf32_flops},
+    )

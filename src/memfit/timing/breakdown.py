@@ -1,0 +1,151 @@
+"""Where the time of a step goes: a pure function of what ran when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from memfit.timing.operators.costs import Cost
+from memfit.timing.timeline import COMMUNICATION, Array, Spans, StepMark
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeBreakdown:
+    """Of one step, in seconds. ``compute``, ``exposed_communication`` and ``idle`` add up to ``total``."""
+
+    total: float
+    compute: float
+    """Some kernel that is no collective runs."""
+    exposed_communication: float
+    """Collectives run, and nothing else does."""
+    idle: float
+    """The GPU waits for the host."""
+    recompute: float
+    """Of ``compute``: what checkpointing computes again."""
+    host: float
+    """What the host spends on issuing the step, most of it while the GPU works."""
+    communication: float
+    """Collectives, overlapped or not."""
+    by_module: dict[str, float] = field(default_factory=dict)
+    """Kernels of each module's forward and backward, those of modules inside it included."""
+    by_operator: dict[str, float] = field(default_factory=dict)
+    """Kernels of each operator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTime:
+    """What ran when, as it was predicted."""
+
+    spans: Spans
+    costs: tuple[Cost, ...]
+    steps: tuple[StepMark, ...]
+    """Where each step begins; the last mark is the end of the last step."""
+    basis: str
+    """How sure the prices are."""
+    interconnect: str
+    peak_flops: dict[str, float]
+    """By type, of the GPU."""
+
+    @property
+    def num_steps(self) -> int:
+        return max(0, len(self.steps) - 1)
+
+    def step_seconds(self, step: int = -1) -> float:
+        first, end = self._marks(step)
+        return end.seconds - first.seconds
+
+    def flops(self, step: int = -1, but_not: frozenset[int] = frozenset()) -> dict[str, float]:
+        """Of products and attention, by type; ``but_not`` are scopes that do not count: what is computed again."""
+        found: dict[str, float] = {}
+        first, end = self._marks(step)
+        for number, scope in zip(self.spans.cost[first.span : end.span], self.spans.scope[first.span : end.span], strict=True):
+            cost = self.costs[number]
+            if cost.flops and scope not in but_not:
+                found[cost.flops_type] = found.get(cost.flops_type, 0.0) + cost.flops
+        return found
+
+    def tokens(self, step: int = -1, but_not: frozenset[int] = frozenset()) -> int:
+        """What the embedding with the most look-ups looked up."""
+        found: dict[int, int] = {}
+        first, end = self._marks(step)
+        for number, scope in zip(self.spans.cost[first.span : end.span], self.spans.scope[first.span : end.span], strict=True):
+            if self.costs[number].tokens and scope not in but_not:
+                found[number] = found.get(number, 0) + self.costs[number].tokens
+        return max(found.values(), default=0)
+
+    def _costs_and_scopes(self, first: StepMark, end: StepMark) -> Iterator[tuple[int, int]]:
+        part = slice(first.span, end.span)
+        return zip(self.spans.cost[part].tolist(), self.spans.scope[part].tolist(), strict=True)
+
+    def _marks(self, step: int) -> tuple[StepMark, StepMark]:
+        number = range(self.num_steps)[step]
+        return self.steps[number], self.steps[number + 1]
+
+    def breakdown(
+        self,
+        step: int = -1,
+        *,
+        recomputed: frozenset[int] = frozenset(),
+        module_of_scope: Sequence[int] = (),
+        module_paths: Sequence[str] = (),
+    ) -> TimeBreakdown:
+        """``recomputed`` are the numbers of scopes that compute again."""
+        first, end = self._marks(step)
+        part = slice(first.span, end.span)
+        stream, begin, seconds = self.spans.stream[part], self.spans.begin[part], self.spans.seconds[part]
+        scope, cost = self.spans.scope[part], self.spans.cost[part]
+        is_compute = stream > COMMUNICATION
+        busy = covered_seconds(begin, seconds)
+        compute = covered_seconds(begin[is_compute], seconds[is_compute])
+        total = end.seconds - first.seconds
+        again = np.isin(scope, np.fromiter(recomputed, int, len(recomputed))) & is_compute
+        return TimeBreakdown(
+            total=total,
+            compute=compute,
+            exposed_communication=busy - compute,
+            idle=total - busy,
+            recompute=covered_seconds(begin[again], seconds[again]),
+            host=end.host_seconds - first.host_seconds,
+            communication=covered_seconds(begin[~is_compute], seconds[~is_compute]),
+            by_module=_by_module(scope[is_compute], seconds[is_compute], module_of_scope, module_paths),
+            by_operator=_by_operator(cost, seconds, self.costs),
+        )
+
+
+def covered_seconds(begin: Array, seconds: Array) -> float:
+    """How long at least one of the spans lasts."""
+    if not len(begin):
+        return 0.0
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], (begin + seconds)[order]
+    reached = np.maximum.accumulate(end)
+    starts = np.maximum(begin[1:], reached[:-1])
+    return float(end[0] - begin[0] + np.maximum(end[1:] - starts, 0.0).sum())
+
+
+def _by_operator(cost: Array, seconds: Array, costs: Sequence[Cost]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for number, spent in zip(*_sums(cost, seconds), strict=True):
+        name = costs[number].operator
+        found[name] = found.get(name, 0.0) + spent
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _by_module(scope: Array, seconds: Array, module_of_scope: Sequence[int], paths: Sequence[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for number, spent in zip(*_sums(scope, seconds), strict=True):
+        module = module_of_scope[number] if 0 <= number < len(module_of_scope) else -1
+        path = paths[module] if module >= 0 else ""
+        while path:
+            found[path] = found.get(path, 0.0) + spent
+            path = path.rpartition(".")[0]
+    return found
+
+
+def _sums(keys: Array, seconds: Array) -> tuple[list[int], list[float]]:
+    if not len(keys):
+        return [], []
+    different, place = np.unique(keys, return_inverse=True)
+    return different.tolist(), np.bincount(place, weights=seconds).tolist()

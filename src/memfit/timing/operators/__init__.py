@@ -1,0 +1,13 @@
+"""Seconds of one operator on a GPU.
+
+::
+
+    Call  calls.py ──> price  prices.py ──┬─ products.py        tiles and waves
+     an operator with       │             ├─ attention.py       by backend
+     its tensors            │             ├─ convolution.py
+                            │             ├─ elementwise.py     vectorized, casting or strided
+                            │             ├─ memory_bound.py    reductions, norms, losses, look-ups, optimizers
+                            │             └─ transfers.py       between host and device, and on the host
+                            v
+                          Cost  costs.py
+"""

@@ -1,0 +1,135 @@
+"""Seconds of a matrix product: tiles, waves of them over the GPU's multiprocessors, and bytes.
+
+::
+
+    m x n of the result is cut into tiles; each multiprocessor works on one tile at a time, along all of k
+    tiles / multiprocessors, rounded up, is the number of waves: a last wave that is half empty takes as long as a full one
+    a product with few tiles and a long k is cut along k too, and the parts are added up
+
+The library takes the tile that is the fastest for a shape, and so does this file, from the tiles below. How near to the peak the
+multiprocessors come with each was fitted to the products of ``benchmarks/truth/operator_times.json`` (an H200, cuBLAS 13).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from memfit.timing.chips import Chip
+from memfit.timing.operators.calls import Call, Operand
+from memfit.timing.operators.costs import Bound, Cost
+
+MICRO: Final = 1e-6
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """How a library multiplies matrices of one type."""
+
+    tiles: tuple[tuple[int, int, float], ...]
+    """Rows, columns, and the share of a multiprocessor's peak that is reached along k."""
+    start: float
+    """Seconds before the first tile and after the last."""
+    per_tile: float
+    """Seconds that a tile takes beside its arithmetic: the first bytes come, the result goes."""
+    memory_share: float
+    """Of the memory's bandwidth."""
+
+
+TENSOR_CORES: Final = Kernels(
+    tiles=((256, 128, 0.82), (192, 128, 0.85), (128, 128, 0.89), (128, 64, 0.71), (64, 64, 0.49), (64, 32, 0.32)),
+    start=1.75 * MICRO,
+    per_tile=1.43 * MICRO,
+    memory_share=0.69,
+)
+"""bfloat16, float16, float8 and tf32."""
+
+PLAIN: Final = Kernels(
+    tiles=((128, 128, 0.774), (128, 64, 0.70), (64, 64, 0.54), (32, 32, 0.29)),
+    start=1.9 * MICRO,
+    per_tile=3.2 * MICRO,
+    memory_share=0.90,
+)
+"""float32 and float64 without tensor cores."""
+
+POWER_SHARE: Final = 0.80
+"""Of the tensor cores' peak, what the GPU's power leaves to one large product of random numbers: 740 to 804 of 989 teraflops."""
+
+MISALIGNED: Final = {1: 0.13, 2: 0.245, 4: 0.45}
+"""The share of the peak that is left where rows begin at multiples of so many elements of two bytes: cuBLAS's fast kernels want
+eight (16 bytes). Measured with 50257 and 30522 columns; for four it is taken to be twice that of two."""
+
+MOST_PARTS: Final = 16
+"""So many parts is k cut into at most."""
+
+
+def price_product(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool = True) -> Cost:
+    """``mm``, ``bmm``, ``addmm``, ``baddbmm`` and their kin: the last two matrices are multiplied."""
+    matrices = [tensor for tensor in call.inputs if len(tensor.shape) >= 2 and not tensor.place][:3]
+    if call.name in ("addmm", "baddbmm", "addbmm") and len(matrices) == 3:
+        matrices = matrices[1:]
+    a, b = matrices[0], matrices[1]
+    batch = math.prod(a.shape[:-2])
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    dtype = "tf32" if a.dtype == "f32" and allow_tf32 else a.dtype
+    moved = a.size_bytes + b.size_bytes + sum(tensor.size_bytes for tensor in call.outputs)
+    alignment = (
+        min(_alignment(a), _alignment(b), *(_alignment(tensor) for tensor in call.outputs)) if dtype in ("bf16", "f16") else 8
+    )
+    return product_cost(call.operator, chip, dtype, batch, m, n, k, moved, alignment, is_sustained)
+
+
+def product_cost(
+    operator: str,
+    chip: Chip,
+    dtype: str,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    moved_bytes: float,
+    alignment: int = 8,
+    is_sustained: bool = True,
+) -> Cost:
+    """Of ``batch`` products of ``m`` by ``k`` and ``k`` by ``n``."""
+    flops = 2.0 * batch * m * n * k
+    peak = chip.tf32_flops if dtype == "tf32" else chip.product_flops(dtype)
+    kernels = TENSOR_CORES if dtype in ("bf16", "f16", "f8", "tf32") and peak > chip.f32_flops else PLAIN
+    if alignment < 8:
+        kernels = replace(kernels, tiles=((128, 128, MISALIGNED[alignment]), (64, 64, MISALIGNED[alignment] * 0.8)))
+    at_memory = moved_bytes / (chip.memory_bandwidth * kernels.memory_share)
+    at_arithmetic = _tiled_seconds(kernels, peak / chip.num_sms, chip.num_sms, batch, m, n, k)
+    if kernels is not PLAIN:
+        at_arithmetic = max(at_arithmetic, flops / (peak * (chip.sustained_share if is_sustained else POWER_SHARE)))
+    # Loading and multiplying overlap, but for the beginning and the end.
+    seconds = kernels.start + max(at_memory, at_arithmetic)
+    bound = Bound.ARITHMETIC if at_arithmetic >= at_memory else Bound.MEMORY
+    return Cost(operator, seconds, bound, flops=flops, moved_bytes=moved_bytes, flops_type=dtype)
+
+
+@lru_cache(maxsize=4096)
+def _tiled_seconds(kernels: Kernels, sm_flops: float, num_sms: int, batch: int, m: int, n: int, k: int) -> float:
+    best = math.inf
+    for rows, columns, share in kernels.tiles:
+        for tall, wide in {(rows, columns), (columns, rows)}:
+            tiles = batch * math.ceil(m / tall) * math.ceil(n / wide)
+            per_k = 2.0 * rows * columns / (sm_flops * share)
+            parts = 1
+            while parts <= MOST_PARTS:
+                waves = math.ceil(tiles * parts / num_sms)
+                seconds = waves * (math.ceil(k / parts) * per_k + kernels.per_tile)
+                # Parts are added up by a kernel of its own.
+                best = min(best, seconds + (1.5 * MICRO + parts * m * n * batch * 4 / 2e12 if parts > 1 else 0.0))
+                if k / parts < 256:
+                    break
+                parts *= 2
+    return best
+
+
+def _alignment(tensor: Operand) -> int:
+    """The largest power of two, up to eight, that divides the step from one row (or column) to the next."""
+    steps = tensor.stride[-2:] if tensor.stride is not None else (tensor.shape[-1], 1)
+    step = max(steps)
+    return next(size for size in (8, 4, 2, 1) if step % size == 0)

@@ -1,0 +1,143 @@
+"""Where the host and every stream have arrived: kernels queue, events order them, the host runs ahead or waits.
+
+::
+
+    host     ──issue──issue──issue──────────────────issue──(waits)──────┐
+    stream 0        └─kernel─┐─kernel─┐─kernel──────┐      └─kernel─────┴─> finish
+    group 1                  └─all-gather─────┘ └ exposed ┘
+
+Nothing here is measured by a clock: seconds are what operators were priced at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+QUEUE_DEPTH: Final = 1022
+"""So many launches can wait for a GPU; then the host waits too. CUDA's channels have 1024 entries."""
+
+COMMUNICATION: Final = -1
+"""Streams below 0 are those on which process groups communicate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """What ran, in the order in which it was issued: one entry of each column for a kernel."""
+
+    stream: Array
+    begin: Array
+    seconds: Array
+    cost: Array
+    """The number of what it cost, among the costs of the run."""
+    scope: Array
+    """The ledger's number of the scope that it ran in."""
+
+    @classmethod
+    def from_rows(cls, rows: list[float]) -> Spans:
+        """Of a flat list, five numbers a kernel."""
+        table = np.array(rows, dtype=np.float64).reshape(-1, 5)
+        stream, begin, seconds, cost, scope = table.T
+        return cls(stream.astype(np.int32), begin, seconds, cost.astype(np.int32), scope.astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+
+@dataclass(frozen=True)
+class StepMark:
+    """A step begins: when, and with which span."""
+
+    seconds: float
+    span: int
+    host_seconds: float
+    """What the host had spent on issuing work by then."""
+
+
+class Timeline:
+    """Advances as work is issued. All times are seconds since it was made."""
+
+    def __init__(self, launch_seconds: float = 0.0, gap_seconds: float = 0.0) -> None:
+        self._launch, self._gap = launch_seconds, gap_seconds
+        self.host = 0.0
+        """When the host is done with what it has issued so far."""
+        self._waited = 0.0
+        self.num_spans = 0
+        self._rows: list[float] = []
+        self.steps: list[StepMark] = []
+        self._ready: dict[int, float] = {}
+        self._queue: deque[float] = deque()
+
+    def spend(self, seconds: float) -> None:
+        """The host is busy."""
+        self.host += seconds
+
+    @property
+    def host_spent(self) -> float:
+        """Of the host's time, what it did not spend waiting."""
+        return self.host - self._waited
+
+    def run(self, stream: int, seconds: float, cost: int, scope: int) -> None:
+        """A kernel is queued on a stream."""
+        begin, ready = self.host + self._launch, self._ready.get(stream, 0.0) + self._gap
+        if ready > begin:
+            begin = ready
+        end = self._ready[stream] = begin + seconds
+        self._rows += (stream, begin, seconds, cost, scope)
+        self.num_spans += 1
+        queue = self._queue
+        queue.append(end)
+        if len(queue) > QUEUE_DEPTH:
+            oldest = queue.popleft()
+            if oldest > self.host:
+                self.wait_on_host(oldest)
+
+    def communicate(self, stream: int, group: int, seconds: float, cost: int, scope: int) -> float:
+        """A collective is queued behind what is on ``stream`` now, on a stream of its group's own; says when it will be over."""
+        own = COMMUNICATION - group
+        self.wait(own, self.arrival(stream))
+        self.run(own, seconds, cost, scope)
+        return self._ready[own]
+
+    def arrival(self, stream: int) -> float:
+        """When what is on a stream now will be done."""
+        return max(self._ready.get(stream, 0.0), self.host)
+
+    def wait(self, stream: int, until: float) -> None:
+        """What comes next on a stream begins no earlier."""
+        if until > self._ready.get(stream, 0.0):
+            self._ready[stream] = until
+
+    def wait_on_host(self, until: float) -> None:
+        if until > self.host:
+            self._waited += until - self.host
+            self.host = until
+
+    def now_ns(self) -> int:
+        """When the default stream is done with what it was given, or the host where it is later: it never falls."""
+        ready, host = self._ready.get(0, 0.0), self.host
+        return int(1e9 * (ready if ready > host else host))
+
+    def synchronize(self) -> None:
+        """The host waits for every stream."""
+        self.wait_on_host(max(self._ready.values(), default=0.0))
+        self._queue.clear()
+
+    def mark_step(self) -> None:
+        """A step begins when all that came before it is done, as it does where the loss is looked at."""
+        self.synchronize()
+        self.steps.append(StepMark(self.host, self.num_spans, self.host_spent))
+
+    def spans(self) -> Spans:
+        """All that ran so far."""
+        return Spans.from_rows(self._rows)
+
+    def now(self) -> StepMark:
+        """This moment, where everything that was issued is done."""
+        self.synchronize()
+        return StepMark(self.host, self.num_spans, self.host_spent)

@@ -1,0 +1,100 @@
+"""Kernels queue on their streams, waits order them, the host runs ahead: exact times, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from memfit.timing.breakdown import RunTime, covered_seconds
+from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.timeline import QUEUE_DEPTH, Timeline
+
+
+def finish(timeline: Timeline) -> float:
+    timeline.synchronize()
+    return timeline.host
+
+
+def issue(timeline: Timeline, host: float, stream: int, seconds: float) -> None:
+    timeline.spend(host)
+    timeline.run(stream, seconds, 0, -1)
+
+
+def test_a_busy_gpu_hides_the_host() -> None:
+    timeline = Timeline()
+    for _ in range(10):
+        issue(timeline, 1.0, 0, 5.0)
+    assert finish(timeline) == 1.0 + 10 * 5.0
+
+
+def test_a_slow_host_leaves_the_gpu_waiting() -> None:
+    timeline = Timeline()
+    for _ in range(10):
+        issue(timeline, 5.0, 0, 1.0)
+    assert finish(timeline) == 10 * 5.0 + 1.0
+
+
+def test_two_streams_run_side_by_side_and_a_wait_orders_them() -> None:
+    timeline = Timeline()
+    issue(timeline, 0.0, 1, 4.0)
+    issue(timeline, 0.0, 2, 6.0)
+    timeline.wait(1, timeline.arrival(2))
+    issue(timeline, 0.0, 1, 1.0)
+    assert finish(timeline) == 7.0
+
+
+def test_the_host_waits_when_the_queue_is_full() -> None:
+    timeline = Timeline()
+    for _ in range(QUEUE_DEPTH + 1):
+        issue(timeline, 0.0, 0, 1.0)
+    assert timeline.host == 1.0
+
+
+def test_a_collective_begins_after_its_stream_and_nobody_waits_for_it_unasked() -> None:
+    timeline = Timeline()
+    issue(timeline, 0.0, 0, 2.0)
+    end = timeline.communicate(0, 0, 10.0, 0, -1)
+    issue(timeline, 0.0, 0, 3.0)
+    assert (end, timeline.arrival(0)) == (12.0, 5.0)
+    timeline.wait(0, end)
+    assert timeline.arrival(0) == 12.0
+
+
+def run_of(timeline: Timeline, *costs: Cost) -> RunTime:
+    marks = (*timeline.steps, timeline.now())
+    return RunTime(spans=timeline.spans(), costs=costs, steps=marks, basis="", interconnect="", peak_flops={"bf16": 1.0})
+
+
+def test_a_breakdown_adds_up_to_the_step() -> None:
+    timeline = Timeline()
+    timeline.mark_step()
+    timeline.spend(1.0)
+    timeline.run(0, 4.0, 0, 0)
+    end = timeline.communicate(0, 0, 6.0, 1, 0)
+    timeline.run(0, 2.0, 0, 1)
+    timeline.wait(0, end)
+    timeline.run(0, 3.0, 0, 2)
+    found = run_of(timeline, Cost("mm", 4.0, Bound.MEMORY), Cost("all_gather", 6.0, Bound.LINK)).breakdown(
+        recomputed=frozenset((2,)), module_of_scope=(0, 1, -1), module_paths=("a", "a.b")
+    )
+    assert (found.total, found.compute, found.exposed_communication, found.idle) == (14.0, 9.0, 4.0, 1.0)
+    assert (found.recompute, found.host, found.communication) == (3.0, 1.0, 6.0)
+    assert found.by_module == {"a": 6.0, "a.b": 2.0}
+    assert found.by_operator == {"mm": 9.0, "all_gather": 6.0}
+
+
+def test_a_step_begins_when_the_one_before_it_is_done() -> None:
+    timeline = Timeline()
+    for _ in range(3):
+        timeline.mark_step()
+        timeline.run(0, 2.0, 0, -1)
+    run = run_of(timeline, Cost("mm", 2.0, Bound.MEMORY, flops=1.0, flops_type="bf16"))
+    assert [run.step_seconds(step) for step in range(3)] == [2.0, 2.0, 2.0]
+    assert run.flops() == {"bf16": 1.0}
+
+
+@pytest.mark.parametrize(("spans", "covered"), [((), 0.0), (((0, 1), (5, 1)), 2.0), (((0, 10), (2, 3), (9, 4)), 13.0)])
+def test_what_overlaps_is_counted_once(spans: tuple[tuple[float, float], ...], covered: float) -> None:
+    import numpy as np
+
+    begin, seconds = (np.array([span[part] for span in spans], dtype=float) for part in (0, 1))
+    assert covered_seconds(begin, seconds) == covered
