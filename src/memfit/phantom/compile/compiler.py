@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
@@ -55,6 +55,8 @@ class Compiler:
     def _around_frame(self, compile_frame: Callable[..., Any]) -> Callable[..., Any]:
         def compile_inside(code: CodeType, *args: Any, **kwargs: Any) -> Any:
             self._begin()
+            if _is_ours(code):  # the first function of all is asked about before Dynamo has been told to leave ours alone
+                return self._parts_in_use.frame_result()
             self._codes.add(code)
             note_garbage()
             # Both names of the device are in the same state of autocast: Dynamo looks whether one has changed while it worked.
@@ -90,9 +92,8 @@ class Compiler:
         settings = configured(parts)
         settings.__enter__()
         patches.finally_call(lambda: settings.__exit__(None, None, None))
-        for package in _OURS:
-            path = os.path.join(_ROOT, package)
-            patches.finally_call(parts.skip_frames_in(path + os.sep if os.path.isdir(path) else f"{path}.py"))
+        for path in _our_paths():
+            patches.finally_call(parts.skip_frames_in(path))
         patches.finally_call(parts.silence())
         device_answers.install(patches, parts, self._target)
         folding.install(patches, parts)
@@ -120,6 +121,16 @@ class Compiler:
         for code in self._codes:
             self._parts_in_use.forget_code(code)
         self._codes.clear()
+
+
+def _is_ours(code: CodeType) -> bool:
+    return any(code.co_filename.startswith(path) for path in _our_paths())
+
+
+def _our_paths() -> Iterator[str]:
+    for package in _OURS:
+        path = os.path.join(_ROOT, package)
+        yield path + os.sep if os.path.isdir(path) else f"{path}.py"
 
 
 def _place(code: CodeType) -> str:
