@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,9 @@ FakeWork: Any = need(torch._C._distributed_c10d, "FakeWork")
 resolve_group: Callable[[str], Any] = need(torch._C._distributed_c10d, "_resolve_process_group")
 """A process group by its name."""
 
+FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
+"""The module with collectives that give their result, and have gradients."""
+
 SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
 """The module in which DTensor learns shapes by running operators on global ones."""
 
@@ -29,8 +33,15 @@ SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
 def need_everything() -> None:
     """Asks for each part that this file uses only where it is wanted."""
     need_in(SHARDING_PROPAGATION, "ShardingPropagator._propagate_tensor_meta_non_cached")
-    need_in("torch.distributed._functional_collectives", "_are_we_tracing")
+    need_in(FUNCTIONAL_COLLECTIVES, "_are_we_tracing", "all_to_all_single_autograd")
     need_in("torch.testing._internal.distributed.fake_pg", "FakeStore")
+
+
+def exchange_rows(rows: torch.Tensor, received_from: list[int], sent_to: list[int], group: Any) -> torch.Tensor:
+    """An all-to-all of rows, with a gradient: what the other ranks sent. Torch has it in a module that it calls private."""
+    module = importlib.import_module(FUNCTIONAL_COLLECTIVES)
+    arrived: torch.Tensor = need(module, "all_to_all_single_autograd")(rows, received_from, sent_to, group)
+    return arrived
 
 
 def sharding_propagation() -> Any:

@@ -1,15 +1,4 @@
-"""A small transformer that every named model is an instance of.
-
-::
-
-    tokens ──> Embedding (+ positions) ──> Block x layers ──> norm ──> head ──> logits
-                                            │
-                                            ├─ x + Attention(norm(x))     grouped queries, rotary, scaled_dot_product_attention
-                                            └─ x + MLP(norm(x))           SwiGLU, GELU, or experts.py
-
-It uses memory as today's training code does: fused norms, fused attention that keeps no matrix of scores, rotary positions in the
-type of the computation. It trains for real; its weights start as torch's modules start them.
-"""
+"""The whole model, or the part of it that a stage of a pipeline has."""
 
 from __future__ import annotations
 
@@ -18,85 +7,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memfit.models.config import ModelConfig
-from memfit.models.experts import Experts
-
-EPSILON = 1e-6
-
-Rotation = tuple[Tensor, Tensor] | None
-"""Cosine and sine of every position's angles; ``None`` where positions are learned."""
-
-
-class Attention(nn.Module):
-    """Every position looks at those before it."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        dim, head_dim, bias = config.dim, config.head_dim, config.qkv_bias or config.gpt2
-        self.query = nn.Linear(dim, config.heads * head_dim, bias=bias)
-        self.key = nn.Linear(dim, config.kv_heads * head_dim, bias=bias)
-        self.value = nn.Linear(dim, config.kv_heads * head_dim, bias=bias)
-        self.output = nn.Linear(config.heads * head_dim, dim, bias=config.gpt2)
-        self.query_norm = nn.RMSNorm(head_dim, eps=EPSILON) if config.qk_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(head_dim, eps=EPSILON) if config.qk_norm else nn.Identity()
-
-    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        query, key, value = (self._heads(project(x)) for project in (self.query, self.key, self.value))
-        query, key = (_turned(each, rotation) for each in (self.query_norm(query), self.key_norm(key)))
-        mixed = F.scaled_dot_product_attention(
-            *(query, key, value),
-            dropout_p=self.config.dropout if self.training else 0.0,
-            is_causal=True,
-            enable_gqa=self.config.heads != self.config.kv_heads,
-        )
-        out: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
-        return out
-
-    def _heads(self, x: Tensor) -> Tensor:
-        heads: Tensor = x.unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
-        return heads
-
-
-def _turned(x: Tensor, rotation: Rotation) -> Tensor:
-    """Each pair of a head's numbers, turned by the angle of its position."""
-    if rotation is None:
-        return x
-    cosine, sine = rotation
-    left, right = x.chunk(2, dim=-1)
-    return x * cosine + torch.cat((-right, left), dim=-1) * sine
-
-
-class SwiGLU(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.gate = nn.Linear(config.dim, config.hidden, bias=False)
-        self.up = nn.Linear(config.dim, config.hidden, bias=False)
-        self.down = nn.Linear(config.hidden, config.dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
-        return out
-
-
-class GELU(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.up = nn.Linear(config.dim, config.hidden)
-        self.down = nn.Linear(config.hidden, config.dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
-        return out
+from memfit.models.transformer.attention import EPSILON, Attention, LatentAttention, Rotation
+from memfit.models.transformer.experts import Experts
+from memfit.models.transformer.mlps import GELU, SwiGLU
 
 
 class Block(nn.Module):
     """One layer: attention, then an MLP, each beside the residual stream."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.attention_norm, self.attention = _norm(config), Attention(config)
-        mlp = GELU if config.gpt2 else Experts if config.num_experts else SwiGLU
-        self.mlp_norm, self.mlp = _norm(config), mlp(config)
+        self.attention_norm = _norm(config)
+        self.attention = Attention(config) if config.latent is None else LatentAttention(config, config.latent)
+        self.mlp_norm, self.mlp = _norm(config), _mlp(config, layer)
         self.dropout = _dropout(config)
 
     def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
@@ -106,7 +29,11 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens in, logits out."""
+    """Tokens in, logits out. On a stage of a pipeline, what other stages have is ``None``, and hidden states go in or come out."""
+
+    embedding: nn.Embedding | None
+    norm: nn.Module | None
+    head: nn.Module | None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -114,30 +41,55 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(config.vocab, config.dim)
         self.positions = nn.Embedding(config.context, config.dim) if config.gpt2 else None
         self.dropout = _dropout(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = _norm(config)
         self.head = None if config.tied else nn.Linear(config.dim, config.vocab, bias=False)
+        self.hidden_parts = 1
+        """Into how many parts hidden states are cut along the sequence, where tensor parallelism does it."""
+        self.positions_here: Tensor | None = None
+        """The positions of this GPU's part of the sequences, where context parallelism cuts them; ``None`` for all of them."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        position = torch.arange(tokens.shape[1], device=tokens.device)
+        """``tokens``, or hidden states where another stage has the embedding."""
+        x = tokens if self.embedding is None else self.embedding(tokens)
+        position = self._position(tokens)
         if self.positions is not None:
             x = x + self.positions(position)
         x = self.dropout(x)
         rotation = self._rotation(position, x.dtype)
         for block in self.blocks:
             x = block(x, rotation)
+        if self.norm is None:
+            return x  # type: ignore[no-any-return]
         x = self.norm(x)
-        logits: Tensor = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        if self.head is None:
+            assert self.embedding is not None
+            return F.linear(x, self.embedding.weight)
+        logits: Tensor = self.head(x)
         return logits
 
+    def _position(self, given: Tensor) -> Tensor:
+        if self.positions_here is not None:
+            return self.positions_here
+        parts = self.hidden_parts if self.embedding is None else 1
+        return torch.arange(given.shape[1] * parts, device=given.device)
+
     def _rotation(self, position: Tensor, dtype: torch.dtype) -> Rotation:
-        if self.positions is not None:
+        if self.config.gpt2:
             return None
-        pairs = torch.arange(0, self.config.head_dim, 2, device=position.device, dtype=torch.float32)
-        angles = torch.outer(position.float(), self.config.rope_theta ** (-pairs / self.config.head_dim))
+        size = self.config.rotated_dim
+        pairs = torch.arange(0, size, 2, device=position.device, dtype=torch.float32)
+        angles = torch.outer(position.float(), self.config.rope_theta ** (-pairs / size))
         angles = torch.cat((angles, angles), dim=-1)
         return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def _mlp(config: ModelConfig, layer: int) -> nn.Module:
+    if config.gpt2:
+        return GELU(config.dim, config.hidden)
+    if config.has_experts(layer):
+        return Experts(config)
+    return SwiGLU(config.dim, config.dense_hidden if config.num_experts else config.hidden)
 
 
 def _norm(config: ModelConfig) -> nn.Module:
