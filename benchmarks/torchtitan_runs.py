@@ -35,6 +35,8 @@ TABLE = HERE / "results" / "torchtitan_runs.md"
 STEPS = 3
 MIB = 2**20
 GPUS_PER_NODE = 8
+USABLE, CONTEXT, SAFETY = 138 * 2**30, 3 * 2**29, 1.04
+"""Of an H200: what processes side by side can have, what each takes beside its tensors, and how far a prediction may be off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,7 @@ ROWS = {
 
 def cases(names: list[str]) -> list[str]:
     """``8b_pp2@4``: a row and one of its ranks."""
-    wanted = [name if "@" in name else f"{name}@{rank}" for name in names or ROWS for rank in ROWS[name.split("@")[0]].ranks]
+    wanted = [name if "@" in name else f"{name}@{rank}" for name in names or ROWS for rank in ROWS[name.partition("@")[0]].ranks]
     return list(dict.fromkeys(wanted))
 
 
@@ -314,11 +316,48 @@ def in_fresh_process(case: str, mode: str, limit_s: float = 900) -> dict:
     return {"case": case, "error": said[-1][:300], "details": "\n".join(said[-40:])}
 
 
+def measure_all(names: list[str], trace: pathlib.Path | None, stop_after_s: float) -> None:
+    """As many side by side as fit on the GPU by their predictions, in the order in which they are named."""
+    sizes = {case: said.get("reserved", 0) for case, said in json.loads(PREDICTED.read_text()).items()}
+    found = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    waiting = [case for case in cases(names) if of_case(case)[0].measurable]
+    running: dict[str, subprocess.Popen] = {}
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        while (waiting or running) and time.perf_counter() - start < stop_after_s:
+            taken = sum(sizes.get(case, 0) * SAFETY + CONTEXT for case in running)
+            for case in list(waiting):
+                needed = sizes.get(case, 0) * SAFETY + CONTEXT
+                if sizes.get(case) and taken + needed < USABLE:
+                    taken += needed
+                    waiting.remove(case)
+                    more = ["--trace", str(trace)] if trace is not None else []
+                    with open(f"{scratch}/{case}", "w") as said:
+                        command = [sys.executable, __file__, "--measure", "--one", case, *more]
+                        running[case] = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+            time.sleep(0.2)
+            for case in [case for case, process in running.items() if process.poll() is not None]:
+                del running[case]
+                lines = pathlib.Path(scratch, case).read_text().splitlines()
+                answers = [line for line in lines if line.startswith('{"case"')]
+                found[case] = (
+                    json.loads(answers[-1])
+                    if answers
+                    else {"case": case, "error": lines[-1][:300], "details": "\n".join(lines[-40:])}
+                )
+                told = found[case].get("error") or f"{found[case]['peak'] / MIB:,.1f}, {found[case]['reserved'] / MIB:,.1f} MiB"
+                print(f"{time.perf_counter() - start:6.1f} s  {case}: {told} {found[case].get('problem', '')}", flush=True)
+                MEASURED.write_text(json.dumps({case: found[case] for case in cases([]) if case in found}, indent=1) + "\n")
+        for case, process in running.items():
+            print(f"stopped: {case}", pathlib.Path(scratch, case).read_text()[-500:])
+            process.kill()
+
+
 def run_all(names: list[str], mode: str, jobs: int, path: pathlib.Path) -> None:
     """One process a case; what is there of other cases is kept."""
     found = json.loads(path.read_text()) if path.exists() else {}
     start = time.perf_counter()
-    wanted = [case for case in cases(names) if mode == "--predict" or of_case(case)[0].measurable]
+    wanted = cases(names)
     with ThreadPoolExecutor(jobs) as pool:
         for answer in pool.map(lambda case: in_fresh_process(case, mode), wanted):
             found[answer["case"]] = answer
@@ -370,8 +409,9 @@ def main() -> None:
     for flag in ("--predict", "--measure", "--compare"):
         mode.add_argument(flag, action="store_true")
     parser.add_argument("--one", action="store_true", help="in this process, as JSON")
-    parser.add_argument("--trace", type=pathlib.Path, metavar="FOLDER", help="with --measure --one: write what the allocator did")
-    parser.add_argument("--jobs", type=int, help="processes at a time: 2 where it predicts, 1 where it measures")
+    parser.add_argument("--trace", type=pathlib.Path, metavar="FOLDER", help="with --measure: write what the allocator did")
+    parser.add_argument("--jobs", type=int, help="processes at a time where it predicts; 2 by default")
+    parser.add_argument("--stop-after", type=float, default=1800, metavar="S", help="with --measure: begin and wait no longer")
     args = parser.parse_args()
     if args.compare:
         compare()
@@ -380,7 +420,7 @@ def main() -> None:
     elif args.predict:
         run_all(args.rows, "--predict", args.jobs or 2, PREDICTED)
     else:
-        run_all(args.rows, "--measure", args.jobs or 1, MEASURED)
+        measure_all(args.rows, args.trace, args.stop_after)
 
 
 if __name__ == "__main__":

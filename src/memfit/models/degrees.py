@@ -128,6 +128,12 @@ def check_world(recipe: Degrees, world_size: int) -> None:
                 f"the mesh {'x'.join(map(str, shape))} must share out the {dp_of(recipe, world_size)} GPUs that tp, pp and cp "
                 "leave: replicas x GPUs that shard"
             )
+    mixed = not recipe.precision or PRECISIONS[recipe.precision].computes
+    if recipe.pp > 1 and not SCHEDULES[recipe.schedule].shards and (mixed or world_size > recipe.tp * recipe.pp):
+        raise ConfigError(
+            f"{recipe.schedule} loses gradients where stages are sharded or compute in mixed precision: use another schedule, or say "
+            f"--precision bf16 --world-size {recipe.tp * recipe.pp}"
+        )
     sharing = world_size // recipe.pp
     if recipe.ep > 1 and sharing % recipe.ep:
         raise ConfigError(f"ep={recipe.ep} must divide the {sharing} GPUs of a stage of the pipeline")

@@ -128,9 +128,10 @@ class ParallelModel:
     def _stage(self, part: nn.Module, number: int, tokens: Tensor) -> PipelineStage:
         assert self.meshes.pp is not None
         size, length = tokens.shape[0] // self.wanted.microbatches, tokens.shape[1]
-        hidden = torch.empty(size, length // self.wanted.tp, self.plan.width, dtype=self.hidden_dtype, device="meta")
+        learned: dict[str, Any] = {"dtype": self.hidden_dtype, "device": "meta", "requires_grad": True}
         given = torch.empty(size, length, dtype=tokens.dtype, device="meta")
-        outputs = torch.empty(size, length, self.plan.outputs // self.wanted.tp, dtype=self.hidden_dtype, device="meta")
+        hidden = torch.empty(size, length // self.wanted.tp, self.plan.width, **learned)
+        outputs = torch.empty(size, length, self.plan.outputs // self.wanted.tp, **learned)
         return PipelineStage(
             part,
             number,

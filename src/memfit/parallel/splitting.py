@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from memfit.errors import ConfigError
 from memfit.fsdp import BackwardPrefetch, MixedPrecision, ShardingStrategy, shard
-from memfit.fsdp.checkpointing import Checkpointing
+from memfit.fsdp.checkpointing import Checkpointing, checkpoint_units
 from memfit.fsdp.units import find_units
 from memfit.parallel.config import Parallelism
 from memfit.parallel.meshes import Meshes
@@ -31,6 +31,10 @@ class ShardingWords:
     checkpointing: Checkpointing = None
     compile_blocks: bool = False
 
+    def shards_nothing(self, meshes: Meshes) -> bool:
+        """Is each rank alone with its share, in one precision? Then FSDP has nothing to do."""
+        return meshes.shard.size() == 1 and self.mixed_precision.param_dtype is None
+
 
 def split(part: nn.Module, plan: Plan, wanted: Parallelism, meshes: Meshes, words: ShardingWords) -> nn.Module:
     """Float8 first, because it replaces modules; FSDP last, because it wants to see everything else."""
@@ -39,12 +43,22 @@ def split(part: nn.Module, plan: Plan, wanted: Parallelism, meshes: Meshes, word
     if meshes.tp is not None:
         parallelize_module(part, meshes.tp, _styles(plan, part, wanted))
         plan.tell_shards(part, wanted.tp)
-    for experts in plan.experts_of(part) if meshes.expert_shard is not None else ():
-        _share_experts(experts, plan, meshes)
-        fully_shard(experts, **_fsdp_options(meshes, words))
+    if meshes.expert_shard is not None:
+        for experts in plan.experts_of(part):
+            _share_experts(experts, plan, meshes)
+            if not words.shards_nothing(meshes) or meshes.expert_shard.size() > 1:
+                fully_shard(experts, **_fsdp_options(meshes, words))
     if words.compile_blocks:  # before anything is wrapped around them
         for block in find_units(part, None):
             block.compile()
+    if words.shards_nothing(meshes):
+        checkpoint_units(part, find_units(part, None), words.checkpointing)
+        return part
+    if not wanted.schedule_row.shards and meshes.pp is not None:
+        raise ConfigError(
+            f"{wanted.schedule} loses gradients where stages are sharded or compute in mixed precision: use another schedule, or a "
+            "world of tp x pp ranks and one precision for all"
+        )
     return shard(
         part,
         words.strategy,

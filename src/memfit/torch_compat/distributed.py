@@ -26,6 +26,9 @@ resolve_group: Callable[[str], Any] = need(torch._C._distributed_c10d, "_resolve
 FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 """The module with collectives that give their result, and have gradients."""
 
+_REMEMBER_MESHES = ("torch.distributed.tensor._redistribute", "torch.distributed.tensor._collective_utils")
+"""Modules with functions that remember what they have said about a mesh."""
+
 SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
 """The module in which DTensor learns shapes by running operators on global ones."""
 
@@ -49,6 +52,17 @@ def sharding_propagation() -> Any:
     from torch.distributed.tensor import _sharding_prop
 
     return _sharding_prop
+
+
+def forget_meshes() -> None:
+    """Empties what DTensor remembers of meshes. It takes two for one if they have the same shape, whatever rank saw them: groups
+    of a rank that was predicted before would be asked for."""
+    forget = getattr(importlib.import_module("torch.distributed.tensor.debug"), "_clear_sharding_prop_cache", None)
+    if forget is not None:
+        forget()
+    for name in _REMEMBER_MESHES:
+        for value in vars(importlib.import_module(name)).values():
+            getattr(value, "cache_clear", lambda: None)()
 
 
 def fake_store() -> Any:

@@ -144,7 +144,8 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
 
 def _count_whole(x: torch.Tensor, *how: Any) -> torch.Tensor:
     """``histc``, which takes whole numbers on the GPU alone."""
-    return torch.ops.aten.histc.default(x.double(), *how).to(x.dtype)
+    counted: torch.Tensor = torch.ops.aten.histc.default(x.double(), *how)
+    return counted.to(x.dtype)
 
 
 _ON_HOST: dict[Any, Callable[..., Any]] = {torch.ops.aten.histc.default: _count_whole}
