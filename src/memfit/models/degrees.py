@@ -26,6 +26,9 @@ from memfit.models.catalog import find_model
 DEGREES: Final = ("tp", "pp", "cp", "ep")
 """The axes that a recipe has fields for."""
 
+LEFT_OUT: Final = -1
+"""A number that depends on others, until it is known."""
+
 _AXES: Final = ("replicate", "dp", *DEGREES)
 _PART: Final = re.compile(r"([a-z]+)=(\d+)")
 
@@ -57,7 +60,7 @@ class Degrees:
     """Left out: ``1f1b`` in pipelines."""
     microbatches: int = 0
     """Left out: one for each sequence of the batch; without a batch either, as many as the pipeline has stages."""
-    batch: int = 0
+    batch: int = LEFT_OUT
     """Sequences per GPU and step; with tensor, context or pipeline parallelism, of all GPUs that share them. Left out: 1, or one
     for each microbatch."""
     seq: int = 0
@@ -131,7 +134,7 @@ def check_world(recipe: Degrees, world_size: int) -> None:
     mixed = not recipe.precision or PRECISIONS[recipe.precision].computes
     if recipe.pp > 1 and not SCHEDULES[recipe.schedule].shards and (mixed or world_size > recipe.tp * recipe.pp):
         raise ConfigError(
-            f"{recipe.schedule} loses gradients where stages are sharded or compute in mixed precision: use another schedule, or say "
+            f"{recipe.schedule} loses gradients where stages are sharded or compute in mixed precision: use another one, or say "
             f"--precision bf16 --world-size {recipe.tp * recipe.pp}"
         )
     sharing = world_size // recipe.pp

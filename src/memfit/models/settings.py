@@ -9,7 +9,7 @@ from typing import Final, Self
 from memfit.choices import AXES, STRATEGIES, check_choice
 from memfit.errors import ConfigError
 from memfit.models.catalog import find_model
-from memfit.models.degrees import DEGREES, Degrees, check_degrees, check_numbers, check_world, hybrid_mesh, read_mesh
+from memfit.models.degrees import DEGREES, LEFT_OUT, Degrees, check_degrees, check_numbers, check_world, hybrid_mesh, read_mesh
 from memfit.models.hf_config import context_of
 
 LONGEST_DEFAULT: Final = 8192
@@ -39,6 +39,8 @@ class TrainingSettings(Degrees):
         check_numbers(self)
         if isinstance(self.mesh, str):
             self._take_degrees(read_mesh(self.mesh))
+        if not isinstance(self.batch, int) or (self.batch < 1 and self.batch != LEFT_OUT):
+            raise ConfigError(f"batch takes a whole number of at least 1, not {self.batch!r}")
         self._fill_the_pipeline()
         self._check_sizes()
         check_degrees(self)
@@ -58,13 +60,13 @@ class TrainingSettings(Degrees):
         """What was left out of a schedule and its microbatches."""
         if self.pp > 1:
             self._set("schedule", self.schedule or "1f1b")
-            self._set("microbatches", self.microbatches or self.batch or self.num_stages)
-        self._set("batch", self.batch or max(1, self.microbatches))
+            self._set("microbatches", self.microbatches or (self.num_stages if self.batch == LEFT_OUT else self.batch))
+        if self.batch == LEFT_OUT:
+            self._set("batch", max(1, self.microbatches))
 
     def _check_sizes(self) -> None:
-        for name in ("batch", "seq"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ConfigError(f"{name} takes a whole number of at least 1, not {getattr(self, name)!r}")
+        if not isinstance(self.seq, int) or self.seq < 1:
+            raise ConfigError(f"seq takes a whole number of at least 1, not {self.seq!r}")
         if self.seq > self.context and not self.hf:
             raise ConfigError(f"{self.model} was made for sequences of up to {self.context} tokens, not {self.seq}")
 

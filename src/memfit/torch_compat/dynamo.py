@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import FrameType
 
 from torch import nn
 
@@ -26,3 +27,12 @@ def is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None or (
         frames is not None and isinstance(module, frames.OptimizedModule)
     )
+
+
+_TRACERS = ("torch._functorch._aot_autograd", "torch._functorch.aot_autograd", "torch._higher_order_ops", "torch._dynamo")
+"""Modules that ask for gradients to write a graph of backward, not to train anything."""
+
+
+def is_traced_by(frame: FrameType) -> bool:
+    """Does torch itself ask, to see what backward would do?"""
+    return str(frame.f_globals.get("__name__", "")).startswith(_TRACERS)
