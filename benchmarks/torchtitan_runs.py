@@ -160,7 +160,10 @@ def furnish(folder: pathlib.Path) -> list[str]:
 
 
 def predict(case: str) -> dict:
-    row, rank = of_case(case)
+    return {"case": case} | predict_row(*of_case(case))
+
+
+def predict_row(row: Row, rank: int, gpu: str = "H200") -> dict:
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
         nodes = max(1, row.world // GPUS_PER_NODE)
@@ -168,7 +171,7 @@ def predict(case: str) -> dict:
         start = time.perf_counter()
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "memfit", "run", "--json", "--gpu", "H200", "--torch-version", "2.11+cu130"),
+                *(sys.executable, "-m", "memfit", "run", "--json", "--gpu", gpu, "--torch-version", "2.11+cu130"),
                 *("--rank", str(rank), "--steps", str(STEPS), *launcher, *row.words, *furnish(folder)),
             ],
             cwd=folder,
@@ -179,13 +182,13 @@ def predict(case: str) -> dict:
     answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not answers:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return {"case": case, "error": said[-1][:300], "details": "\n".join(said[-30:])}
+        return {"error": said[-1][:300], "details": "\n".join(said[-30:])}
     found = json.loads(answers[-1])
     return {
-        "case": case,
         "peak": found["peak_allocated"],
         "reserved": found["peak_reserved"],
         "seconds": round(time.perf_counter() - start, 1),
+        "fits": found["fits"],
         "problem": found["problem"],
         "num_steps": found["num_steps"],
         "assumptions": found["assumptions"],

@@ -54,9 +54,18 @@ def _layer_norm_backward_blocks(target: Target, args: Arguments, result: Any) ->
     return _parts_of_weight_gradient(target, args[1], math.prod(args[2])) * 2
 
 
+def _rms_norm_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """A copy of an input that is not contiguous."""
+    return _copies(args[0])
+
+
 def _rms_norm_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """Where rows are many and short: the gradient of the weight, in parts that are added up afterwards."""
-    return _parts_of_weight_gradient(target, args[1], math.prod(args[2]))
+    """Copies of what is not contiguous; where rows are many and short, the gradient of the weight in parts that are added up."""
+    return (*_copies(args[0], args[1]), *_parts_of_weight_gradient(target, args[1], math.prod(args[2])))
+
+
+def _copies(*tensors: torch.Tensor) -> tuple[int, ...]:
+    return tuple(tensor.numel() * tensor.element_size() for tensor in tensors if not tensor.is_contiguous())
 
 
 def _parts_of_weight_gradient(target: Target, x: torch.Tensor, width: int) -> tuple[int, ...]:
@@ -150,6 +159,7 @@ RULES = (
         operators=("_fused_rms_norm",),
         is_one_kernel=True,
         returns=_fused_rms_norm,
+        takes=_rms_norm_blocks,
         source=f"native_functions.yaml; {LAYER_NORM}",
     ),
     Rule(
