@@ -3,8 +3,8 @@
     python benchmarks/published.py                 # all rows: results/published.json and results/published.md
     python benchmarks/published.py 8b_8            # some of them; --table writes the table again
 
-The figures are the maximum reserved memory of December 2024, from torchtitan's benchmarks/llama3_h100_202412_torchtitan.md, on torch of
-2024-12-23. Today's software is not that of then: the table says what differs, and there is no bar.
+The figures are the maximum reserved memory of December 2024, from torchtitan's benchmarks/llama3_h100_202412_torchtitan.md, on torch
+of 2024-12-23. Today's software is not that of then: the table says what differs, and there is no bar.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ ROWS = {
 
 def write_table(found: dict[str, dict]) -> None:
     lines = [
-        "torchtitan's table of December 2024 (Llama 3.1 on H100s with 96 GB, sequences of 8,192 tokens, maximum reserved), predicted",
-        "with torchtitan 0.2.2 for torch 2.11 by `python benchmarks/published.py`. GiB; of a pipeline the worst of its first and its",
-        "last rank.",
+        "torchtitan's table of December 2024 (Llama 3.1 on H100s with 96 GB, sequences of 8,192 tokens, maximum reserved),",
+        "predicted with torchtitan 0.2.2 for torch 2.11 by `python benchmarks/published.py`. GiB; of a pipeline the worst of its",
+        "first and its last rank.",
         "",
         "| row | published | predicted | off | allocated | fits | what differs in the software since |",
         "|---|---|---|---|---|---|---|",
@@ -120,10 +120,8 @@ def main() -> None:
         name, _, rank = case.partition("@")
         start = time.perf_counter()
         found[case] = predict_row(ROWS[name].row, int(rank), GPU)
-        print(
-            f"{time.perf_counter() - start:6.1f} s  {case}: {found[case].get('reserved', 0) / GIB:.2f} {found[case].get('error', '')}",
-            flush=True,
-        )
+        said = found[case].get("error") or f"{found[case]['reserved'] / GIB:.2f} GiB"
+        print(f"{time.perf_counter() - start:6.1f} s  {case}: {said}", flush=True)
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     write_table(found)
 

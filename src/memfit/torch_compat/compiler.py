@@ -100,6 +100,10 @@ class CompilerParts:
         self.frame_result: Any = need(importlib.import_module("torch._dynamo.types"), "ConvertFrameReturn")
         self.tracing_context: Any = need(importlib.import_module("torch._guards"), "TracingContext")
 
+    def has_async_tensor_parallelism(self) -> bool:
+        """Would Inductor fuse collectives of tensor parallelism with products, in symmetric memory of all ranks?"""
+        return bool(getattr(self.inductor_config, "_micro_pipeline_tp", False))
+
     def ask_for_triton(self) -> Iterator[ModuleType]:
         for name in _ASK_FOR_TRITON:
             yield importlib.import_module(name)

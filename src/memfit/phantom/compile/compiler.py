@@ -37,6 +37,11 @@ _OURS = (
 others' functions are: Dynamo follows them, as a graph that ended at each would be another graph."""
 
 
+_ASYNC = (
+    "async tensor parallelism is predicted as ordinary collectives: the symmetric memory that its fused products use is not counted"
+)
+
+
 class Compiler:
     """Takes part when the first function of a world is compiled."""
 
@@ -106,6 +111,8 @@ class Compiler:
         """Backward is compiled when it first runs, out of Dynamo's sight."""
 
         def compile_inside(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._parts_in_use.has_async_tensor_parallelism():
+                self._assumptions.add(_ASYNC)
             with self._tracing():
                 try:
                     return compile_graph(graph, *args, **kwargs)

@@ -1,8 +1,8 @@
 """How weights are initialised, where the installed torch does it in another way than the one that is predicted.
 
 Since 2.13 ``trunc_normal_`` draws again what lies outside, and holds masks as large as the weight while it does. Before, everything
-happened in place (seen on an H200 with 2.11). The masks are gone when training begins, but the segments that they lay in are not: for an
-8B model that is two gibibytes of what is reserved.
+happened in place (seen on an H200 with 2.11). The masks are gone when training begins, but the segments that they lay in are not:
+for an 8B model that is two gibibytes of what is reserved.
 """
 
 from __future__ import annotations
