@@ -3,7 +3,7 @@
     python benchmarks/published.py                 # all rows: results/published.json and results/published.md
     python benchmarks/published.py 8b_8            # some of them; --table writes the table again
 
-The figures are the maximum reserved memory of December 2024, from torchtitan's benchmarks/llama3_h100_202412_torchtitan.md, on torch
+The figures are the most memory reserved in December 2024, from torchtitan's benchmarks/llama3_h100_202412_torchtitan.md, on torch
 of 2024-12-23. Today's software is not that of then: the table says what differs, and there is no bar.
 """
 
