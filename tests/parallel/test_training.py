@@ -29,7 +29,7 @@ def test_the_loss_is_that_of_the_whole_model(ranks, name):
     seen = [losses for losses in told if None not in losses]
     assert seen, "some rank has the last stage"
     for losses in seen:
-        assert losses == pytest.approx(ranks[0]["plain"][config.name], rel=1e-4)
+        assert losses == pytest.approx(ranks[0]["plain"][config.name], rel=1e-3)
 
 
 def test_training_moves_the_loss(ranks):

@@ -214,7 +214,7 @@ def _about_models(recipe: Degrees) -> Iterator[str]:
         yield f"cp={recipe.cp} cuts a sequence into {parts} equal parts, two for each GPU: {recipe.seq} tokens cannot be"
     if recipe.cp > 1 and model.latent is not None:
         yield f"{model.name} has values of another size than its keys, which context parallelism does not take: leave out cp"
-    if recipe.ep > 1 and model.num_experts % recipe.ep:
+    if recipe.ep > 1 and (not model.num_experts or model.num_experts % recipe.ep):
         has = f"has {model.num_experts} experts, which ep={recipe.ep} does not divide" if model.num_experts else "has no experts"
         yield f"{model.name} {has}: leave out ep"
     if recipe.ep > 1 and recipe.ep % recipe.tp:

@@ -15,7 +15,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from memfit.errors import ConfigError
 from memfit.fsdp import BackwardPrefetch, MixedPrecision, ShardingStrategy, shard
 from memfit.fsdp.checkpointing import Checkpointing, checkpoint_units
-from memfit.fsdp.units import find_units
 from memfit.parallel.config import Parallelism
 from memfit.parallel.meshes import Meshes
 from memfit.parallel.plan import Plan
@@ -48,11 +47,12 @@ def split(part: nn.Module, plan: Plan, wanted: Parallelism, meshes: Meshes, word
             _share_experts(experts, plan, meshes)
             if not words.shards_nothing(meshes) or meshes.expert_shard.size() > 1:
                 fully_shard(experts, **_fsdp_options(meshes, words))
+    blocks = [block for block in getattr(part, plan.blocks).children() if any(True for _ in block.parameters())]
     if words.compile_blocks:  # before anything is wrapped around them
-        for block in find_units(part, None):
+        for block in blocks:
             block.compile()
     if words.shards_nothing(meshes):
-        checkpoint_units(part, find_units(part, None), words.checkpointing)
+        checkpoint_units(part, blocks, words.checkpointing)
         return part
     if not wanted.schedule_row.shards and meshes.pp is not None:
         raise ConfigError(
@@ -62,6 +62,7 @@ def split(part: nn.Module, plan: Plan, wanted: Parallelism, meshes: Meshes, word
     return shard(
         part,
         words.strategy,
+        units=set(blocks).__contains__,
         mesh=meshes.shard,
         mixed_precision=words.mixed_precision,
         backward_prefetch=words.backward_prefetch,
