@@ -285,22 +285,6 @@ def tensor_parallel(tp, dp, rank, a=SMALL, batch=2):
     return build
 
 
-# -- models by name, split by memfit.parallel --------------------------------------------------------------------------------
-
-
-def recipe(size, rank=0, **options):
-    @world(size, rank)
-    def build(device):
-        from memfit.models import Recipe
-
-        step = Recipe(**options).build()
-        return Run(None, None, lambda mark: step())
-
-    return build
-
-
-LLAMA_8B = {"model": "llama3.1-8b", "seq": 4096}
-
 WIDE = LlamaArgs(dim=2048, layers=6, heads=16, kv_heads=8, hidden=5632)
 
 ROWS = {
@@ -345,16 +329,6 @@ ROWS = {
     "fsdp_uneven_last": sharded(7, 6, a=WIDE),
     "hsdp_last": sharded(8, 7, a=WIDE, mesh=(2, 4)),
     "tp_fsdp_last": tensor_parallel(4, 2, 7),
-    "recipe_tp2": recipe(8, **LLAMA_8B, tp=2, checkpointing="selective"),
-    "recipe_tp2_pp2_0": recipe(8, 0, **LLAMA_8B, tp=2, pp=2, batch=4, checkpointing="full"),
-    "recipe_tp2_pp2_1": recipe(8, 7, **LLAMA_8B, tp=2, pp=2, batch=4, checkpointing="full"),
-    "recipe_cp2": recipe(8, 3, **LLAMA_8B, cp=2, batch=2, checkpointing="full"),
-    "recipe_interleaved_1": recipe(16, 4, **LLAMA_8B, pp=4, schedule="interleaved-1f1b", microbatches=8),
-    "recipe_zbv_0": recipe(8, 0, **LLAMA_8B, pp=2, schedule="zbv-zero-bubble", microbatches=4, optimizer="adamw-fused"),
-    "recipe_compiled_stage": recipe(8, 4, **LLAMA_8B, pp=2, batch=4, compile="blocks"),
-    "recipe_latent": recipe(8, 0, model="deepseek-v2-lite", seq=4096, pp=2, batch=4, checkpointing="full"),
-    "recipe_latent_tp2": recipe(8, 0, model="deepseek-v2-lite", seq=4096, tp=2, checkpointing="full"),
-    "recipe_hybrid": recipe(16, 0, **LLAMA_8B, tp=2, strategy="hybrid_shard", mesh="replicate=2,dp=4,tp=2", checkpointing="full"),
 }
 
 

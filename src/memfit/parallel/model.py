@@ -93,8 +93,9 @@ class ParallelModel:
         stack.enter_context(self._sequences_cut(tokens, labels))
         if self.meshes.tp is not None:
             stack.enter_context(loss_parallel())
-            stack.enter_context(warnings.catch_warnings())  # the local part of the logits is a view, and nobody writes into it
-            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        # The local part of logits is a view, and so is what compiled blocks give: nobody writes into them.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         return stack
 
     def _sequences_cut(self, tokens: Tensor, labels: Tensor) -> AbstractContextManager[Any]:
