@@ -54,18 +54,15 @@ def _layer_norm_backward_blocks(target: Target, args: Arguments, result: Any) ->
     return _parts_of_weight_gradient(target, args[1], math.prod(args[2])) * 2
 
 
-def _rms_norm_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """A copy of an input that is not contiguous."""
-    return _copies(args[0])
-
-
 def _rms_norm_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """Copies of what is not contiguous; where rows are many and short, the gradient of the weight in parts that are added up."""
-    return (*_copies(args[0], args[1]), *_parts_of_weight_gradient(target, args[1], math.prod(args[2])))
+    """Where rows are many and short: the gradient of the weight, in parts that are added up afterwards."""
+    return _parts_of_weight_gradient(target, args[1], math.prod(args[2]))
 
 
-def _copies(*tensors: torch.Tensor) -> tuple[int, ...]:
-    return tuple(tensor.numel() * tensor.element_size() for tensor in tensors if not tensor.is_contiguous())
+def _copies_of_parts(args: Arguments) -> Sequence[int]:
+    """Inputs and gradients that are not contiguous."""
+    tensors = (value for value in args[:2] if isinstance(value, torch.Tensor))
+    return [tensor.numel() * tensor.element_size() for tensor in tensors if not tensor.is_contiguous()]
 
 
 def _parts_of_weight_gradient(target: Target, x: torch.Tensor, width: int) -> tuple[int, ...]:
@@ -159,12 +156,13 @@ RULES = (
         operators=("_fused_rms_norm",),
         is_one_kernel=True,
         returns=_fused_rms_norm,
-        takes=_rms_norm_blocks,
+        copies=_copies_of_parts,
         source=f"native_functions.yaml; {LAYER_NORM}",
     ),
     Rule(
         operators=("_fused_rms_norm_backward",),
         returns=_fused_rms_norm_backward,
+        copies=_copies_of_parts,
         takes=_rms_norm_backward_blocks,
         source=LAYER_NORM,
     ),
