@@ -103,11 +103,6 @@ ROWS = {
     "8b_float8_rowwise": Row(flags=f"{LLAMA_8B} {BATCH} 1 {ROWWISE}"),
     "8b_tp2_cp2_pp2": Row(flags=f"{LLAMA_8B} {BATCH} 2 {TP} 2 {CP} 2 {PP} 2", ranks=(0, 4)),
     "70b_fsdp_tp8": Row(flags=f"--model.flavor 70B --activation_checkpoint.mode full {BATCH} 4 {TP} 8", world=64, hidden=8192),
-    "70b_float8_tp8_compile": Row(
-        flags=f"--model.flavor 70B --activation_checkpoint.mode full {BATCH} 2 {TP} 8 {TENSORWISE} --compile.enable",
-        world=128,
-        hidden=8192,
-    ),
     "deepseek_debug_ep4": Row(flags=f"--model.flavor debugmodel {EXPERTS} 4", model="deepseek_v3", hidden=256),
     "deepseek_16b_ep8": Row(
         flags=f"--model.flavor 16B --activation_checkpoint.mode full {BATCH} 2 {EXPERTS} 8", model="deepseek_v3", hidden=2048
