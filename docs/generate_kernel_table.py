@@ -20,12 +20,13 @@ it, and that it takes no memory but that of its results.
 
 * **runs**: what CUDA runs in place of an operator that torch composes of others;
 * **returns**: the result, where torch does not know its shape or CUDA lays it out differently;
+* **copies**: inputs that it copies before it makes its results, and frees afterwards;
 * **takes**: what it takes from the allocator while it runs;
 * **tries**: what a library takes once to find its fastest kernel, where the run asks for that;
 * **keeps**: what a library keeps for good because of it.
 """
 
-COLUMNS = ("runs", "returns", "takes", "tries", "keeps")
+COLUMNS = ("runs", "returns", "copies", "takes", "tries", "keeps")
 """What a rule can say, by the names of its fields; a family's table shows those that one of its rules uses."""
 
 

@@ -23,6 +23,7 @@ def test_gpus_are_in_order():
     [
         ("h100", "H100-80GB"),
         ("H100 80GB", "H100-80GB"),
+        ("h100-96gb", "H100-96GB"),
         ("NVIDIA H100 80GB HBM3", "H100-80GB"),
         ("a100-40g", "A100-40GB"),
         ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
@@ -46,7 +47,7 @@ def test_names_are_taken_as_they_are_meant(said: str, meant: str):
     ("said", "problem"),
     [
         ("a100", "could be A100-40GB or A100-80GB"),
-        ("h100-94gb", "could be H100-80GB"),
+        ("h100-94gb", "could be H100-80GB or H100-96GB"),
         ("L40", "unknown GPU 'L40': memfit knows T4, V100-16GB"),
         ("", "unknown GPU"),
         ("gtx", "unknown GPU"),

@@ -2,7 +2,7 @@
 
 ::
 
-    STRATEGIES, ENGINES, OPTIMIZERS, PRECISIONS, ...   the rows
+    STRATEGIES, ENGINES, SCHEDULES, OPTIMIZERS, ...    the rows
     AXES                                               what is chosen of them, by the name of a recipe's field
 
 Everything else follows from the rows: the words of the flags and their help, what a recipe accepts and fills in, what torch is
@@ -81,6 +81,30 @@ class Precision(Choice):
     """Is the loss scaled, because the gradients of this type would vanish?"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Choice):
+    """In which order a pipeline runs its microbatches."""
+
+    torch_name: str
+    """As ``torch.distributed.pipelining`` calls it."""
+    stages_a_rank: int = 1
+    is_v: bool = False
+    """Is the second stage of a rank counted from the end, such that the first rank holds the last stage too?"""
+    shards: bool = True
+    """Does it train with sharded stages? Gradients of weights that are computed apart from the others get lost in FSDP2 of torch
+    2.13: ``tests/parallel`` compares them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float8(Choice):
+    """How the matrix products of a model's linear layers are computed in 8 bits."""
+
+    recipe: str = ""
+    """What torchao calls it; empty for none."""
+    gathers: bool = False
+    """Are sharded weights gathered in 8 bits?"""
+
+
 Row = TypeVar("Row", bound=Choice)
 
 
@@ -98,6 +122,25 @@ STRATEGIES: Final = _table(
 """What costs least has least traffic between GPUs, and between nodes; no strategy at all costs nothing."""
 
 ENGINES: Final = _table(Engine(name="fsdp2"), Engine(name="fsdp1"), Engine(name="ddp", shards=False))
+
+SCHEDULES: Final = _table(
+    Schedule(name="1f1b", cost=3, torch_name="1F1B"),
+    Schedule(name="gpipe", cost=4, torch_name="GPipe"),
+    Schedule(name="interleaved-1f1b", cost=2, torch_name="Interleaved1F1B", stages_a_rank=2),
+    Schedule(name="looped-bfs", cost=4, torch_name="LoopedBFS", stages_a_rank=2),
+    Schedule(name="interleaved-zero-bubble", cost=1, torch_name="InterleavedZeroBubble", stages_a_rank=2, shards=False),
+    Schedule(name="zbv-zero-bubble", cost=0, torch_name="ZBVZeroBubble", stages_a_rank=2, is_v=True, shards=False),
+    Schedule(name="dualpipe-v", cost=0, torch_name="DualPipeV", stages_a_rank=2, is_v=True),
+)
+"""What costs least leaves GPUs waiting least."""
+
+FLOAT8S: Final = _table(
+    Float8(name="none", cost=1),
+    Float8(name="tensorwise", recipe="tensorwise", gathers=True),
+    Float8(name="rowwise", recipe="rowwise"),
+    Float8(name="rowwise-gw-hp", recipe="rowwise_with_gw_hp"),
+)
+"""Torchao's recipes: one scale a tensor, and weights gathered in 8 bits; one a row; one a row, gradients of weights in 16."""
 
 PREFETCHES: Final = _table(Choice(name="backward_pre"), Choice(name="backward_post"), Choice(name="none"))
 
@@ -139,9 +182,13 @@ class Axis:
     """What the flag takes, where that is not the name of a row."""
     choices: Mapping[str, Choice] | None = None
     """The rows; ``None`` where any number or mesh will do."""
+    bare: str = ""
+    """What the flag means where no value is given with it; empty where it needs one."""
     open: bool = False
     """May a recipe leave it to the GPUs? Then it is empty until it is settled."""
     is_number: bool = False
+    more_costs_more: bool = False
+    """Of two numbers that fit, is the lower one cheaper to run?"""
     usual: Any = None
     """The value that a comparison does not mention; ``None`` to mention every value."""
     saves: str = ""
@@ -166,11 +213,67 @@ AXES: Final[dict[str, Axis]] = {
     "engine": Axis(flags=("--engine",), choices=ENGINES, default="fsdp2 by default, ddp for no_shard", open=True, usual=""),
     "mesh": Axis(
         flags=("--mesh",),
-        summary="replicas x GPUs that shard, for hybrid strategies: 8x8",
-        default="the GPUs of a node shard by default",
+        summary="how the GPUs are arranged: dp=8,tp=8,pp=8, or replicas x GPUs that shard for hybrid strategies: 8x8",
+        default="the GPUs of a node shard by default; a name that comes again begins the next mesh",
         usual=(),
     ),
-    "batch": Axis(flags=("--batch",), summary="sequences per GPU and step", default="1 by default", is_number=True),
+    "tp": Axis(
+        flags=("--tp",),
+        summary="GPUs that share every layer (tensor parallelism)",
+        default="1 by default",
+        is_number=True,
+        more_costs_more=True,
+        usual=1,
+        saves="least tensor parallelism",
+    ),
+    "pp": Axis(
+        flags=("--pp",),
+        summary="GPUs in a row that share the layers out (pipeline parallelism)",
+        default="1 by default",
+        is_number=True,
+        more_costs_more=True,
+        usual=1,
+        saves="the shortest pipeline",
+    ),
+    "cp": Axis(
+        flags=("--cp",),
+        summary="GPUs that share every sequence (context parallelism)",
+        default="1 by default",
+        is_number=True,
+        more_costs_more=True,
+        usual=1,
+        saves="least context parallelism",
+    ),
+    "ep": Axis(
+        flags=("--ep",),
+        summary="GPUs that share the experts (expert parallelism)",
+        default="1 by default",
+        is_number=True,
+        more_costs_more=True,
+        usual=1,
+        saves="least expert parallelism",
+    ),
+    "schedule": Axis(
+        flags=("--schedule",),
+        choices=SCHEDULES,
+        default="for pipelines; 1f1b by default",
+        open=True,
+        usual="",
+        saves="least waiting in the pipeline",
+    ),
+    "microbatches": Axis(
+        flags=("--microbatches",),
+        summary="parts of a batch that go through the pipeline one after another",
+        default="one for each sequence by default",
+        is_number=True,
+        usual=0,
+    ),
+    "batch": Axis(
+        flags=("--batch",),
+        summary="sequences per GPU and step",
+        default="1 by default, in pipelines one for each microbatch",
+        is_number=True,
+    ),
     "seq": Axis(
         flags=("--seq",),
         summary="tokens per sequence",
@@ -190,7 +293,15 @@ AXES: Final[dict[str, Axis]] = {
     "compile": Axis(
         flags=("--compile",),
         choices=COMPILES,
+        bare="blocks",
         default="none by default; blocks compiles each block by itself, model all of it, with torch.compile",
+        usual="none",
+    ),
+    "float8": Axis(
+        flags=("--float8",),
+        choices=FLOAT8S,
+        bare="tensorwise",
+        default="none by default; matrix products in 8 bits, by torchao",
         usual="none",
     ),
     "offload": Axis(
@@ -205,7 +316,7 @@ AXES: Final[dict[str, Axis]] = {
 }
 """In the order of the flags."""
 
-CHEAPER_FIRST: Final = ("offload", "precision", "checkpointing", "strategy")
+CHEAPER_FIRST: Final = ("offload", "precision", "checkpointing", "pp", "cp", "tp", "ep", "schedule", "strategy")
 """The axes by which the cheaper of two configurations is found, the one that costs most first."""
 
 
@@ -219,6 +330,8 @@ def check_choice(axis: str, word: str) -> None:
 
 def cost_of(axis: str, word: Any) -> int:
     """What a choice costs, compared with others of its kind; nothing for what is not in the table, or was not chosen."""
+    if AXES[axis].more_costs_more:
+        return word if isinstance(word, int) else 0
     row = (AXES[axis].choices or {}).get(word)
     return row.cost if row is not None else 0
 

@@ -181,6 +181,17 @@ GPUS: Final = (
         source="the smallest figure in public out-of-memory messages; 79.25 GiB in github.com/levihsu/OOTDiffusion issue 235",
     ),
     Gpu(
+        name="H100-96GB",
+        total_bytes=97871 * MIB,
+        usable_bytes=round(94.98 * GIB),
+        arch="sm_90",
+        num_sms=132,
+        l2_cache_bytes=50 * MIB,
+        source="github.com/pytorch/torchtitan pull request 1287, whose log calls 49.66 GiB 52.28 % of it",
+        context_bytes=H200_CONTEXT,
+        caveat="HBM2e, as in Grand Teton; its total is that of other H100 with 96 GB",
+    ),
+    Gpu(
         name="H200",
         total_bytes=143771 * MIB,
         usable_bytes=150_109_880_320,
@@ -216,14 +227,19 @@ GPUS: Final = (
 """By the memory they leave usable."""
 
 
+USUAL: Final = ("H100-80GB",)
+"""What is meant where a model alone is named, because hardly anybody has the others."""
+
+
 def find_gpu(name: str) -> Gpu:
     """The GPU of that name, forgivingly: ``h100``, ``A100 80GB``, ``v100-16``, ``rtx4090``, ``NVIDIA A100-SXM4-80GB``."""
     words = re.findall(r"[a-z]*\d+[a-z]*", name.lower().replace("rtx", ""))
     found = [gpu for gpu in GPUS if _model_and_memory(gpu)[0] in words]
     sizes = {match[1] for word in words[1:] if (match := re.fullmatch(r"(\d+)(gi?b?)?", word))}
     sized = [gpu for gpu in found if not sizes or _model_and_memory(gpu)[1] in ("", *sizes)]
-    if len(sized) == 1:
-        return sized[0]
+    usual = [gpu for gpu in sized if not sizes and gpu.name in USUAL]
+    if len(sized) == 1 or usual:
+        return (usual or sized)[0]
     if found:
         raise ConfigError(f"{name!r} could be {' or '.join(gpu.name for gpu in found)}: name one of them")
     raise ConfigError(f"unknown GPU {name!r}: memfit knows {', '.join(gpu.name for gpu in GPUS)}")

@@ -25,6 +25,9 @@ PUBLISHED = {
     "qwen3-0.6b": 596_049_920,
     "qwen3-8b": 8_190_735_360,
     "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v3": 671_026_404_352,
 }
 """The total that each model's repository on the Hub states for its weights."""
 
@@ -54,6 +57,8 @@ def theirs(config: ModelConfig):
         experts = {"num_experts": config.num_experts, "num_experts_per_tok": config.experts_per_token}
         made = transformers.Qwen3MoeConfig(**shape, **experts, moe_intermediate_size=config.hidden)
         return transformers.Qwen3MoeForCausalLM(made)
+    if family == "deepseek":
+        return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**shape | deepseeks_words(config)))
     if family == "mixtral":
         experts = {"num_local_experts": config.num_experts, "num_experts_per_tok": config.experts_per_token}
         return transformers.MixtralForCausalLM(transformers.MixtralConfig(**shape, **experts))
@@ -66,11 +71,30 @@ def theirs(config: ModelConfig):
     return kind(made(**shape))
 
 
+def deepseeks_words(config: ModelConfig) -> dict[str, object]:
+    assert config.latent is not None
+    return {
+        "intermediate_size": config.dense_hidden,
+        "moe_intermediate_size": config.hidden,
+        "first_k_dense_replace": config.dense_layers,
+        "n_routed_experts": config.num_experts,
+        "n_shared_experts": config.shared_experts,
+        "num_experts_per_tok": config.experts_per_token,
+        "n_group": 1,
+        "topk_group": 1,
+        "q_lora_rank": config.latent.query_rank or None,
+        "kv_lora_rank": config.latent.kv_rank,
+        "qk_nope_head_dim": config.latent.plain_dim,
+        "qk_rope_head_dim": config.latent.turned_dim,
+        "v_head_dim": config.latent.value_dim,
+    }
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_those_of_transformers(name: str):
     """Of one and of two layers; the rest are more of the same, and num_parameters counts them so."""
     for layers in (1, 2):
-        config = replace(MODELS[name], layers=layers)
+        config = replace(MODELS[name], layers=layers, dense_layers=min(1, MODELS[name].dense_layers))
         with torch.device("meta"):
             assert config.num_parameters == count(Transformer(config)) == count(theirs(config))
 

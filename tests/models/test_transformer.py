@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from helpers.tiny_models import TINY, TINY_GPT2, TINY_MOE
+from helpers.tiny_models import TINY, TINY_DEEPSEEK, TINY_GPT2, TINY_MOE
 
 from memfit.models.transformer import Transformer
 
@@ -96,14 +96,14 @@ def test_experts_are_each_tokens_own():
         weights = weights / weights.sum()
         row = torch.zeros(64)
         for weight, expert in zip(weights, chosen.tolist(), strict=True):
-            gate, up = (token @ mlp.gate_and_up[expert]).chunk(2)
-            row = row + weight * ((F.silu(gate) * up) @ mlp.down[expert])
+            gate, up = (token @ mlp.routed.gate_and_up[expert]).chunk(2)
+            row = row + weight * ((F.silu(gate) * up) @ mlp.routed.down[expert])
         rows.append(row)
     torch.testing.assert_close(mlp(x), torch.stack(rows).view_as(x), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
-    "config", [TINY, TINY_GPT2, TINY_MOE, replace(TINY, qkv_bias=True, tied=True)], ids=lambda config: config.name
+    "config", [TINY, TINY_GPT2, TINY_MOE, TINY_DEEPSEEK, replace(TINY, qkv_bias=True, tied=True)], ids=lambda config: config.name
 )
 def test_it_learns(config):
     torch.manual_seed(0)

@@ -20,9 +20,10 @@ function draw(number: number, packed: Packed): void {
 
 function show(number: number, packed: Packed): void {
   articles.forEach((article, i) => (article.hidden = i !== number));
-  tabs.forEach((tab, i) => {
-    tab.setAttribute("aria-pressed", String(i === number));
-    tab.closest("tr")!.classList.toggle("shown", i === number);
+  tabs.forEach((tab) => {
+    const isShown = Number(tab.dataset.run) === number;
+    tab.setAttribute("aria-pressed", String(isShown));
+    tab.closest(".runs tr, .mesh td")!.classList.toggle("shown", isShown);
   });
   draw(number, packed);
 }
@@ -33,10 +34,11 @@ function shownByAddress(): number {
 
 async function main(): Promise<void> {
   const packed = await unpack(document.getElementById("packed")!.textContent!);
-  tabs.forEach((tab, i) =>
+  tabs.forEach((tab) =>
     tab.addEventListener("click", () => {
-      history.replaceState(null, "", `#run-${i}`);
-      show(i, packed);
+      const number = Number(tab.dataset.run);
+      history.replaceState(null, "", `#run-${number}`);
+      show(number, packed);
     }),
   );
   show(shownByAddress(), packed);

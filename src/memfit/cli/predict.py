@@ -15,7 +15,7 @@ from rich.text import Text
 from memfit.cli.consoles import stdout_console, stdout_kept_clean
 from memfit.cli.outputs import cannot_write, check_output
 from memfit.cli.recipe_flags import add_recipe, add_subject, given
-from memfit.compare.grid import Subject, read_axes
+from memfit.compare.grid import Subject, read_axes, recipe_of
 from memfit.compare.user_functions import build_of, check_arguments, locate
 from memfit.errors import ConfigError, StepFailedError
 from memfit.hardware import GPUS
@@ -60,6 +60,15 @@ def read_ranks(text: str | None) -> str | list[int] | None:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise ConfigError(f"cannot read {text!r} as ranks: say all, or numbers with commas between") from None
+
+
+def _ranks(args: argparse.Namespace) -> str | list[int] | None:
+    """Those that were named; of a named model's pipeline all kinds, because its stages need different memory."""
+    if args.ranks is not None or args.rank is not None or args.function:
+        return read_ranks(args.ranks)
+    options = {name: _single(name, values) for name, values in read_axes(given(args)).items()}
+    recipe = recipe_of({"model": args.model, "hf": args.hf} | options)
+    return "all" if recipe.pp > 1 else None
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             alloc_conf=args.alloc_conf,
             expected=Expected.parse(args.expected).by_name,
             interconnect=args.interconnect,
-            ranks=read_ranks(args.ranks),
+            ranks=_ranks(args),
         )
     if isinstance(found, JobPrediction):
         tell_job(found, args)

@@ -19,7 +19,8 @@ def add_subject(parser: argparse.ArgumentParser, function_help: str) -> None:
 def add_recipe(parser: argparse.ArgumentParser, title: str) -> None:
     group = parser.add_argument_group(title)
     for name, axis in AXES.items():
-        group.add_argument(*axis.flags, dest=name, metavar=name.upper(), help=axis.help)
+        alone: dict[str, Any] = {"nargs": "?", "const": axis.bare} if axis.bare else {}
+        group.add_argument(*axis.flags, dest=name, metavar=name.upper(), help=axis.help, **alone)
 
 
 def given(args: argparse.Namespace) -> dict[str, list[Any]]:
@@ -30,10 +31,23 @@ def given(args: argparse.Namespace) -> dict[str, list[Any]]:
 def read_values(name: str, text: str) -> list[Any]:
     """``full_shard,no_shard`` and ``8,64``."""
     words = [word.strip() for word in text.split(",")]
+    if name == "mesh" and "=" in text:
+        return _meshes(words)
     if not all(words):
         raise ConfigError(f"cannot read {text!r} for {name}: write values with commas between, like A,B")
     is_number = name == "world_size" or (name in AXES and AXES[name].is_number)
     return [_number(name, word) for word in words] if is_number else words
+
+
+def _meshes(words: list[str]) -> list[str]:
+    """``dp=8,tp=8,dp=64``: a name that comes again begins the next mesh."""
+    found: list[dict[str, str]] = [{}]
+    for word in words:
+        axis = word.partition("=")[0]
+        if axis in found[-1]:
+            found.append({})
+        found[-1][axis] = word
+    return [",".join(mesh.values()) for mesh in found]
 
 
 def _number(name: str, word: str) -> int:

@@ -12,7 +12,7 @@ from memfit.compare.source_files import sources_of
 from memfit.compare.user_functions import build_of
 from memfit.errors import MemfitError, StepFailedError
 from memfit.phantom.target import DEFAULT_TORCH
-from memfit.predict import Prediction, predict
+from memfit.predict import JobPrediction, Prediction, predict
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
@@ -31,15 +31,22 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 def _predict(job: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     inputs = job["inputs"]
-    prediction = predict(
+    found = predict(
         build_of(inputs),
         gpu=inputs["gpu"],
         world_size=inputs["world_size"],
         steps=job["steps"],
         torch_version=job["torch_version"] or DEFAULT_TORCH,
         alloc_conf=job["alloc_conf"],
+        ranks=ranks_to_predict(inputs),
     )
+    prediction = found.worst.prediction if isinstance(found, JobPrediction) else found
     return figures_of(prediction) | {"seconds": round(time.perf_counter() - started, 2)}
+
+
+def ranks_to_predict(inputs: dict[str, Any]) -> str | None:
+    """The stages of a named model's pipeline need different memory, and the job fails on the worst of them."""
+    return "all" if "function" not in inputs and inputs.get("pp", 1) > 1 else None
 
 
 def figures_of(prediction: Prediction) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def least_bytes(cell: Inputs) -> int:
     states = 0 if offloaded else weights * (1 + OPTIMIZERS[cell["optimizer"]].state_copies) // shards
     gradients = 0 if offloaded else weights // shards
     stays_whole = strategy is not None and strategy.split is not Split.NOTHING and not strategy.reshards
-    whole = computed if stays_whole else 0
+    whole = computed // (cell["tp"] * cell["pp"] * cell["ep"]) if stays_whole else 0
     return states + max(gradients, whole)
 
 
@@ -84,4 +84,5 @@ def _shards(cell: Inputs) -> int:
         return 1
     if strategy.split is Split.WORLD:
         return int(cell["world_size"])
-    return int(cell["mesh"][-1]) if cell["mesh"] else min(int(cell["world_size"]), GPUS_PER_NODE)
+    others = int(cell["tp"] * cell["pp"] * cell["cp"])
+    return int(cell["mesh"][-1]) * others if cell["mesh"] else min(int(cell["world_size"]), GPUS_PER_NODE * others)

@@ -15,6 +15,7 @@ from memfit.compare.cell import Inputs
 from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
 from memfit.models import Recipe
+from memfit.models.degrees import read_mesh
 from memfit.models.recipe import RECIPE_FIELDS
 
 Axes = dict[str, tuple[Any, ...]]
@@ -104,13 +105,17 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-def _mesh(value: Any) -> tuple[int, ...]:
-    """``"8x8"`` or ``(8, 8)``."""
+def _mesh(value: Any) -> tuple[int, ...] | str:
+    """``"dp=8,tp=8"``, ``"8x8"`` or ``(8, 8)``."""
+    if isinstance(value, str) and "=" in value:
+        return ",".join(f"{axis}={size}" for axis, size in read_mesh(value).items())
     parts = value.lower().split("x") if isinstance(value, str) else value
     try:
         return tuple(int(part) for part in parts)
     except (TypeError, ValueError):
-        raise ConfigError(f"cannot read {value!r} as a mesh: write it like 8x8, replicas x GPUs that shard") from None
+        raise ConfigError(
+            f"cannot read {value!r} as a mesh: write it like dp=8,tp=8,pp=8, or 8x8 for replicas x GPUs that shard"
+        ) from None
 
 
 def has_bf16(gpu: str) -> bool:
@@ -138,4 +143,5 @@ def recipe_inputs(subject: Subject, chosen: Inputs) -> Inputs:
 def recipe_of(inputs: Inputs) -> Recipe:
     """The recipe that a cell of a named model stands for."""
     options = {name: value for name, value in inputs.items() if name in RECIPE_FIELDS}
-    return Recipe(**options | {"mesh": tuple(inputs.get("mesh", ()))})
+    mesh = inputs.get("mesh", ())
+    return Recipe(**options | {"mesh": mesh if isinstance(mesh, str) else tuple(mesh)})

@@ -58,4 +58,6 @@ class Comparison(Drawn):
 def _flat(plain: dict[str, Any]) -> dict[str, Any]:
     """Without what has no place in one column."""
     kept = {name: value for name, value in plain.items() if name not in ("breakdown", "assumptions")}
-    return {name: "x".join(map(str, value)) if name == "mesh" and value else value for name, value in kept.items()}
+    return {
+        name: "x".join(map(str, value)) if name == "mesh" and isinstance(value, list) else value for name, value in kept.items()
+    }

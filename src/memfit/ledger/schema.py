@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -259,6 +259,12 @@ class Device:
         return cls(name=name, granularity=512 if cls(name=name).is_cuda else 1)
 
 
+MESH: Final = "mesh"
+"""Under which name a ledger keeps the axes of its job: ``pp=8,dp=8,tp=8``, the slowest first."""
+STANDS_FOR: Final = "stands for ranks"
+"""The ranks of the job that need the same: ``0-63``, ``64-126,448``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
     """Where a ledger comes from."""
@@ -266,7 +272,7 @@ class RunInfo:
     source: str = "measured"
     """``measured`` or ``predicted``."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Of memfit, torch, python and whatever else decided the numbers."""
+    """Of memfit, torch, python and whatever else decided the numbers. Of a job's rank also ``MESH`` and ``STANDS_FOR``."""
     rank: int = 0
     world_size: int = 1
     problem: str = ""

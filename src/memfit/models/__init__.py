@@ -2,12 +2,13 @@
 
 ::
 
-    "llama3-8b" ──> catalog.py ──> ModelConfig ──> transformer.py ─┐
+    "llama3-8b" ──> catalog.py ──> ModelConfig ──> transformer/  ──┐
                                     config.py                      ├─> workload.py ──> training.py ──> step(), for memfit.predict
-    config.json ──> huggingface.py ──> transformers' own class  ───┘                     ^
-     hf_config.py                                                                        │
+    config.json ──> huggingface.py ──> transformers' own class  ───┘                   parallel_training.py: with memfit.parallel
+     hf_config.py                                                                        ^
     Recipe ── batch, seq, precision, optimizer, strategy, ... ───────────────────────────┘
      recipe.py, settings.py: the words are those of memfit.choices
+     degrees.py: how many GPUs share what, and what a model cannot do
 
 ``Recipe(model="llama3-8b", strategy="full_shard").build`` is what ``memfit.predict`` takes. Configs and recipes are plain data:
 torch is imported when a step is built, not before.

@@ -10,7 +10,7 @@ import difflib
 from typing import Any, Final
 
 from memfit.errors import ConfigError
-from memfit.models.config import ModelConfig
+from memfit.models.config import Latent, ModelConfig
 
 
 def _llama(name: str, hub: str, dim: int, layers: int, heads: int, kv_heads: int, hidden: int, **others: Any) -> ModelConfig:
@@ -36,6 +36,28 @@ _QWEN25: Final = {"vocab": 152064, "context": 131072, "qkv_bias": True, "rope_th
 _SMALL_QWEN25: Final = {"vocab": 151936, "context": 32768, "qkv_bias": True, "tied": True, "rope_theta": 1e6}
 _QWEN3: Final = {"vocab": 151936, "context": 40960, "qk_norm": True, "head_dim": 128, "rope_theta": 1e6}
 _EXPERTS: Final = {"num_experts": 128, "experts_per_token": 8}
+_DEEPSEEK: Final = {"kv_rank": 512, "plain_dim": 128, "turned_dim": 64, "value_dim": 128}
+_DEEPSEEK_V2_LITE: Final = {
+    "vocab": 102400,
+    "context": 163840,
+    "latent": Latent(**_DEEPSEEK),
+    "num_experts": 64,
+    "experts_per_token": 6,
+    "shared_experts": 2,
+    "dense_layers": 1,
+    "dense_hidden": 10944,
+}
+_DEEPSEEK_V3: Final = {
+    "vocab": 129280,
+    "context": 163840,
+    "latent": Latent(query_rank=1536, **_DEEPSEEK),
+    "num_experts": 256,
+    "experts_per_token": 8,
+    "shared_experts": 1,
+    "dense_layers": 3,
+    "dense_hidden": 18432,
+    "sigmoid_router": True,
+}
 
 MODELS: Final = {
     config.name: config
@@ -84,6 +106,8 @@ MODELS: Final = {
         _llama("qwen3-32b", "Qwen/Qwen3-32B", 5120, 64, 64, 8, 25600, **_QWEN3),
         _llama("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", 2048, 48, 32, 4, 768, **_QWEN3, **_EXPERTS),
         _llama("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B", 4096, 94, 64, 4, 1536, **_QWEN3, **_EXPERTS),
+        _llama("deepseek-v2-lite", "deepseek-ai/DeepSeek-V2-Lite", 2048, 27, 16, 16, 1408, **_DEEPSEEK_V2_LITE),
+        _llama("deepseek-v3", "deepseek-ai/DeepSeek-V3", 7168, 61, 128, 128, 2048, **_DEEPSEEK_V3),
     )
 }
 

@@ -8,8 +8,23 @@ from memfit.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
+class Latent:
+    """Attention whose keys and values are made from a few numbers a token, as DeepSeek's."""
+
+    kv_rank: int
+    """How many numbers keys and values are made from."""
+    query_rank: int = 0
+    """The same of queries; 0 where they are made from the token itself."""
+    plain_dim: int
+    """The part of a head that no position turns."""
+    turned_dim: int
+    """The part that is turned, one for all heads of the keys."""
+    value_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A decoder-only transformer. The defaults are Llama's ways; GPT-2 and Qwen say where they differ."""
+    """A decoder-only transformer. The defaults are Llama's ways; GPT-2, Qwen and DeepSeek say where they differ."""
 
     name: str
     dim: int
@@ -37,11 +52,21 @@ class ModelConfig:
     num_experts: int = 0
     """0 for a dense MLP."""
     experts_per_token: int = 0
+    shared_experts: int = 0
+    """Experts that every token goes to, beside those it is sent to."""
+    dense_layers: int = 0
+    """How many of the first layers have a dense MLP in place of experts."""
+    dense_hidden: int = 0
+    """Width inside the MLP of those."""
+    sigmoid_router: bool = False
+    """Are experts weighed one by one, and chosen with a correction for the popular ones, in place of a softmax over all?"""
+    latent: Latent | None = None
     rope_theta: float = 10_000.0
 
     def __post_init__(self) -> None:
         if not self.head_dim:
-            object.__setattr__(self, "head_dim", self.dim // self.heads)
+            latent = self.latent
+            object.__setattr__(self, "head_dim", latent.plain_dim + latent.turned_dim if latent else self.dim // self.heads)
         if self.heads % self.kv_heads or (self.num_experts > 0) != (self.experts_per_token > 0):
             raise ConfigError(f"{self.name}: heads must be a multiple of kv_heads, and experts come with experts_per_token")
 
@@ -49,22 +74,46 @@ class ModelConfig:
     def num_parameters(self) -> int:
         """Each counted once, a tied head not at all."""
         embeddings = self.vocab * self.dim * (1 if self.tied else 2) + (self.context * self.dim if self.gpt2 else 0)
-        return embeddings + self.layers * self.parameters_a_layer + self._norm
+        return embeddings + sum(map(self.parameters_of_layer, range(self.layers))) + self._norm
 
     @property
-    def parameters_a_layer(self) -> int:
+    def rotated_dim(self) -> int:
+        """How much of a head is turned by its position."""
+        return self.latent.turned_dim if self.latent else self.head_dim
+
+    def has_experts(self, layer: int) -> bool:
+        return self.num_experts > 0 and layer >= self.dense_layers
+
+    def parameters_of_layer(self, layer: int) -> int:
+        return self._attention + self._mlp(layer) + 2 * self._norm
+
+    @property
+    def _attention(self) -> int:
+        if self.latent is not None:
+            return self._latent_attention(self.latent)
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = 2 * self.dim * (queries + keys)
         attention += queries + 2 * keys if self.qkv_bias or self.gpt2 else 0
         attention += self.dim if self.gpt2 else 0
-        attention += 2 * self.head_dim if self.qk_norm else 0
-        return attention + self._mlp + 2 * self._norm
+        return attention + (2 * self.head_dim if self.qk_norm else 0)
 
-    @property
-    def _mlp(self) -> int:
+    def _latent_attention(self, latent: Latent) -> int:
+        queries = self.heads * self.head_dim
+        made = (
+            self.dim * latent.query_rank + latent.query_rank + latent.query_rank * queries
+            if latent.query_rank
+            else self.dim * queries
+        )
+        made += self.dim * (latent.kv_rank + latent.turned_dim) + latent.kv_rank
+        made += latent.kv_rank * self.heads * (latent.plain_dim + latent.value_dim)
+        return made + self.heads * latent.value_dim * self.dim
+
+    def _mlp(self, layer: int) -> int:
         if self.gpt2:
             return 2 * self.dim * self.hidden + self.hidden + self.dim
-        return 3 * self.dim * self.hidden * max(self.num_experts, 1) + self.dim * self.num_experts
+        if not self.has_experts(layer):
+            return 3 * self.dim * (self.dense_hidden if self.num_experts else self.hidden)
+        return 3 * self.dim * self.hidden * (self.num_experts + self.shared_experts) + self.dim * self.num_experts
 
     @property
     def _norm(self) -> int:

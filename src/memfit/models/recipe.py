@@ -15,6 +15,10 @@ class Recipe(TrainingSettings):
 
     def build(self) -> Callable[[], Any]:
         """Makes model, optimizer and data on ``"cuda"``; gives the function that does one training step."""
+        if self.is_parallel:
+            from memfit.models.parallel_training import build_parallel_step
+
+            return build_parallel_step(self)
         from memfit.models.training import build_step
 
         return build_step(self)

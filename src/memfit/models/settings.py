@@ -9,6 +9,7 @@ from typing import Final, Self
 from memfit.choices import AXES, STRATEGIES, check_choice
 from memfit.errors import ConfigError
 from memfit.models.catalog import find_model
+from memfit.models.degrees import DEGREES, LEFT_OUT, Degrees, check_degrees, check_numbers, check_world, hybrid_mesh, read_mesh
 from memfit.models.hf_config import context_of
 
 LONGEST_DEFAULT: Final = 8192
@@ -16,32 +17,9 @@ LONGEST_DEFAULT: Final = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
+class TrainingSettings(Degrees):
     """One way to train a model on some GPUs."""
 
-    model: str = ""
-    """A name that memfit knows: ``llama3-8b``."""
-    hf: str = ""
-    """Or the path of a Hugging Face ``config.json``."""
-    strategy: str = ""
-    """Left out: ``full_shard`` on several GPUs, none on one."""
-    engine: str = ""
-    """Left out: FSDP2, or DDP for ``no_shard``."""
-    mesh: tuple[int, ...] = ()
-    """(replicas, GPUs that shard) for hybrid strategies. Left out: GPUs of a node shard."""
-    batch: int = 1
-    """Sequences per GPU and step."""
-    seq: int = 0
-    """Tokens per sequence. Left out: the model's context, but no more than 8192."""
-    precision: str = ""
-    """Left out: ``bf16-mixed``, or ``fp16-mixed`` on a GPU without bfloat16: weights in float32, computed in 16 bits, by FSDP's
-    mixed precision or by autocast. ``bf16``: everything in bfloat16, optimizer state too. ``fp32``: everything in float32."""
-    checkpointing: str = "none"
-    """What each block's backward computes again: nothing, all but matrix products and attention (``selective``), or all."""
-    compile: str = "none"
-    """``torch.compile`` for each block (``blocks``), for the whole model (``model``), or not at all."""
-    offload: str = "none"
-    """``params``: sharded parameters, gradients and optimizer state in host memory."""
     prefetch: str = "backward_pre"
     optimizer: str = "adamw"
     """``adamw`` as torch makes it, which is foreach; ``adamw-fused`` needs no temporaries."""
@@ -53,17 +31,42 @@ class TrainingSettings:
             if axis.choices is not None:
                 check_choice(name, getattr(self, name))
         if self.model:
-            object.__setattr__(self, "model", find_model(self.model).name)
+            self._set("model", find_model(self.model).name)
         elif not Path(self.hf).is_file():
             raise ConfigError(f"there is no file {self.hf}: --hf takes the path of a Hugging Face config.json")
         if not self.seq:
-            object.__setattr__(self, "seq", min(self.context, LONGEST_DEFAULT))
+            self._set("seq", min(self.context, LONGEST_DEFAULT))
+        check_numbers(self)
+        if isinstance(self.mesh, str):
+            self._take_degrees(read_mesh(self.mesh))
+        if not isinstance(self.batch, int) or (self.batch < 1 and self.batch != LEFT_OUT):
+            raise ConfigError(f"batch takes a whole number of at least 1, not {self.batch!r}")
+        self._fill_the_pipeline()
         self._check_sizes()
+        check_degrees(self)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _take_degrees(self, axes: dict[str, int]) -> None:
+        """What a mesh says about them; the rest of it, dp and replicas, waits for the world."""
+        for axis in DEGREES:
+            said = getattr(self, axis)
+            if axis in axes and said not in (1, axes[axis]):
+                raise ConfigError(f"the mesh {self.mesh} and {axis}={said} say two things: leave one of them out")
+            self._set(axis, axes.get(axis, said))
+
+    def _fill_the_pipeline(self) -> None:
+        """What was left out of a schedule and its microbatches."""
+        if self.pp > 1:
+            self._set("schedule", self.schedule or "1f1b")
+            self._set("microbatches", self.microbatches or (self.num_stages if self.batch == LEFT_OUT else self.batch))
+        if self.batch == LEFT_OUT:
+            self._set("batch", max(1, self.microbatches))
 
     def _check_sizes(self) -> None:
-        for name in ("batch", "seq"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ConfigError(f"{name} takes a whole number of at least 1, not {getattr(self, name)!r}")
+        if not isinstance(self.seq, int) or self.seq < 1:
+            raise ConfigError(f"seq takes a whole number of at least 1, not {self.seq!r}")
         if self.seq > self.context and not self.hf:
             raise ConfigError(f"{self.model} was made for sequences of up to {self.context} tokens, not {self.seq}")
 
@@ -80,6 +83,11 @@ class TrainingSettings:
     def settled(self, world_size: int, *, has_bf16: bool) -> Self:
         """With everything written out that was left to the GPUs."""
         precision = self.precision or ("bf16-mixed" if has_bf16 else "fp16-mixed")
-        strategy = self.strategy or ("full_shard" if world_size > 1 else "")
+        # In a pipeline, weights that were given back would be gathered again for every microbatch.
+        usual = "shard_grad_op" if self.pp > 1 else "full_shard"
+        strategy = self.strategy or (usual if world_size > 1 or self.is_parallel else "")
         engine = self.engine or (STRATEGIES[strategy].engine if strategy else "")
-        return replace(self, strategy=strategy, engine=engine, precision=precision)
+        if self.is_parallel or isinstance(self.mesh, str):
+            check_world(self, world_size)
+        mesh = hybrid_mesh(self.mesh) if isinstance(self.mesh, str) else self.mesh
+        return replace(self, strategy=strategy, engine=engine, precision=precision, mesh=mesh)

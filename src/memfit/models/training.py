@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -29,9 +29,7 @@ MAX_NORM = 1.0
 
 def build_step(recipe: TrainingSettings) -> Callable[[], None]:
     """What ``memfit.predict`` calls: all in the order in which a training script does it."""
-    recipe = recipe.settled(int(os.environ.get("WORLD_SIZE", "1")), has_bf16=torch.cuda.get_device_capability() >= (8, 0))
-    if recipe.strategy:
-        dist.init_process_group("nccl")
+    recipe = settle(recipe)
     workload = _workload(recipe)
     model = _prepared(recipe, workload.model)
     optimizer = make_optimizer(recipe.optimizer, model)
@@ -51,17 +49,35 @@ def build_step(recipe: TrainingSettings) -> Callable[[], None]:
     return step
 
 
+def settle(recipe: TrainingSettings) -> TrainingSettings:
+    """With everything written out that was left to the GPUs; where there are several, their process group is made."""
+    world_size = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+    recipe = recipe.settled(world_size, has_bf16=torch.cuda.get_device_capability() >= (8, 0))
+    if recipe.strategy and not dist.is_initialized():
+        dist.init_process_group("nccl")
+    return recipe
+
+
 def _workload(recipe: TrainingSettings) -> Workload:
     if recipe.hf:
         from memfit.models.huggingface import load_workload
 
-        return load_workload(recipe, _weights_dtype(recipe))
-    config = find_model(recipe.model)
-    with torch.device("meta"):
-        model = Transformer(config).to(_weights_dtype(recipe))
-    tokens = torch.randint(0, config.vocab, (recipe.batch, recipe.seq + 1), device="cuda")
+        return load_workload(recipe, weights_dtype(recipe))
+    model = make_transformer(recipe)
+    tokens = make_tokens(recipe)
     inputs, labels = tokens[:, :-1], tokens[:, 1:].flatten()
     return Workload(model=model, loss=lambda model: F.cross_entropy(model(inputs).flatten(0, 1).float(), labels))
+
+
+def make_transformer(recipe: TrainingSettings) -> Transformer:
+    """A model by name, on the meta device."""
+    with torch.device("meta"):
+        return Transformer(find_model(recipe.model)).to(weights_dtype(recipe))
+
+
+def make_tokens(recipe: TrainingSettings) -> Tensor:
+    """A batch of random sequences, with one token more than the model is given: the last label."""
+    return torch.randint(0, find_model(recipe.model).vocab, (recipe.batch, recipe.seq + 1), device="cuda")
 
 
 # -- the model, on the GPU -------------------------------------------------------------------------------------------------------
@@ -90,8 +106,8 @@ def _sharded(recipe: TrainingSettings, model: nn.Module) -> nn.Module:
         model,
         ShardingStrategy(recipe.strategy),
         engine=engine,
-        mesh=recipe.mesh or None,
-        mixed_precision=_mixed_precision(recipe, engine),
+        mesh=tuple(map(int, recipe.mesh)) or None,
+        mixed_precision=mixed_precision_of(recipe, engine),
         backward_prefetch=None if recipe.prefetch == "none" else BackwardPrefetch(recipe.prefetch),
         cpu_offload=CPUOffload(offload_params=recipe.offload == "params"),
         checkpointing=checkpointing,
@@ -131,7 +147,7 @@ def _giving_memory_on(device: str) -> Callable[[nn.Module], None]:
 # -- what the words mean to torch ------------------------------------------------------------------------------------------------
 
 
-def _weights_dtype(recipe: TrainingSettings) -> torch.dtype:
+def weights_dtype(recipe: TrainingSettings) -> torch.dtype:
     return _dtype(PRECISIONS[recipe.precision].weights)
 
 
@@ -145,7 +161,7 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _mixed_precision(recipe: TrainingSettings, engine: Engine) -> MixedPrecision | None:
+def mixed_precision_of(recipe: TrainingSettings, engine: Engine) -> MixedPrecision | None:
     dtype = _computing_dtype(recipe)
     if dtype is None or engine is Engine.DDP:
         return None
@@ -162,7 +178,11 @@ def _autocast(recipe: TrainingSettings) -> AbstractContextManager[Any]:
 
 def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
     """One of torch's own."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return optimizer_of(name, [parameter for parameter in model.parameters() if parameter.requires_grad])
+
+
+def optimizer_of(name: str, parameters: Sequence[nn.Parameter] | Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The same for parameters, or for groups of them."""
     row = OPTIMIZERS[name]
     made: torch.optim.Optimizer = getattr(torch.optim, row.torch_name)(parameters, lr=LEARNING_RATE, **row.options)
     return made

@@ -23,7 +23,7 @@ from memfit.phantom.distributed.layout import LayoutObserver
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
-from memfit.phantom.tensors import defaults, existing_models, forks, inference, parameters, subclasses, threads
+from memfit.phantom.tensors import defaults, existing_models, forks, inference, initialisation, parameters, subclasses, threads
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.torch_cuda import autocast, cached_answers, markers, memory_tools, module, sensors, tensor_types
 from memfit.phantom.torch_cuda.module import CudaModule, Meter
@@ -139,6 +139,7 @@ class PhantomWorld:
         parameters.install(because("modules without data can be moved and cast"), self.mode)
         subclasses.install(because("classes of tensors and parameters that libraries make"), self.mode)
         existing_models.install(because("models that were built before, with data"))
+        initialisation.install(because("weights are initialised as the torch that is predicted does it"), self.target)
         answers.install(because("values that only data can tell"), self.values)
         environment.install(because("a launcher tells each process who it is"), processes)
         because("one rank of a world of processes that are not there")

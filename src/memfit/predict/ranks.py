@@ -18,15 +18,17 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from memfit.allocator import Verdict
 from memfit.drawing import Drawn
 from memfit.errors import ConfigError, MemfitError
 from memfit.phantom.distributed.layout import Layout
+from memfit.predict.places import likeness, with_place
 from memfit.predict.result import Prediction
 from memfit.units import Bytes, format_bytes
 
@@ -148,8 +150,14 @@ def predict_ranks(predict_rank: PredictRank, ranks: Ranks, world_size: int, *, s
     num_lanes = max(1, min(len(others), num_cores() if side_by_side else 1))
     with ThreadPoolExecutor(num_lanes) as pool:
         seen = [first, *pool.map(lambda rank: _named(predict_rank, rank, first.told), others)]
+    like = likeness(first.layout, [kind.rank for kind in kinds])
     found = (
-        RankPrediction(rank=kind.rank, label=kind.label, num_ranks=kind.num_ranks, prediction=each.prediction)
+        RankPrediction(
+            rank=kind.rank,
+            label=kind.label,
+            num_ranks=kind.num_ranks,
+            prediction=replace(each.prediction, ledger=with_place(each.prediction.ledger, first.layout, like)),
+        )
         for kind, each in zip(kinds, seen, strict=True)
     )
     kinds_by_rank = tuple(sorted(found, key=lambda kind: kind.rank))
@@ -178,24 +186,12 @@ def kinds_of(layout: Layout) -> list[RankKind]:
 
     Ranks are laid out regularly: what is true of rank 0's neighbour along an axis is true of everybody's.
     """
-    stages = layout.pipeline or (0,)
     unequal = [group for group in layout.uneven if len(group) > 1 and group != layout.pipeline]
-    per_stage = layout.world_size // len(stages)
-    found: dict[int, int] = {}
-    for stage in stages:
-        for are_last in itertools.product((False, True), repeat=len(unequal)):
-            offset, share = 0, float(per_stage)
-            for is_last, group in zip(are_last, unequal, strict=True):
-                offset += group[-1] - group[0] if is_last else 0
-                share *= 1 / len(group) if is_last else 1 - 1 / len(group)
-            if stage + offset < layout.world_size:
-                found.setdefault(stage + offset, max(1, round(share)))
-    last = layout.world_size - 1
-    if last not in found:
-        alike = max((rank for rank in found if rank in stages), default=0)
-        found[alike] = max(1, found[alike] - 1)
-        found[last] = 1
-    return [RankKind(rank=rank, label=place_of(rank, layout), num_ranks=found[rank]) for rank in sorted(found)]
+    ends = [sum(offsets) for offsets in itertools.product(*((0, group[-1] - group[0]) for group in unequal))]
+    found = {stage + end for stage in layout.pipeline or (0,) for end in ends if stage + end < layout.world_size}
+    ranks = sorted(found | {layout.world_size - 1})
+    num_alike = Counter(likeness(layout, ranks))
+    return [RankKind(rank=rank, label=place_of(rank, layout), num_ranks=num_alike[rank]) for rank in ranks]
 
 
 def place_of(rank: int, layout: Layout) -> str:

@@ -41,7 +41,7 @@ class WorkspaceObserver:
 
     def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
         rule = RULES.get(func)
-        if rule is None or (rule.takes is None and rule.keeps is None):
+        if rule is None or (rule.takes is None and rule.keeps is None and rule.copies is None):
             return write_outputs
 
         def plan_by_output(func: Any, args: Any, result: Any) -> None:
@@ -63,6 +63,17 @@ class WorkspaceObserver:
             if device is not None:
                 self._take(blocks, func, rule, args, result, device)
 
+        def plan_after_copies(func: Any, args: Any, result: Any) -> None:
+            assert rule.copies is not None
+            device = _gpu_of(result)
+            sizes = rule.copies(args) if device is not None else ()
+            copies = [blocks.write_workspace(func, device, size) for size in sizes if device is not None and size > 0]
+            plan_with_workspaces(func, args, result)
+            for block in copies:
+                blocks.free_workspace(block)
+
+        if rule.copies is not None:
+            return plan_after_copies
         return plan_by_output if rule.by_output else plan_with_workspaces
 
     def _take(self, blocks: BlockWriter, func: Any, rule: Rule, args: Any, result: Any, device: torch.device) -> None:

@@ -131,6 +131,10 @@ class CompilerParts:
             if hasattr(module, CURRENT_STREAM):
                 yield module
 
+    def has_async_tensor_parallelism(self) -> bool:
+        """Would Inductor fuse collectives of tensor parallelism with products, in symmetric memory of all ranks?"""
+        return bool(getattr(self.inductor_config, "_micro_pipeline_tp", False))
+
     def ask_for_triton(self) -> Iterator[ModuleType]:
         for name in _ASK_FOR_TRITON:
             yield importlib.import_module(name)

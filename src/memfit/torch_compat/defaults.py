@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.init
 import torch.optim.optimizer
 import torch.utils._device
 import torch.utils._foreach_utils
@@ -21,6 +22,10 @@ optimizer_foreach_types: list[type] = need(sys.modules["torch.optim.optimizer"],
 
 clipping_foreach_types: list[type] = need(torch.utils._foreach_utils, "_foreach_supported_types")
 """The same, for gradient clipping."""
+
+INITIALISATION = torch.nn.init
+TRUNCATED_NORMAL = "_no_grad_trunc_normal_"
+"""The function that ``trunc_normal_`` calls."""
 
 
 def default_device_context() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,12 @@ FakeWork: Any = need(torch._C._distributed_c10d, "FakeWork")
 resolve_group: Callable[[str], Any] = need(torch._C._distributed_c10d, "_resolve_process_group")
 """A process group by its name."""
 
+FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
+"""The module with collectives that give their result, and have gradients."""
+
+_REMEMBER_MESHES = ("torch.distributed.tensor._redistribute", "torch.distributed.tensor._collective_utils")
+"""Modules with functions that remember what they have said about a mesh."""
+
 SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
 """The module in which DTensor learns shapes by running operators on global ones."""
 
@@ -29,8 +36,15 @@ SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
 def need_everything() -> None:
     """Asks for each part that this file uses only where it is wanted."""
     need_in(SHARDING_PROPAGATION, "ShardingPropagator._propagate_tensor_meta_non_cached")
-    need_in("torch.distributed._functional_collectives", "_are_we_tracing")
+    need_in(FUNCTIONAL_COLLECTIVES, "_are_we_tracing", "all_to_all_single_autograd")
     need_in("torch.testing._internal.distributed.fake_pg", "FakeStore")
+
+
+def exchange_rows(rows: torch.Tensor, received_from: list[int], sent_to: list[int], group: Any) -> torch.Tensor:
+    """An all-to-all of rows, with a gradient: what the other ranks sent. Torch has it in a module that it calls private."""
+    module = importlib.import_module(FUNCTIONAL_COLLECTIVES)
+    arrived: torch.Tensor = need(module, "all_to_all_single_autograd")(rows, received_from, sent_to, group)
+    return arrived
 
 
 def sharding_propagation() -> Any:
@@ -38,6 +52,17 @@ def sharding_propagation() -> Any:
     from torch.distributed.tensor import _sharding_prop
 
     return _sharding_prop
+
+
+def forget_meshes() -> None:
+    """Empties what DTensor remembers of meshes. It takes two for one if they have the same shape, whatever rank saw them: groups
+    of a rank that was predicted before would be asked for."""
+    forget = getattr(importlib.import_module("torch.distributed.tensor.debug"), "_clear_sharding_prop_cache", None)
+    if forget is not None:
+        forget()
+    for name in _REMEMBER_MESHES:
+        for value in vars(importlib.import_module(name)).values():
+            getattr(value, "cache_clear", lambda: None)()
 
 
 def fake_store() -> Any:

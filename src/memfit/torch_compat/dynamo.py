@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -30,6 +31,15 @@ def is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None or (
         frames is not None and isinstance(module, frames.OptimizedModule)
     )
+
+
+_TRACERS = ("torch._functorch._aot_autograd", "torch._functorch.aot_autograd", "torch._higher_order_ops", "torch._dynamo")
+"""Modules that ask for gradients to write a graph of backward, not to train anything."""
+
+
+def is_traced_by(frame: FrameType) -> bool:
+    """Does torch itself ask, to see what backward would do?"""
+    return str(frame.f_globals.get("__name__", "")).startswith(_TRACERS)
 
 
 # -- Python's frames -------------------------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ from memfit.phantom.target import Target
 H200 = Target.parse("H200", "2.11+cu130")
 
 
-def call(dtype=torch.bfloat16, dim=64, heads=4, kv_heads=4, mask=None, gqa=False) -> Call:
+def call(dtype=torch.bfloat16, dim=64, heads=4, kv_heads=4, mask=None, gqa=False, value_dim=0) -> Call:
     query = torch.empty(2, heads, 16, dim, dtype=dtype, device="meta")
     key = torch.empty(2, kv_heads, 16, dim, dtype=dtype, device="meta")
-    return Call(query, key, key, mask, 0.0, False, None, gqa)
+    value = torch.empty(2, kv_heads, 16, value_dim or dim, dtype=dtype, device="meta")
+    return Call(query, key, value, mask, 0.0, False, None, gqa)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,9 @@ def call(dtype=torch.bfloat16, dim=64, heads=4, kv_heads=4, mask=None, gqa=False
         (("A100-80GB", "2.11+cu130"), call(mask=torch.empty(16, 16, device="meta")), "efficient"),
         (("H200", "2.11+cu130"), call(dim=63), "flash"),
         (("H200", "2.11+cu130"), call(torch.float64), "math"),
+        (("H200", "2.11+cu130"), call(dim=192, value_dim=128), "cudnn"),
+        (("H200", "2.11+cu130"), call(dim=192, value_dim=264), "efficient"),
+        (("H200", "2.11+cu126"), call(dim=192, value_dim=128), "efficient"),
     ],
 )
 def test_the_attention_kernel(target, asked, chosen):

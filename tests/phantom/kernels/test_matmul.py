@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from helpers.phantom_worlds import phantom
 
+import memfit
+from memfit.errors import StepFailedError
 from memfit.phantom.kernels import RULES
 from memfit.phantom.kernels.matmul import cublas_workspace, cublaslt_workspace
 from memfit.phantom.target import Target
@@ -32,3 +35,21 @@ def test_products_of_groups_in_any_type():
             ends = torch.tensor([16, 32], device="cuda", dtype=torch.int32)
             out = torch._grouped_mm(left, right, ends)
             assert (out.shape, out.dtype) == ((32, 64), dtype)
+
+
+@pytest.mark.parametrize("kind", ["mxfp8", "nvfp4"])
+def test_blocks_with_a_scale_each_need_a_gpu_that_has_them(kind: str):
+    rows, columns = 512, 1024
+    packed, scales, block = (torch.float8_e4m3fn, torch.float8_e8m0fnu, 32)
+    if kind == "nvfp4":
+        packed, scales, block = torch.float4_e2m1fn_x2, torch.float8_e4m3fn, 16
+    width = columns // (2 if kind == "nvfp4" else 1)
+
+    def build():
+        left, right = (torch.empty(rows, width, device="cuda", dtype=packed) for _ in range(2))
+        of_left, of_right = (torch.empty(rows * columns // block, device="cuda", dtype=scales) for _ in range(2))
+        return lambda: torch._scaled_mm(left, right.t(), of_left, of_right, out_dtype=torch.bfloat16)
+
+    with pytest.raises(StepFailedError, match="has no products of MXFP8 and NVFP4"):
+        memfit.predict(build, gpu="H200", steps=1)
+    assert memfit.predict(build, gpu="B200", steps=1).peak_allocated > rows * rows * 2

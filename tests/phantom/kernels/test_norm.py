@@ -32,3 +32,20 @@ def test_the_statistics_of_sync_batch_norm_are_float32(dtype):
         x = torch.randn(4, 8, 16, device="cuda", dtype=dtype)
         for statistic in torch.batch_norm_stats(x, 1e-5):
             assert (statistic.shape, statistic.dtype) == ((8,), torch.float32)
+
+
+def test_rms_norm_copies_what_is_not_contiguous():
+    """As DeepSeek's attention has it: the first part of each row."""
+
+    def peak(width: int) -> int:
+        def build():
+            x, weight = (
+                torch.randn(4096, width, device="cuda", dtype=torch.bfloat16),
+                torch.ones(512, device="cuda", dtype=torch.bfloat16),
+            )
+            return lambda: torch.nn.functional.rms_norm(x[:, :512], (512,), weight)
+
+        prediction = memfit.predict(build, gpu="H200", steps=1)
+        return prediction.peak_allocated - prediction.init.end_allocated
+
+    assert peak(576) - peak(512) == 4096 * 512 * 2

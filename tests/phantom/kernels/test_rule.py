@@ -49,7 +49,7 @@ def test_a_bad_rule_is_refused_when_it_is_made(build, complaint):
         build()
 
 
-@pytest.mark.parametrize("fact", ["runs", "returns", "takes", "keeps"])
+@pytest.mark.parametrize("fact", ["runs", "returns", "copies", "takes", "keeps"])
 def test_one_fact_is_enough(fact):
     assert getattr(rule("mm", **{fact: nothing}), fact) is nothing
 

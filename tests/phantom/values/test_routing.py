@@ -39,6 +39,17 @@ def test_each_expert_gets_its_share_of_the_chosen():
     assert any("16 of 128 elements, an even share" in sentence for sentence in assumptions)
 
 
+@pytest.mark.parametrize("num", [640, 2**21])
+def test_experts_that_take_turns(num: int):
+    """Few numbers are known, and counted; of many it is known that they start again."""
+
+    def step(router, tokens):
+        turns = torch.arange(num, device="cuda", dtype=torch.int64).reshape(-1, 2) % EXPERTS
+        return torch.histc(turns.view(-1), bins=EXPERTS, min=0, max=EXPERTS).tolist()
+
+    assert predicted(step)[0] == [num // EXPERTS] * EXPERTS
+
+
 def test_one_hot_masks():
     def step(router, tokens):
         _, chosen = router(tokens).topk(2)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any
 
@@ -54,6 +54,9 @@ NOT_CHOSEN_BY_TIMING = (
     "max-autotune: matrix products and convolutions were taken to be the libraries' own, since nothing is timed here, and what "
     "timing them takes while the graph is compiled was not counted"
 )
+_ASYNC = (
+    "async tensor parallelism is predicted as ordinary collectives: the symmetric memory that its fused products use is not counted"
+)
 
 
 class Compiler:
@@ -79,7 +82,9 @@ class Compiler:
     def _around_frame(self, compile_frame: Callable[..., Any]) -> Callable[..., Any]:
         def compile_inside(code: CodeType, scope: dict[str, object], *args: Any, **kwargs: Any) -> Any:
             self._begin()
-            if code.co_filename.startswith(_PHANTOM):  # in the place of functions in C++, which are no frames
+            # In the place of functions in C++, which are no frames; and the first function of all is asked about before Dynamo has
+            # been told to leave ours alone.
+            if code.co_filename.startswith(_PHANTOM) or _is_ours(code):
                 return self._parts_in_use.frame_result()
             self._codes.add(code)
             self._scopes.setdefault(id(scope), (scope, set(scope)))
@@ -120,9 +125,8 @@ class Compiler:
         settings = configured(parts)
         settings.__enter__()
         patches.finally_call(lambda: settings.__exit__(None, None, None))
-        for package in _OURS:
-            path = os.path.join(_ROOT, package)
-            patches.finally_call(parts.skip_frames_in(path + os.sep if os.path.isdir(path) else f"{path}.py"))
+        for path in _our_paths():
+            patches.finally_call(parts.skip_frames_in(path))
         patches.finally_call(parts.silence())
         device_answers.install(patches, parts, self._target)
         folding.install(patches, parts)
@@ -139,6 +143,8 @@ class Compiler:
         def compile_inside(graph: Any, *args: Any, **kwargs: Any) -> Any:
             if self._parts_in_use.is_autotuning():
                 self._assumptions.add(NOT_CHOSEN_BY_TIMING)
+            if self._parts_in_use.has_async_tensor_parallelism():
+                self._assumptions.add(_ASYNC)
             with self._tracing():
                 try:
                     return compile_graph(graph, *args, **kwargs)
@@ -160,6 +166,16 @@ class Compiler:
         for scope, before in self._scopes.values():
             for name in [name for name in scope if name not in before and name.startswith(NAMES_IN_GLOBALS)]:
                 del scope[name]
+
+
+def _is_ours(code: CodeType) -> bool:
+    return any(code.co_filename.startswith(path) for path in _our_paths())
+
+
+def _our_paths() -> Iterator[str]:
+    for package in _OURS:
+        path = os.path.join(_ROOT, package)
+        yield path + os.sep if os.path.isdir(path) else f"{path}.py"
 
 
 def _place(code: CodeType) -> str:

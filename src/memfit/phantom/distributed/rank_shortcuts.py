@@ -6,19 +6,21 @@ Results are the same; where the installed torch has no such function there is no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, overload
 
 import torch
 from torch.distributed.tensor import placement_types
 
 from memfit.phantom.tensors.mode import PhantomMode
-from memfit.torch_compat.distributed import sharding_propagation
+from memfit.torch_compat.distributed import forget_meshes, sharding_propagation
 from memfit.torch_compat.fsdp import fsdp2_parameters
 from memfit.torch_compat.patches import Patches
 
 
 def install(patches: Patches, mode: PhantomMode) -> None:
     parameters, propagation = fsdp2_parameters(), sharding_propagation()
+    patches.finally_call(forget_meshes)
     if hasattr(parameters, "_chunk_with_empty"):
         patches.replace(parameters, "_chunk_with_empty", Chunks)
     name = "_propagate_use_strided_shard_flag"
@@ -71,15 +73,19 @@ def _by_shape(propagate: Callable[..., Any], mode: PhantomMode) -> Callable[...,
 
 def _asked_once(propagate: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     """Looks for strided shards once an operator, not once for every tensor in its lists."""
-    last_without: list[Any] = [None]
+    last: list[Any] = [None, None]
 
     def propagate_once(strategy: Any, schema: Any) -> None:
-        if schema is last_without[0]:
-            return
-        kind = placement_types._StridedShard
-        if any(isinstance(placement, kind) for spec in schema.args_spec for placement in spec.placements):
-            propagate(strategy, schema)
-        else:
-            last_without[0] = schema
+        if schema is not last[0]:
+            last[:] = schema, _strided(schema.args_spec)
+        if last[1].args_spec:
+            propagate(strategy, last[1])
 
     return propagate_once
+
+
+def _strided(specs: Sequence[Any]) -> SimpleNamespace:
+    """One of each kind of strided shards: what is asked of them is whether they all say the same."""
+    kind = placement_types._StridedShard
+    found = [spec for spec in specs if any(isinstance(placement, kind) for placement in spec.placements)]
+    return SimpleNamespace(args_spec=tuple({spec.use_strided_shard_as_shard_order: spec for spec in found}.values()))

@@ -144,9 +144,8 @@ def _cudnn_accepts(call: Call, target: Target) -> bool:
         target.capability >= (8, 0)
         and call.query.dtype in _HALVES
         and call.is_regular
-        and call.has_equal_dims
-        and call.head_dim % 8 == 0
-        and call.head_dim <= largest
+        and call.head_dim == call.key.shape[-1]
+        and all(size % 8 == 0 and size <= largest for size in (call.head_dim, call.value.shape[-1]))
         and call.key.shape[2] != 1
         and (call.mask is None or not call.mask.requires_grad)
         and (call.has_equal_heads or _is_grouped(call))

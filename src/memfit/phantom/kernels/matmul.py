@@ -7,11 +7,15 @@ from typing import Any
 
 import torch
 
+from memfit.errors import PredictionError
 from memfit.phantom.kernels.rule import MEASURED, Arguments, Kept, Rule, bytes_of
 from memfit.phantom.target import Target
 from memfit.units import KIB, MIB
 
 aten = torch.ops.aten
+
+BLOCKS_SINCE = (10, 0)
+"""The compute capability that multiplies blocks of numbers with a scale for each."""
 
 # -- what the libraries keep ---------------------------------------------------------------------------------------------------
 
@@ -74,6 +78,17 @@ def _is_dense(x: torch.Tensor) -> bool:
 # -- products of groups --------------------------------------------------------------------------------------------------------
 
 
+def _scaled_mm(left: torch.Tensor, right: torch.Tensor, scale: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """As torch has it; products of blocks with a scale each (MXFP8, NVFP4) are refused where the GPU has none."""
+    has_blocks = scale.dtype == torch.float8_e8m0fnu or left.dtype == torch.float4_e2m1fn_x2
+    if has_blocks and torch.cuda.get_device_capability() < BLOCKS_SINCE:
+        raise PredictionError(
+            f"{torch.cuda.get_device_name()} has no products of MXFP8 and NVFP4, and torch refuses them on it: name a GPU with "
+            "compute capability 10.0 or more, such as B200"
+        )
+    return NotImplemented
+
+
 def _grouped_mm(left: torch.Tensor, right: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Other types than bfloat16, which CUDA multiplies one group after the other, and which torch's shape function refuses."""
     if left.dtype == torch.bfloat16:
@@ -95,7 +110,7 @@ RULES = (
     Rule(operators=("addmm",), takes=_copies_after_first, keeps=_cublas_or_cublaslt, source=BLAS),
     Rule(operators=("baddbmm",), takes=_copies_after_first, keeps=_cublas, source=BLAS),
     Rule(operators=("addbmm",), keeps=_cublas, source=BLAS),
-    Rule(operators=("_scaled_mm",), keeps=_cublas_and_cublaslt, source=f"{BLAS}, ScaledBlas.cpp"),
+    Rule(operators=("_scaled_mm",), returns=_scaled_mm, keeps=_cublas_and_cublaslt, source=f"{BLAS}, ScaledBlas.cpp"),
     Rule(
         operators=("_grouped_mm",),
         returns=_grouped_mm,

@@ -59,6 +59,12 @@ def _rms_norm_backward_blocks(target: Target, args: Arguments, result: Any) -> S
     return _parts_of_weight_gradient(target, args[1], math.prod(args[2]))
 
 
+def _copies_of_parts(args: Arguments) -> Sequence[int]:
+    """Inputs and gradients that are not contiguous."""
+    tensors = (value for value in args[:2] if isinstance(value, torch.Tensor))
+    return [tensor.numel() * tensor.element_size() for tensor in tensors if not tensor.is_contiguous()]
+
+
 def _parts_of_weight_gradient(target: Target, x: torch.Tensor, width: int) -> tuple[int, ...]:
     rows, columns = x.numel() // max(width, 1), -(-width // ROWS_PER_PART)
     if rows <= MANY_ROWS or columns >= target.gpu.num_sms / 2:
@@ -150,11 +156,13 @@ RULES = (
         operators=("_fused_rms_norm",),
         is_one_kernel=True,
         returns=_fused_rms_norm,
+        copies=_copies_of_parts,
         source=f"native_functions.yaml; {LAYER_NORM}",
     ),
     Rule(
         operators=("_fused_rms_norm_backward",),
         returns=_fused_rms_norm_backward,
+        copies=_copies_of_parts,
         takes=_rms_norm_backward_blocks,
         source=LAYER_NORM,
     ),

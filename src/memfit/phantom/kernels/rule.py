@@ -78,6 +78,9 @@ class Rule:
     """Makes the result, where torch does not know its shape, or where CUDA lays it out differently. ``NotImplemented`` leaves the
     call to torch."""
 
+    copies: Callable[[Arguments], Sequence[int]] | None = None
+    """The sizes in bytes of the copies of its inputs that it makes before its results, and frees when it is done."""
+
     takes: Callable[[Target, Any, Any], Sequence[Any]] | None = None
     """The sizes in bytes of the blocks that it takes from the allocator while it runs, from target, arguments and result."""
 
@@ -101,8 +104,8 @@ class Rule:
             raise ConfigError(f"the rule for {names}: write `mm` for aten::mm.default")
         if not self.source.strip():
             raise ConfigError(f"the rule for {names} has no source: say where its facts are from")
-        if not (self.runs or self.is_one_kernel or self.returns or self.takes or self.keeps):
-            raise ConfigError(f"the rule for {names} says nothing: give it `runs`, `returns`, `takes` or `keeps`")
+        if not (self.runs or self.is_one_kernel or self.returns or self.copies or self.takes or self.keeps):
+            raise ConfigError(f"the rule for {names} says nothing: give it `runs`, `returns`, `copies`, `takes` or `keeps`")
         if self.takes is None and (self.by_output or self.tries is not None or self.assumption is not None):
             raise ConfigError(
                 f"the rule for {names}: `by_output`, `tries` and `assumption` are about `takes`, which it does not have"

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -138,8 +138,18 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
     if func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags and _is_worth_it(func, result):
         with contextlib.suppress(Exception), _one_thread(first):
             real = {name: value for name, value in kwargs.items() if name not in ("device", "layout")}
-            followed = func(*tree_map(_real, args), **tree_map(_real, real))
+            followed = _ON_HOST.get(func, func)(*tree_map(_real, args), **tree_map(_real, real))
     _attach(result, followed)
+
+
+def _count_whole(x: torch.Tensor, *how: Any) -> torch.Tensor:
+    """``histc``, which takes whole numbers on the GPU alone."""
+    counted: torch.Tensor = torch.ops.aten.histc.default(x.double(), *how)
+    return counted.to(x.dtype)
+
+
+_ON_HOST: dict[Any, Callable[..., Any]] = {torch.ops.aten.histc.default: _count_whole}
+"""What the host does in the place of operators that it does not have for these types."""
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 ::
 
     topk, argmax, ...    over E experts          indices with E choices
+    indices % E          one after another       the same
     indices == 3                                 a mask, 1/E of it set
     one_hot, scatter_    n values into zeros     a mask, n of its elements set
     histc, bincount      of such indices         each expert's tokens: an even share. Known data from there on: sums and lists of
@@ -72,6 +73,13 @@ def _choose(dim_at: int, indices_at: int | None) -> Callable[[Any, Any], None]:
     return note
 
 
+def _wrap_around(args: Any, result: Any) -> None:
+    """Numbers that start again after so many: experts that take turns."""
+    divisor = args[1]
+    if not result.is_floating_point() and isinstance(divisor, int) and divisor > 1:
+        setattr(result, CHOICES, divisor)
+
+
 def _compare(args: Any, result: Any) -> None:
     choices = getattr(args[0], CHOICES, None)
     if choices:
@@ -124,6 +132,7 @@ _NOTERS: dict[Any, Callable[[Any, Any], None]] = (
         aten.argmax.default: _choose(dim_at=1, indices_at=None),
         aten.max.dim: _choose(dim_at=1, indices_at=1),
         aten.multinomial.default: _choose(dim_at=3, indices_at=None),
+        aten.remainder.Scalar: _wrap_around,
         aten.eq.Scalar: _compare,
         aten.eq.Tensor: _compare_with_each,
         aten.scatter.value: _scatter,

@@ -18,6 +18,7 @@ run that ends at a bound says so among its assumptions.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -41,6 +42,7 @@ from memfit.record import run_hooks
 from memfit.record.listener import Listener
 from memfit.record.recorder import Recorder
 from memfit.torch_compat.data import LoaderIterator
+from memfit.torch_compat.dynamo import is_traced_by
 from memfit.torch_compat.patches import Patches
 from memfit.units import format_bytes
 
@@ -211,7 +213,12 @@ class StopWatch(Listener):
         """A gradient that is handed out is a backward pass too; beside passes of the usual kind it is a part of the loss."""
 
         def grad(*args: Any, **kwargs: Any) -> Any:
-            if self.listening() and not self._backward_depth and (not self.num_backwards or self._gradients.are_handed_out):
+            if (
+                self.listening()
+                and not is_traced_by(sys._getframe(1))
+                and not self._backward_depth
+                and (not self.num_backwards or self._gradients.are_handed_out)
+            ):
                 self._gradients.are_handed_out = True
                 self._before_backward()
                 self.num_backwards += 1

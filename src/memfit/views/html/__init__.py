@@ -11,7 +11,7 @@
     timeline.py   memory over the run, at every zoom                   scales.py     axes
     peak.py       what the peak is made of                             overview.py   several runs side by side
     modules.py    the tree of modules                                  page.py       the file
-    steps.py      steps side by side
+    steps.py      steps side by side                                   mesh.py       the ranks of a job, as a grid
     facts.py      versions, settings
 
 The script is built from ``web/`` by developers (``make page``); what comes out is part of the package.

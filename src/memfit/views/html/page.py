@@ -18,6 +18,7 @@ from memfit.units import format_bytes
 from memfit.views.html.facts import facts_section
 from memfit.views.html.levels import levels_section
 from memfit.views.html.markup import Markup, element, join
+from memfit.views.html.mesh import mesh_section
 from memfit.views.html.modules import modules_section, pack_modules
 from memfit.views.html.overview import overview
 from memfit.views.html.peak import peak_section
@@ -45,7 +46,7 @@ def render_page(runs: list[Run], title: str) -> str:
     body = (
         element("header", element("h1", title), element("p", _subtitle(runs), class_="quiet")),
         element("noscript", element("p", "The drawings need JavaScript; the tables do not.", class_="alarm")),
-        element("main", overview(runs), *articles),
+        element("main", overview(runs), mesh_section(runs) if len(runs) > 1 else join(), *articles),
         element("footer", element("p", f"memfit {__version__}", class_="quiet")),
         Markup(f'<script id="packed" type="application/octet-stream">{_pack(runs)}</script>'),
         Markup(f"<script>{script}</script>"),

@@ -1,0 +1,89 @@
+"""A recipe with more than data parallelism becomes a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch import distributed as dist
+
+from memfit.choices import STRATEGIES, Split
+from memfit.fsdp import BackwardPrefetch, Engine
+from memfit.hardware import GPUS_PER_NODE
+from memfit.models.degrees import dp_of
+from memfit.models.settings import TrainingSettings
+from memfit.models.training import (
+    MAX_NORM,
+    make_tokens,
+    make_transformer,
+    materialised,
+    mixed_precision_of,
+    optimizer_of,
+    settle,
+)
+from memfit.models.transformer.splitting import plan_of
+from memfit.parallel import Parallelism, parallelize
+
+
+def build_parallel_step(recipe: TrainingSettings) -> Callable[[], None]:
+    """What ``memfit.predict`` calls: all in the order in which a training script does it."""
+    recipe = settle(recipe)
+    model = make_transformer(recipe)
+    shared = parallelize(
+        model,
+        parallelism_of(recipe, dist.get_world_size()),
+        plan=plan_of(model),
+        loss=_cross_entropy,
+        strategy=recipe.strategy,
+        mixed_precision=mixed_precision_of(recipe, Engine.FSDP2),
+        backward_prefetch=None if recipe.prefetch == "none" else BackwardPrefetch(recipe.prefetch),
+        checkpointing=None if recipe.checkpointing == "none" else recipe.checkpointing,
+        compile_blocks=recipe.compile == "blocks",
+    )
+    del model  # with what other stages have
+    for part in shared.parts:
+        materialised(part, "cuda")
+        if recipe.compile == "model":
+            part.compile()
+    optimizer = optimizer_of(recipe.optimizer, shared.parameter_groups())
+    tokens = make_tokens(recipe)
+
+    def step() -> None:
+        # Context parallelism cuts what it is given, so each step gets its own.
+        inputs, labels = (part.clone() if recipe.cp > 1 else part for part in (tokens[:, :-1], tokens[:, 1:]))
+        shared.forward_backward(inputs, labels)
+        shared.clip_grad_norm_(MAX_NORM)
+        optimizer.step()
+        shared.after_step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def parallelism_of(recipe: TrainingSettings, world_size: int) -> Parallelism:
+    """The same in the words of ``memfit.parallel``."""
+    pipeline = {"schedule": recipe.schedule, "microbatches": recipe.microbatches} if recipe.pp > 1 else {}
+    return Parallelism(
+        tp=recipe.tp,
+        pp=recipe.pp,
+        cp=recipe.cp,
+        ep=recipe.ep,
+        replicas=_replicas(recipe, world_size),
+        float8=recipe.float8,
+        **pipeline,  # type: ignore[arg-type]
+    )
+
+
+def _replicas(recipe: TrainingSettings, world_size: int) -> int:
+    """How often a hybrid strategy repeats the ranks that shard: without a mesh, those of a node shard."""
+    if STRATEGIES[recipe.strategy].split is not Split.NODE:
+        return 1
+    if recipe.mesh:
+        return int(recipe.mesh[0])
+    dp = dp_of(recipe, world_size)
+    return max(1, dp // max(1, GPUS_PER_NODE // (recipe.tp * recipe.cp)))
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())

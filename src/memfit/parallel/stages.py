@@ -1,0 +1,56 @@
+"""The part of a model that a stage of a pipeline has.
+
+::
+
+    stage 0          embedding, some blocks         the embedding and the head count as a block each, so the first and the last
+    stage 1 ...      some blocks                    stage have one block less where all cannot have equally many
+    the last stage   some blocks, norm and head
+"""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+from memfit.errors import ConfigError
+from memfit.parallel.config import Parallelism
+from memfit.parallel.plan import Plan
+
+
+def stages_of_rank(wanted: Parallelism, pp_rank: int) -> list[int]:
+    """The numbers of the stages that a rank of the pipeline has."""
+    first = [pp_rank + wanted.pp * turn for turn in range(wanted.schedule_row.stages_a_rank)]
+    return [pp_rank, wanted.num_stages - 1 - pp_rank] if wanted.schedule_row.is_v else first
+
+
+def blocks_of_stages(num_blocks: int, num_stages: int) -> list[range]:
+    """Which blocks each stage has: as equally many as can be, the embedding and the head counted as one each."""
+    if num_blocks + 2 < 2 * num_stages:
+        raise ConfigError(
+            f"{num_blocks} blocks are too few for {num_stages} stages of a pipeline: the first and the last have the embedding and "
+            "the head beside at least one block"
+        )
+    sizes = [(num_blocks + 2) // num_stages + (stage < (num_blocks + 2) % num_stages) for stage in range(num_stages)]
+    sizes[0] -= 1
+    sizes[-1] -= 1
+    starts = [sum(sizes[:stage]) for stage in range(num_stages + 1)]
+    return [range(starts[stage], starts[stage + 1]) for stage in range(num_stages)]
+
+
+def part_of(model: nn.Module, plan: Plan, stage: int, num_stages: int) -> nn.Module:
+    """A model without what other stages have. Modules are those of the model, not copies, and keep their names."""
+    if num_stages == 1:
+        return model
+    blocks = getattr(model, plan.blocks)
+    mine = blocks_of_stages(len(blocks), num_stages)[stage]
+    part = copy.copy(model)
+    part._modules = dict(model._modules)
+    kept = nn.ModuleList()
+    for name, block in list(blocks.named_children())[mine.start : mine.stop]:
+        kept.add_module(name, block)
+    setattr(part, plan.blocks, kept)
+    elsewhere = (plan.first if stage > 0 else ()) + (plan.last if stage < num_stages - 1 else ())
+    for name in elsewhere:
+        setattr(part, name, None)
+    return part
