@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import memfit
 from memfit.errors import ConfigError
-from memfit.ledger import Ledger
+from memfit.ledger import Ledger, LedgerBuilder
 from memfit.ledger.journal import Journal, path_of_rank
+from memfit.record.session import RecordingSession
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no forks")
 
@@ -144,3 +145,12 @@ def test_ranks_of_a_job_are_told_apart(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setenv("RANK", rank)
         trackers.append(memfit.track(save_to=tmp_path / "run.memfit"))
     assert [tracker.path.name for tracker in trackers] == ["run.rank0.memfit", "run.rank1.memfit"]
+
+
+def test_two_recordings_of_one_ledger_are_held_once(tmp_path: Path):
+    builder = LedgerBuilder()
+    sessions = [RecordingSession(builder), RecordingSession(builder)]
+    assert in_a_child(lambda: None) == 0
+    builder.hold_still()  # nobody holds it still
+    builder.go_on()
+    del sessions

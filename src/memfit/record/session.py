@@ -169,6 +169,8 @@ _sessions: weakref.WeakSet[_Forkable] = weakref.WeakSet()
 
 
 _held: list[_Forkable] = []
+_held_builders: list[LedgerBuilder] = []
+"""Each once: two witnesses of a run may write into one ledger."""
 
 
 def mind_forks(session: _Forkable) -> None:
@@ -179,14 +181,16 @@ def mind_forks(session: _Forkable) -> None:
 def _hold_all() -> None:
     """A fork is near: what the child gets a copy of must be whole."""
     _held[:] = _sessions
-    for session in _held:
-        session.builder.hold_still()
+    _held_builders[:] = {id(session.builder): session.builder for session in _held}.values()
+    for builder in _held_builders:
+        builder.hold_still()
 
 
 def _release_all() -> None:
     """The parent goes on."""
-    while _held:
-        _held.pop().builder.go_on()
+    _held.clear()
+    while _held_builders:
+        _held_builders.pop().go_on()
 
 
 def _give_up_all() -> None:
@@ -194,6 +198,7 @@ def _give_up_all() -> None:
     for session in _held:
         session.give_up()
     _held.clear()
+    _held_builders.clear()
     run_hooks.detach_all()
 
 
