@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import memfit
+from memfit.phantom.clock import operator_clock
 from memfit.predict import Prediction
 
 
@@ -125,3 +126,19 @@ def test_slow_links_are_seen_and_fast_ones_hide() -> None:
     assert found["none"].peak_allocated == found["8xH200-NVLink+10G"].peak_allocated
     for part in (free, fast, slow):
         assert part.total == pytest.approx(part.compute + part.exposed_communication + part.idle)
+
+
+def test_a_product_with_a_vector_has_a_price() -> None:
+    assert seconds_of(lambda: torch.mv(torch.empty(4096, 4096, device="cuda"), torch.empty(4096, device="cuda"))) > 0
+
+
+def test_what_cannot_be_priced_costs_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    peak = predicted(busy).peak_allocated
+
+    def no_price(*args: Any) -> Any:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(operator_clock, "price", no_price)
+    found = predicted(busy)
+    assert found.peak_allocated == peak
+    assert any(line.startswith("the time of aten.mm.default is not counted: it could not be priced (IndexError") for line in found.assumptions)

@@ -373,11 +373,12 @@ class _Levels:
 
     def __init__(self, builder: LedgerBuilder, device: str) -> None:
         self._builder, self._device = builder, device
-        self._ends_ns: list[int] = []
+        self._ends: list[int] = []
+        """How many events there were. Time would not tell: on the predicted clock many events have the same."""
 
     def mark(self) -> None:
         """A training step ends here."""
-        self._ends_ns.append(self._builder.elapsed_ns())
+        self._ends.append(self._builder.num_events)
 
     def growth(self) -> int:
         """By how much the last training step needed more than all before it, what came before the first included."""
@@ -386,8 +387,8 @@ class _Levels:
         if self._device not in devices:
             return 0
         timeline = trace_total(ledger, devices.index(self._device))
-        times = np.concatenate(([0], ledger.events.time_ns[timeline.events[1:]]))
-        last = int(np.searchsorted(times, self._ends_ns[-2], side="right"))
+        num_before = len(ledger.events) - self._builder.num_events
+        last = int(np.searchsorted(timeline.events, num_before + self._ends[-2]))
         return int(timeline.totals[last:].max(initial=0) - timeline.totals[:last].max(initial=0))
 
 

@@ -83,6 +83,9 @@ def _recurrent(call: Call, chip: Chip, settings: Settings) -> Cost:
 
 
 def _product(call: Call, chip: Chip, settings: Settings) -> Cost:
+    """A product with a vector is bound by what it reads."""
+    if sum(len(tensor.shape) >= 2 and not tensor.place for tensor in call.inputs) < 2:
+        return price_elementwise(call, chip)
     return price_product(call, chip, settings.allow_tf32, settings.is_sustained)
 
 
