@@ -141,4 +141,4 @@ def test_what_cannot_be_priced_costs_no_byte(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(operator_clock, "price", no_price)
     found = predicted(busy)
     assert found.peak_allocated == peak
-    assert any(line.startswith("the time of aten.mm.default is not counted: it could not be priced (IndexError") for line in found.assumptions)
+    assert any("the time of aten.mm.default is not counted" in line and "IndexError" in line for line in found.assumptions)
