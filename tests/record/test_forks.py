@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 import memfit
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger, LedgerBuilder
+from memfit.ledger import builder as builder_module
 from memfit.ledger.journal import Journal, path_of_rank
 from memfit.record.session import RecordingSession
 
@@ -151,6 +152,17 @@ def test_two_recordings_of_one_ledger_are_held_once(tmp_path: Path):
     builder = LedgerBuilder()
     sessions = [RecordingSession(builder), RecordingSession(builder)]
     assert in_a_child(lambda: None) == 0
-    builder.hold_still()  # nobody holds it still
+    assert builder.hold_still()  # nobody else holds it still
     builder.go_on()
     del sessions
+
+
+def test_a_flush_that_hangs_does_not_hang_a_fork(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(builder_module, "HOLD_SECONDS", 0.01)
+    builder = LedgerBuilder()
+    session = RecordingSession(builder)
+    assert builder.hold_still()  # as a thread does that writes to a disk which does not answer
+    assert in_a_child(lambda: None) == 0
+    assert not builder.hold_still()
+    builder.go_on()
+    del session

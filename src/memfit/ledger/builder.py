@@ -45,6 +45,10 @@ FLUSH_NS = 1_000_000_000
 _T = TypeVar("_T", bound=Table)
 
 
+HOLD_SECONDS = 0.5
+"""So long a fork waits for a flush to end."""
+
+
 class LedgerBuilder:
     """Collects events; ``build`` gives the ledger of everything so far, at any moment.
 
@@ -286,9 +290,12 @@ class LedgerBuilder:
             journal, self._journal = self._journal, None
             return journal
 
-    def hold_still(self) -> None:
-        """No thread flushes until ``go_on``: a process that is copied now has whole tables."""
-        self._flushing.acquire()
+    def hold_still(self) -> bool:
+        """No thread flushes until ``go_on``: a process that is copied now has whole tables.
+
+        A flush that hangs, on a disk that does not answer, is not waited for: then it gives false, and nothing is held.
+        """
+        return self._flushing.acquire(timeout=HOLD_SECONDS)
 
     def go_on(self) -> None:
         self._flushing.release()

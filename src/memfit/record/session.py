@@ -181,9 +181,8 @@ def mind_forks(session: _Forkable) -> None:
 def _hold_all() -> None:
     """A fork is near: what the child gets a copy of must be whole."""
     _held[:] = _sessions
-    _held_builders[:] = {id(session.builder): session.builder for session in _held}.values()
-    for builder in _held_builders:
-        builder.hold_still()
+    builders = {id(session.builder): session.builder for session in _held}.values()
+    _held_builders[:] = [builder for builder in builders if builder.hold_still()]
 
 
 def _release_all() -> None:
