@@ -181,8 +181,10 @@ def mind_forks(session: _Forkable) -> None:
 def _hold_all() -> None:
     """A fork is near: what the child gets a copy of must be whole."""
     _held[:] = _sessions
-    builders = {id(session.builder): session.builder for session in _held}.values()
-    _held_builders[:] = [builder for builder in builders if builder.hold_still()]
+    _held_builders.clear()
+    for builder in {id(session.builder): session.builder for session in _held}.values():
+        if builder.hold_still():
+            _held_builders.append(builder)  # one by one: an error in the midst leaves none of them held
 
 
 def _release_all() -> None:
