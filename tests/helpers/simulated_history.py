@@ -18,6 +18,7 @@ from memfit.record.history.source import Figures, Reading
 from memfit.record.roles import tensors_in
 from memfit.record.storages import plain_tensors
 from memfit.torch_compat.fake_tensors import FakeTensor
+from memfit.torch_compat.patches import Patches
 
 
 class SimulatedHistory(TorchDispatchMode):
@@ -40,23 +41,26 @@ class SimulatedHistory(TorchDispatchMode):
         self.with_stacks = False
 
     def __enter__(self) -> Any:
-        self._resize = torch.UntypedStorage.resize_
         history = self
 
-        def resize_(storage: torch.UntypedStorage, size: int) -> Any:  # FSDP's way to free and to restore: no operator
-            known = history._known.get(id(storage))
-            if known is not None:
-                history._free(id(storage), history._addresses[id(storage)])
-            result = history._resize(storage, size)
-            if storage.nbytes() and storage.device.type == "cpu":
-                history._allocate(storage)
-            return result
+        def seen(original: Any) -> Any:
+            def resize_(storage: torch.UntypedStorage, size: int) -> Any:  # FSDP's way to free and to restore: no operator
+                known = history._known.get(id(storage))
+                if known is not None:
+                    history._free(id(storage), history._addresses[id(storage)])
+                result = original(storage, size)
+                if storage.nbytes() and storage.device.type == "cpu":
+                    history._allocate(storage)
+                return result
 
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
+            return resize_
+
+        self._patches = Patches("the simulated history").because("storages that are resized")  # recorders wrap it too, in any order
+        self._patches.wrap(torch.UntypedStorage, "resize_", seen)
         return super().__enter__()
 
     def __exit__(self, *args: Any) -> None:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        self._patches.undo()
         super().__exit__(*args)
 
     # -- the run ---------------------------------------------------------------------------------------------------------------
