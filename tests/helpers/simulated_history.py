@@ -39,6 +39,7 @@ class SimulatedHistory(TorchDispatchMode):
         self.allocated = self.peak = self.num_requests = self.num_frees = 0
         self.num_readings = self.num_starts = 0
         self.with_stacks = False
+        self._num_entered = 0
 
     def __enter__(self) -> Any:
         history = self
@@ -55,12 +56,16 @@ class SimulatedHistory(TorchDispatchMode):
 
             return resize_
 
-        self._patches = Patches("the simulated history").because("storages that are resized")  # recorders wrap it too, in any order
-        self._patches.wrap(torch.UntypedStorage, "resize_", seen)
+        if not self._num_entered:  # torch enters a mode again and again
+            self._patches = Patches("the simulated history").because("storages that are resized")
+            self._patches.wrap(torch.UntypedStorage, "resize_", seen)  # recorders wrap it too, in any order
+        self._num_entered += 1
         return super().__enter__()
 
     def __exit__(self, *args: Any) -> None:
-        self._patches.undo()
+        self._num_entered -= 1
+        if not self._num_entered:
+            self._patches.undo()
         super().__exit__(*args)
 
     # -- the run ---------------------------------------------------------------------------------------------------------------
