@@ -51,21 +51,19 @@ class ClockObserver:
         self._clock = clock
 
     def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
-        tick = self._clock.tick_of(func)
+        tick, give_up_on = self._clock.tick_of(func), self._clock.give_up_on
         if tick is None:
             return write_outputs
-        if write_outputs is None:
 
-            def plan_with_time(func: Any, args: Any, result: Any) -> None:
+        def plan_with_time(func: Any, args: Any, result: Any) -> None:
+            if write_outputs is not None:
+                write_outputs(func, args, result)
+            try:
                 tick(func, args, result, blocks.scopes.top)
+            except Exception as error:
+                give_up_on(func, error)
 
-            return plan_with_time
-
-        def plan_with_outputs_and_time(func: Any, args: Any, result: Any) -> None:
-            write_outputs(func, args, result)
-            tick(func, args, result, blocks.scopes.top)
-
-        return plan_with_outputs_and_time
+        return plan_with_time
 
 
 def run_time(clock: OperatorClock) -> RunTime:

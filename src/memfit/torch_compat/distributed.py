@@ -36,6 +36,8 @@ SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
 def need_everything() -> None:
     """Asks for each part that this file uses only where it is wanted."""
     need_in(SHARDING_PROPAGATION, "ShardingPropagator._propagate_tensor_meta_non_cached")
+    need_in("torch.distributed.tensor", "DTensor._op_dispatcher")
+    need_in("torch._C", "_clear_DTensor_sharding_propagator_cache")
     need_in(FUNCTIONAL_COLLECTIVES, "_are_we_tracing", "all_to_all_single_autograd")
     need_in("torch.testing._internal.distributed.fake_pg", "FakeStore")
 
@@ -57,9 +59,11 @@ def sharding_propagation() -> Any:
 def forget_meshes() -> None:
     """Empties what DTensor remembers of meshes. It takes two for one if they have the same shape, whatever rank saw them: groups
     of a rank that was predicted before would be asked for."""
-    forget = getattr(importlib.import_module("torch.distributed.tensor.debug"), "_clear_sharding_prop_cache", None)
-    if forget is not None:
-        forget()
+    # What torch has for this is in a module that imports its trackers, and warns where Triton is missing.
+    from torch.distributed.tensor import DTensor
+
+    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()
+    need(torch._C, "_clear_DTensor_sharding_propagator_cache")()
     for name in _REMEMBER_MESHES:
         for value in vars(importlib.import_module(name)).values():
             getattr(value, "cache_clear", lambda: None)()

@@ -67,6 +67,10 @@ class OperatorClock:
         """What had to be assumed to price what ran."""
         return tuple(self._assumed)
 
+    def give_up_on(self, func: Any, error: Exception) -> None:
+        """A call that nobody foresaw: its time is missing then, and memory is as it is."""
+        self._assumed[f"the time of {func} is not counted: it could not be priced ({type(error).__name__}: {error})"] = None
+
     def tick_of(self, func: Any) -> Tick | None:
         """What an operator does to the clock; ``None`` where it does nothing. Asked once for each operator."""
         schema = getattr(func, "_schema", None)
@@ -110,13 +114,7 @@ class OperatorClock:
             in_backward = graph_task_id() != -1
             known = (known_backward if in_backward else known_forward).get(key)
             if known is None:
-                try:
-                    known = self._price(func, args, result, in_backward)
-                except Exception as error:  # a call that no price foresees: its time is missing then, and memory is as it is
-                    self._assumed[
-                        f"the time of {func} is not counted: it could not be priced ({type(error).__name__}: {error})"
-                    ] = None
-                    known = (0.0, 0.0, 0, False)
+                known = self._price(func, args, result, in_backward)
                 (known_backward if in_backward else known_forward)[key] = known
             host_seconds, seconds, number, waits = known
             timeline.host += host_seconds
