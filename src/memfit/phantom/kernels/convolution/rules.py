@@ -2,7 +2,8 @@
 
 cuDNN's kernels want channels last, and in float16 and bfloat16 a multiple of eight channels. Where tensors are not like that, it
 copies them. The gradient of a weight is summed in parts. Measured on an H200 with cuDNN 9.19 (benchmarks/truth/kernel_memory.json
-and the traces beside it). Which kernel cuDNN chooses is not documented, so single workspaces can be off by some MiB.
+and the traces beside it). Which kernel cuDNN chooses is not documented, so single workspaces can be off by some MiB. Where the
+library is installed, it is asked instead (``library.py``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.kernels.convolution.library import Convolution, Pass, workspace_bytes
 from memfit.phantom.kernels.convolution.trials import try_backward, try_forward
 from memfit.phantom.kernels.reduction import staging_blocks
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule, bytes_of
@@ -39,7 +41,12 @@ ROWS_OF_HALF_PART = 2048
 def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     """Copies with channels last of what has them elsewhere."""
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
-    if _is_depthwise(weight, groups) or _lies_well(x, weight) or _is_patches(x, weight, stride):
+    if _is_depthwise(weight, groups):
+        return ()
+    asked = _ask_cudnn(target, Pass.FORWARD, x, weight, result, args[3:7])
+    if asked is not None:
+        return (*_copied_by_torch(x, weight, x, weight), asked)
+    if _lies_well(x, weight) or _is_patches(x, weight, stride):
         return ()
     if groups > 1:
         copies = _copied_in_groups(x, weight, result, groups)
@@ -52,24 +59,56 @@ def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
 
 def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[int]]:
     """For the gradients of input, weight and bias each: copies with channels last, and partial sums."""
-    grad, x, weight, stride, groups = args[0], args[1], args[2], args[4], args[9]
+    grad, x, weight, groups = args[0], args[1], args[2], args[9]
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
-    if _is_depthwise(weight, groups) or _lies_well(x, weight):
+    if _is_depthwise(weight, groups):
         return (), (), bias
+    asked = [_ask_cudnn(target, of, x, weight, grad, args[4:8]) for of in (Pass.OF_INPUT, Pass.OF_WEIGHT)]
+    if None in asked and _lies_well(x, weight):
+        return (), (), bias
+    for_input, for_weight = (
+        estimated if told is None else told
+        for told, estimated in zip(asked, _estimate_backward(target, x, weight, grad, args[4], groups), strict=True)
+    )
+    return (*_copied_by_torch(x, weight, grad, weight), for_input), (*_copied_by_torch(x, weight, grad, x), for_weight), bias
+
+
+def _estimate_backward(
+    target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, stride: Any, groups: int
+) -> tuple[int, int]:
+    """What cuDNN takes for the gradients of input and weight, by what was measured."""
     if groups > 1:
         copies = _copied_in_groups(x, weight, grad, groups)
-        for_weight = copies or (bytes_of(x) + bytes_of(grad) if weight.dtype == torch.float32 else 0)
-        return (*_copied_by_torch(x, weight, grad, weight), copies), (*_copied_by_torch(x, weight, grad, x), for_weight), bias
+        return copies, copies or (bytes_of(x) + bytes_of(grad) if weight.dtype == torch.float32 else 0)
     copies = _copied_by_cudnn(x, weight, grad, stride)
     if _is_matrix_product(weight, stride) and weight.dtype == torch.float32:
-        for_weight = _single_product_parts(target, x, weight, grad)
-    elif _is_large_kernel_on_few_channels(x, weight):
-        for_weight = _all_laid_out_anew(x, weight, grad, stride) + _kernel_parts(target, weight, grad)
-    elif not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
-        for_weight = copies + _kernel_parts(target, weight, grad)
-    else:
-        for_weight = copies if copies and _fits_tiles(weight) else _product_parts(target, x, weight)
-    return (*_copied_by_torch(x, weight, grad, weight), copies), (*_copied_by_torch(x, weight, grad, x), for_weight), bias
+        return copies, _single_product_parts(target, x, weight, grad)
+    if _is_large_kernel_on_few_channels(x, weight):
+        return copies, _all_laid_out_anew(x, weight, grad, stride) + _kernel_parts(target, weight, grad)
+    if not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
+        return copies, copies + _kernel_parts(target, weight, grad)
+    return copies, copies if copies and _fits_tiles(weight) else _product_parts(target, x, weight)
+
+
+def _ask_cudnn(target: Target, of: Pass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Any) -> int | None:
+    """What the installed library would take, if there is one and this is not a product, which is cuBLAS's."""
+    stride, padding, dilation, is_transposed = settings
+    if _is_matrix_product(weight, stride):
+        return None
+    if is_transposed:
+        x, y, of = y, x, {Pass.FORWARD: Pass.OF_INPUT, Pass.OF_INPUT: Pass.FORWARD}.get(of, of)
+    convolution = Convolution(
+        of=of,
+        x=tuple(x.shape),
+        weight=tuple(weight.shape),
+        y=tuple(y.shape),
+        dtype=weight.dtype,
+        channels_last=_layout(x, weight) is not None,
+        stride=tuple(stride),
+        padding=tuple(padding),
+        dilation=tuple(dilation),
+    )
+    return workspace_bytes(target, convolution)
 
 
 def _copied_by_torch(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Tensor) -> tuple[int, ...]:
@@ -278,7 +317,7 @@ RULES = (
         returns=_convolve,
         takes=forward,
         tries=try_forward,
-        assumption="workspaces of convolutions were estimated from measurements on an H200: cuDNN's choice of kernels is its own",
+        assumption="workspaces of convolutions were estimated: cuDNN's choice of kernels is its own",
         source=f"ATen/native/ConvUtils.h, cudnn/Conv_v8.cpp; sizes {MEASURED_CUDNN}, within some MiB",
     ),
     Rule(

@@ -1,0 +1,129 @@
+"""cuDNN asked about a GPU that is not there. The library itself is only where PyTorch's CUDA wheel is."""
+
+import pytest
+import torch
+
+from memfit.phantom.kernels.convolution import library, rules
+from memfit.phantom.kernels.convolution.library import Convolution, Pass
+from memfit.phantom.target import Target
+
+TARGET = Target.parse("H200", "2.11+cu130")
+
+
+def meta(*shape, dtype=torch.bfloat16):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the rules ask, each time answered with a number of its own."""
+    questions = []
+
+    def answer(target, convolution):
+        questions.append(convolution)
+        return 1000 + len(questions)
+
+    monkeypatch.setattr(rules, "workspace_bytes", answer)
+    return questions
+
+
+def test_the_answer_is_taken_for_each_pass(asked):
+    x, weight, y = meta(6, 80, 32, 32), meta(40, 80, 3, 3), meta(6, 40, 16, 16)
+    settings = ([2, 2], [1, 1], [1, 1], False, [0, 0], 1)
+    assert rules.forward(TARGET, (x, weight, None, *settings), y) == (1001,)
+    gradients = rules.backward(TARGET, (y, x, weight, None, *settings, [True, True, False]), (x, weight, None))
+    assert gradients == ((1002,), (1003,), ())
+    assert [each.of for each in asked] == [Pass.FORWARD, Pass.OF_INPUT, Pass.OF_WEIGHT]
+    assert {(each.x, each.weight, each.y) for each in asked} == {((6, 80, 32, 32), (40, 80, 3, 3), (6, 40, 16, 16))}
+
+
+def test_a_transposed_one_is_the_gradient_of_another(asked):
+    x, weight, y = meta(6, 80, 16, 16), meta(80, 40, 4, 4), meta(6, 40, 32, 32)
+    settings = ([2, 2], [1, 1], [1, 1], True, [0, 0], 1)
+    rules.forward(TARGET, (x, weight, None, *settings), y)
+    rules.backward(TARGET, (y, x, weight, None, *settings, [True, True, False]), (x, weight, None))
+    assert [each.of for each in asked] == [Pass.OF_INPUT, Pass.FORWARD, Pass.OF_WEIGHT]
+    assert {(each.x, each.y) for each in asked} == {((6, 40, 32, 32), (6, 80, 16, 16))}
+
+
+def test_products_are_not_asked_for(asked):
+    x, weight, y = meta(6, 80, 32, 32), meta(40, 80, 1, 1), meta(6, 40, 32, 32)
+    rules.forward(TARGET, (x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), y)
+    assert not asked
+
+
+def test_nobody_answers_where_torch_leaves_kernels_out(monkeypatch):
+    monkeypatch.setattr(library, "_ask", lambda *of: 7)
+    question = a_convolution()
+    assert library.workspace_bytes(TARGET, question) == 7
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    assert library.workspace_bytes(TARGET, question) is None
+
+
+def test_one_dimension_is_two():
+    question = a_convolution(x=(8, 40, 320), weight=(64, 40, 3), y=(8, 64, 320), stride=(1,), padding=(1,), dilation=(1,))
+    seen = question.in_two_dimensions()
+    assert (seen.x, seen.weight, seen.y) == ((8, 40, 1, 320), (64, 40, 1, 3), (8, 64, 1, 320))
+    assert (seen.stride, seen.padding, seen.dilation) == ((1, 1), (0, 1), (1, 1))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 3, 4, 5, 6)])
+def test_strides_are_torchs(shape):
+    x = torch.empty(shape)
+    layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    assert tuple(library.strides_of(shape, False)) == x.stride()
+    assert tuple(library.strides_of(shape, True)) == x.to(memory_format=layout).stride()
+
+
+class RefusingLibrary:
+    """Makes descriptors, and refuses to finish any of a kind."""
+
+    def __init__(self, refused_kind):
+        self.refused_kind, self.kinds, self.alive = refused_kind, [], 0
+
+    def cudnnBackendCreateDescriptor(self, kind, into):
+        self.kinds.append(kind)
+        self.alive += 1
+        return 0
+
+    def cudnnBackendSetAttribute(self, *of):
+        return 0
+
+    def cudnnBackendFinalize(self, descriptor):
+        return int(self.kinds[-1] == self.refused_kind)
+
+    def cudnnBackendGetAttribute(self, *of):
+        return 0
+
+    def cudnnBackendDestroyDescriptor(self, descriptor):
+        self.alive -= 1
+
+
+@pytest.mark.parametrize(
+    "kind", [38, 17, 10, 15, 4, None], ids=["device", "tensor", "operation", "graph", "heuristics", "nothing found"]
+)
+def test_a_refusal_leaves_nothing_behind(monkeypatch, kind):
+    refusing = RefusingLibrary(kind)
+    monkeypatch.setattr(library, "_installed", lambda: library._Library(refusing))
+    library._ask.cache_clear()
+    assert library.workspace_bytes(TARGET, a_convolution()) is None
+    assert refusing.kinds
+    assert not refusing.alive
+    library._ask.cache_clear()
+
+
+@pytest.mark.skipif(library._installed() is None, reason="needs the cuDNN of PyTorch's CUDA wheel")
+def test_cudnn_answers_as_it_did_on_an_h200():
+    """Measured: 6,490,112 bytes, which is what is asked for in units of 512."""
+    volume = a_convolution(
+        x=(6, 80, 32, 10, 10), weight=(80, 80, 3, 3, 3), y=(6, 80, 32, 10, 10), stride=(1,) * 3, padding=(1,) * 3, dilation=(1,) * 3
+    )
+    answer = library.workspace_bytes(TARGET, volume)
+    assert answer is not None
+    assert -(-answer // 512) * 512 == 6_490_112
+
+
+def a_convolution(**changes):
+    shapes = {"x": (6, 80, 32, 32), "weight": (40, 80, 3, 3), "y": (6, 40, 32, 32)}
+    settings = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    return Convolution(**({"of": Pass.FORWARD, "dtype": torch.bfloat16, "channels_last": False} | shapes | settings | changes))
