@@ -13,8 +13,8 @@ from memfit import __version__
 from memfit.allocator.engine import native
 from memfit.errors import MemfitError, UnsupportedTorchError
 
-NEEDED = ("torch", "numpy", "safetensors", "rich")
-OPTIONAL = ("transformers", "accelerate", "lightning", "triton", "tabulate", "pytest")
+NEEDED = ("torch", "numpy", "safetensors", "rich", "scipy")
+OPTIONAL = ("nvidia-cudnn-cu13", "transformers", "accelerate", "lightning", "triton", "tabulate", "pytest")
 
 
 @dataclass(frozen=True, kw_only=True)

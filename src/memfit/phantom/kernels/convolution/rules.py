@@ -317,7 +317,8 @@ RULES = (
         returns=_convolve,
         takes=forward,
         tries=try_forward,
-        assumption="workspaces of convolutions were estimated: cuDNN's choice of kernels is its own",
+        assumption="workspaces of convolutions were estimated: cuDNN's choice of kernels is its own; where its library is installed"
+        " (pip install --no-deps nvidia-cudnn-cu13), it is asked",
         source=f"ATen/native/ConvUtils.h, cudnn/Conv_v8.cpp; sizes {MEASURED_CUDNN}, within some MiB",
     ),
     Rule(
