@@ -10,7 +10,7 @@ import torch
 
 from memfit.analysis import Breakdown, ModuleStats, gather_module_stats
 from memfit.analysis.module_snapshots import Snapshot as LedgerSnapshot
-from memfit.compat.torch_categories import TOTAL, RefType, State
+from memfit.compat.trackers.torch_categories import TOTAL, RefType, State
 from memfit.ledger import Category, Ledger
 
 Snapshot = dict[torch.device, dict[str, int]]
