@@ -96,6 +96,7 @@ class SACEstimator(TorchDispatchMode):
             ModuleCall(
                 name=name,
                 first=len(self._log.operations),
+                first_save=len(self._log.saves),
                 has_tensor_inputs=bool(tensors),
                 inputs=self._log.storages_of(tensors),
             )
@@ -104,11 +105,12 @@ class SACEstimator(TorchDispatchMode):
     def _end_module(self, module: torch.nn.Module, args: Any, outputs: Any) -> None:
         call = self._open.pop()
         if call is not None:
-            call.last, call.outputs = len(self._log.operations), self._log.storages_of(outputs)
+            call.last, call.last_save = len(self._log.operations), len(self._log.saves)
+            call.outputs = self._log.storages_of(outputs)
             self._log.calls.append(call)
 
     def _note_saved(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._log.saved |= self._log.storages_of(tensor)
+        self._log.save(tensor)
         return tensor
 
     def _summarise(self) -> None:
@@ -161,11 +163,12 @@ def _stats_of(log: OperationLog, calls: Sequence[ModuleCall]) -> SACStats:
     stats = SACStats([], [], [], [], [], [], [], force_store_random=not all(call.has_tensor_inputs for call in calls))
     for call in calls:
         makers: dict[int, int] = {}
-        for operation in log.operations[call.first : call.last]:
+        held_outside, num_run_again = call.outputs & log.saved, log.num_run_again(call)
+        for position, operation in enumerate(log.operations[call.first : call.last]):
             i = len(stats.func_names)
             stats.func_names.append(operation.name)
-            stats.runtimes.append(operation.milliseconds)
-            stats.memory.append(sum(size for number, size in operation.made.items() if number not in call.outputs))
+            stats.runtimes.append(operation.milliseconds if position < num_run_again else 0.0)
+            stats.memory.append(sum(size for number, size in operation.made.items() if number not in held_outside))
             makers |= dict.fromkeys(operation.made, i)
             if operation.is_view:
                 stats.view_like_ops.append(i)

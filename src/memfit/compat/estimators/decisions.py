@@ -2,7 +2,7 @@
 
 ::
 
-    SACStats ──> Group ─┬─ always run again     views
+    SACStats ──> Group ─┬─ always run again     views, and what holds memory and takes no time
                         ├─ always kept          what changes a tensor from outside; random operators where nothing is passed in
                         └─ to be decided        the others, those first that give back most memory for their time
 
@@ -48,18 +48,12 @@ def groups_of(stats: SACStats) -> list[Group]:
     groups = []
     for operators in _joined(len(stats.func_names), _ties(stats)):
         members = set(operators)
+        memory, runtime = sum(stats.memory[i] for i in operators), sum(stats.runtimes[i] for i in operators)
         if members & changes_outside or (stats.force_store_random and members & random):
             fate = Fate.STORED
         else:
-            fate = Fate.RECOMPUTED if members & views else Fate.OPEN
-        groups.append(
-            Group(
-                operators=tuple(operators),
-                memory=sum(stats.memory[i] for i in operators),
-                runtime=sum(stats.runtimes[i] for i in operators),
-                fate=fate,
-            )
-        )
+            fate = Fate.RECOMPUTED if members & views or (memory and not runtime) else Fate.OPEN
+        groups.append(Group(operators=tuple(operators), memory=memory, runtime=runtime, fate=fate))
     return groups
 
 

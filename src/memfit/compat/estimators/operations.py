@@ -27,6 +27,8 @@ class Operation:
     milliseconds: float
     made: dict[int, int]
     """The storages that it allocated, and their bytes as their devices give them."""
+    taken: frozenset[int]
+    """The storages of its arguments."""
     touched: frozenset[int]
     """The storages of its results."""
     is_view: bool
@@ -41,6 +43,8 @@ class ModuleCall:
     name: str
     first: int
     last: int = -1
+    first_save: int
+    last_save: int = -1
     has_tensor_inputs: bool
     inputs: frozenset[int]
     outputs: frozenset[int] = frozenset()
@@ -54,6 +58,8 @@ class OperationLog:
     calls: list[ModuleCall] = field(default_factory=list)
     saved: set[int] = field(default_factory=set)
     """The storages that autograd keeps for backward."""
+    saves: list[int] = field(default_factory=list)
+    """Each time that autograd kept a tensor: how many operators had run."""
     sizes: dict[int, int] = field(default_factory=dict)
     """Bytes of every storage that some operator allocated."""
     _numbers: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = field(default_factory=dict)
@@ -62,6 +68,15 @@ class OperationLog:
     def storages_of(self, values: Any) -> frozenset[int]:
         """The numbers of all storages of the tensors in a value."""
         return frozenset(number for number, _, _ in self._storages_in(values))
+
+    def save(self, tensor: torch.Tensor) -> None:
+        """Notes that autograd keeps a tensor."""
+        self.saved |= self.storages_of(tensor)
+        self.saves.append(len(self.operations))
+
+    def num_run_again(self, call: ModuleCall) -> int:
+        """How many operators of a call run again: checkpointing stops when it has the last tensor that autograd kept."""
+        return max(self.saves[call.first_save : call.last_save], default=call.first) - call.first
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any, milliseconds: float, before: frozenset[int]) -> None:
         """Notes one call. ``before`` has the storages of its arguments: numbered before it ran, they are not taken for new ones."""
@@ -74,18 +89,28 @@ class OperationLog:
                 made[number] = size
         writes = any(argument.alias_info is not None and argument.alias_info.is_write for argument in func._schema.arguments)
         changes_shape = torch.Tag.inplace_view in func.tags
+        is_in_place = writes and not made and not changes_shape
+        is_view = bool(touched) and not made and (changes_shape or not writes)
         self.sizes |= made
+        if is_in_place and self.operations and self._is_copy_for_backward(self.operations[-1], touched or before):
+            copy = self.operations.pop()
+            made, milliseconds = copy.made, milliseconds + copy.milliseconds
         self.operations.append(
             Operation(
                 name=func._overloadpacket.__name__,
                 milliseconds=milliseconds,
                 made=made,
+                taken=before,
                 touched=frozenset(touched) if touched or not writes else before,
-                is_view=bool(touched) and not made and (changes_shape or not writes),
-                is_in_place=writes and not made and not changes_shape,
+                is_view=is_view,
+                is_in_place=is_in_place,
                 is_random=_is_random(func, args, kwargs),
             )
         )
+
+    def _is_copy_for_backward(self, last: Operation, changed: Iterable[int]) -> bool:
+        """Autograd copies a tensor that it needs before work in place changes it. The copy is a part of that work."""
+        return last.name == "clone" and self.saved.issuperset(last.made) and last.taken.issuperset(changed)
 
     def _storages_in(self, values: Any) -> Iterator[tuple[int, int, bool]]:
         """Number, bytes and whether it is met for the first time, of every storage."""

@@ -14,10 +14,9 @@ class SACStats:
     func_names: list[str]
     """``mm``, ``native_dropout``. Operators that ``torch.utils.checkpoint`` passes over are left out."""
     runtimes: list[float]
-    """Milliseconds."""
+    """Milliseconds that running it again takes: none for the last ones, after which autograd keeps nothing. Checkpointing stops there."""
     memory: list[int]
-    """Bytes that the operator allocated and that live on without the module's outputs: nothing for a view, for work in place and for
-    what the module returns, which is held outside it."""
+    """Bytes that the operator allocated: none for a view, for work in place, and for what the module returns and autograd keeps."""
     view_like_ops: list[int]
     """Those that only look at a tensor in another way: they are always run again."""
     rand_ops: list[int]
