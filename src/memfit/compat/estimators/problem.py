@@ -8,6 +8,9 @@
 
 A module mixes policies of its greedy order in the programme; in the answer it has one of them, the next that discards at least as
 much. So what is answered can be done, and its peak and its time are those of what is answered, not those of the programme.
+
+Prices are known to some percent. Where it costs less than that, the module around takes the place of those inside it: whole blocks
+are what people checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from memfit.ledger.schema import Array
 
 GIB: Final = 2**30
 GAP: Final = 0.01
-"""How far from the best the solver may stop: the prices are not better than that."""
+"""How far from the best the solver may stop."""
+SAME: Final = 0.05
+"""Plans whose times differ by less are equally fast: the clock does not tell them apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +90,14 @@ class Answer:
     chosen: dict[int, int]
     """By candidate: the number of its policy."""
     is_best: bool
-    """Proved to be the best within ``GAP``. If not, the time ran out."""
+    """Proved to be one of the best. If not, the time ran out."""
 
 
 def solve(problem: Problem, budget_bytes: int, time_limit_s: float) -> Answer | None:
     """The least time within a budget; ``None`` where nothing fits."""
     if problem.peak({}) <= budget_bytes:
         return Answer(chosen={}, is_best=True)
-    programme = _Programme(problem)
-    aim = budget_bytes
+    programme, aim = _Programme(problem), budget_bytes
     for _ in range(_ATTEMPTS):
         found = programme.least_time(aim, time_limit_s)
         if found is None:
@@ -101,7 +105,7 @@ def solve(problem: Problem, budget_bytes: int, time_limit_s: float) -> Answer | 
         chosen = _give_back(problem, found.chosen, budget_bytes)
         over = problem.peak(chosen) - budget_bytes
         if over <= 0:
-            return Answer(chosen=chosen, is_best=found.is_best)
+            return Answer(chosen=_further_out(problem, chosen, budget_bytes), is_best=found.is_best)
         aim -= over  # the solver's numbers are floats: it may be some bytes above
     return None
 
@@ -127,6 +131,23 @@ def _give_back(problem: Problem, chosen: dict[int, int], budget_bytes: int) -> d
         if best is None:
             return chosen
         chosen = best
+
+
+def _further_out(problem: Problem, chosen: dict[int, int], budget_bytes: int) -> dict[int, int]:
+    """Puts modules in the place of those inside them, one after the other, while the time stays the same for all that is known."""
+    limit_ms = (1 + SAME) * problem.milliseconds(chosen)
+    names = [candidate.name for candidate in problem.candidates]
+    for around in sorted(range(len(names)), key=lambda i: -names[i].count(".")):
+        inside = [i for i in chosen if is_submodule(names[i], names[around])]
+        others = {i: k for i, k in chosen.items() if i not in inside}
+        for policy in range(len(problem.candidates[around].policies)) if inside else ():
+            instead = {**others, around: policy}
+            if problem.milliseconds(instead) > limit_ms:
+                break  # further policies take longer
+            if problem.peak(instead) <= budget_bytes:
+                chosen = instead
+                break
+    return chosen
 
 
 class _Programme:
