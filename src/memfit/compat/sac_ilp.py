@@ -59,13 +59,14 @@ def sac_milp(
     """Which modules discard how much of their activations, so that a step fits and least time runs again.
 
     Returns ``{module: share of its sac_memory that is discarded}``, the milliseconds that run again, and the peak in bytes of just
-    that plan: parameters, gradients, optimizer state, activations and temporaries at the highest moment, on one rank. The peak is -1
-    where nothing fits; ``status`` and ``least_bytes`` of what is returned say more. Where no plan was found in ``time_limit_s``,
-    ``SolverTimeoutError`` is raised: that is no answer.
+    that plan on one rank: parameters, gradients, optimizer state, activations and temporaries at the highest moment. The peak is
+    -1 where nothing fits; ``status`` and ``least_bytes`` of what is returned say more. Where no plan was found in
+    ``time_limit_s``, ``SolverTimeoutError`` is raised: that is no answer.
 
     ``memory_budget`` is in GiB. With a ``world_size``, parameters, gradients and optimizer state are spread over the ranks, and
-    the units that FSDP has gathered are counted in full: ``fsdp_units``, or if none are given each module with parameters of its own.
-    A unit that discards does not contain units of FSDP. ``get_optimal_checkpointing_policy_per_module`` turns a share into operators.
+    units that FSDP has gathered are counted in full: ``fsdp_units``, or if none are given each module with parameters of its
+    own. A module that contains units of FSDP does not discard. ``get_optimal_checkpointing_policy_per_module`` turns a share into
+    operators.
     """
     names = [node["fqn"] for node in graph.nodes]
     check_units(ac_units or [], names, "ac_units")

@@ -1,7 +1,7 @@
 """What discarding memory costs in time.
 
-Discarding in the greedy order gives a convex curve: each group costs more for a byte than the one before it. Straight pieces between
-points of such a curve lie above it, so a fit with few pieces never promises less time than is needed.
+Discarding in the greedy order gives a convex curve: each group costs more for a byte than the one before it. Straight pieces
+between points of such a curve lie above it, so a fit with few pieces never promises less time than is needed.
 """
 
 from __future__ import annotations

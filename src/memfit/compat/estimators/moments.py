@@ -69,7 +69,7 @@ def moments_of(ledger: Ledger, device: int, first_event: int, names: Sequence[st
     found: dict[tuple[str, str, tuple[str, ...]], Moment] = {}
     for i, scope in enumerate(running_at(ledger, starts).tolist()):
         module, phase = _where(ledger, scope)
-        moment = Moment(**_bytes_at(pieces, i), module=module, phase=phase, held=held[i], again="", excess=0)
+        moment = _moment(pieces, i, module, phase, held[i])
         known = found.setdefault((module, phase, tuple(held[i])), moment)
         for kind in levels:
             known[kind] = max(known[kind], moment[kind])  # type: ignore[literal-required]
@@ -84,9 +84,9 @@ def _recomputations(
         for _, event in _waits(over[name], events):
             if event >= first_event:
                 held = _held(over, begun, np.array([event]))[0]
-                yield Moment(
-                    **_bytes_at(levels, event), module=name, phase="backward", held=held, again=name, excess=excess.get(name, 0)
-                )
+                moment = _moment(levels, event, name, "backward", held)
+                moment["again"], moment["excess"] = name, excess.get(name, 0)
+                yield moment
 
 
 def _forward_excess(ledger: Ledger, device: int, first_event: int) -> dict[str, int]:
@@ -164,5 +164,17 @@ def _where(ledger: Ledger, scope: int) -> tuple[str, str]:
     return (class_name(ledger, module) if module >= 0 else ""), Phase(ledger.scopes.phase[scope]).label
 
 
-def _bytes_at(levels: Levels, i: int) -> dict[str, int]:
-    return {kind: int(level[i]) for kind, level in levels.items()}
+def _moment(levels: Levels, i: int, module: str, phase: str, held: list[str]) -> Moment:
+    sizes = {kind: int(level[i]) for kind, level in levels.items()}
+    return Moment(
+        module=module,
+        phase=phase,
+        total=sizes["total"],
+        parameters=sizes["parameters"],
+        gradients=sizes["gradients"],
+        optimizer=sizes["optimizer"],
+        rest=sizes["rest"],
+        held=held,
+        again="",
+        excess=0,
+    )

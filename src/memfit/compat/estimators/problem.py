@@ -202,26 +202,27 @@ class _Programme:
         from scipy.sparse import csr_array
 
         rows: list[dict[int, float]] = []
-        low, high = [], []
+        bounds: list[tuple[float, float]] = []
         shares: list[list[int]] = [[] for _ in range(self._num)]
         for column, (i, _) in enumerate(self._columns):
             shares[i].append(2 * self._num + column)
         for i in range(self._num):
             rows.append({i: -1.0, **dict.fromkeys(shares[i], 1.0)})
             rows.append({self._num + i: -1.0, **{column: self._gain(column) for column in shares[i]}})
-            low, high = [*low, 0.0, 0.0], [*high, 0.0, 0.0]
+            bounds += [(0.0, 0.0)] * 2
         for path in _paths([candidate.name for candidate in self._problem.candidates]):
             rows.append(dict.fromkeys(path, 1.0))
-            low, high = [*low, -np.inf], [*high, 1.0]
+            bounds.append((-np.inf, 1.0))
         for load in self._problem.loads:
             row = {self._peak: -1.0, **{self._num + i: -1.0 for i in load.held}}
             if load.again >= 0:
                 row |= {column: self._needed(load, column) for column in shares[load.again]}
             rows.append(row)
-            low, high = [*low, -np.inf], [*high, -load.size_bytes / GIB]
+            bounds.append((-np.inf, -load.size_bytes / GIB))
         row_numbers = [number for number, row in enumerate(rows) for _ in row]
         columns, values = [column for row in rows for column in row], [value for row in rows for value in row.values()]
-        return csr_array((values, (row_numbers, columns)), shape=(len(rows), self._width)), np.array(low), np.array(high)
+        low, high = np.array(bounds).T
+        return csr_array((values, (row_numbers, columns)), shape=(len(rows), self._width)), low, high
 
     def _gain(self, column: int) -> float:
         i, k = self._columns[column - 2 * self._num]

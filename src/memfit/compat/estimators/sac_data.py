@@ -14,7 +14,7 @@ class SACStats:
     func_names: list[str]
     """``mm``, ``native_dropout``. Operators that ``torch.utils.checkpoint`` passes over are left out."""
     runtimes: list[float]
-    """Milliseconds that running it again takes: none for the last ones, after which autograd keeps nothing. Checkpointing stops there."""
+    """Milliseconds that running it again takes: none after the last tensor that autograd keeps, where checkpointing stops."""
     memory: list[int]
     """Bytes that the operator allocated: none for a view, for work in place, and for what the module returns and autograd keeps."""
     view_like_ops: list[int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -41,26 +41,21 @@ class Gathering:
     """By unit, in the order of forward: its parameters without those of units inside it."""
 
     @classmethod
-    def of(cls, parameter_bytes: Mapping[str, int], units: Sequence[str]) -> Gathering:
+    def of(cls, parameter_bytes: Mapping[str, int], units: Iterable[str]) -> Gathering:
         """``parameter_bytes`` of all modules, with those inside them, in the order of forward."""
-        in_order = [name for name in parameter_bytes if name in set(units)]
-        own = {}
-        for unit in in_order:
-            inside = [other for other in in_order if is_submodule(other, unit)]
-            nearest = [one for one in inside if not any(is_submodule(one, other) for other in inside)]
-            own[unit] = max(parameter_bytes[unit] - sum(parameter_bytes[one] for one in nearest), 0)
-        return cls(own_bytes=own)
+        wanted = set(units)
+        own = {name: size for name, size in parameter_bytes.items() if name in wanted}
+        for unit in own:
+            around = _nearest_around(unit, own)
+            if around:
+                own[around] -= parameter_bytes[unit]
+        return cls(own_bytes={unit: max(size, 0) for unit, size in own.items()})
 
     @classmethod
     def by_module(cls, parameter_bytes: Mapping[str, int]) -> Gathering:
-        """Each module with parameters of its own is gathered when it runs, and not before."""
-        own = {}
-        for name, size in parameter_bytes.items():
-            children = [other for other in parameter_bytes if is_submodule(other, name) and "." not in other[len(name) + 1 :]]
-            alone = size - sum(parameter_bytes[child] for child in children)
-            if alone > 0:
-                own[name] = alone
-        return cls(own_bytes=own)
+        """Each module with parameters of its own is a unit."""
+        every = cls.of(parameter_bytes, parameter_bytes)
+        return cls(own_bytes={unit: size for unit, size in every.own_bytes.items() if size})
 
     def bytes_at(self, module: str, phase: str) -> int:
         """What is gathered while a module runs forward or backward."""
@@ -80,3 +75,12 @@ class Gathering:
         if is_backward:
             size += sum(self.own_bytes[unit] for unit in around) + self.own_bytes[around[-1]]
         return size
+
+
+def _nearest_around(name: str, known: Container[str]) -> str:
+    """The innermost known module around another, empty for none."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name in known:
+            return name
+    return ""
