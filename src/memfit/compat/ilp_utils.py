@@ -100,6 +100,8 @@ class ModuleInfo(TypedDict):
     mod_stats: list[ModStats]
     moments: NotRequired[list[Moment]]
     """The highest moments of the step, with everything that was in use: optimizer state and temporaries too."""
+    workspace_bytes: NotRequired[int]
+    """What libraries keep on a GPU beside that, at all moments."""
 
 
 class Node(ModStats):
@@ -119,6 +121,7 @@ class Graph:
         """``[i][j]`` is 1 where ``j`` is ``i`` or inside it."""
         self.fw_post_order: list[str] = []
         self.moments: list[Moment] = []
+        self.workspace_bytes = 0
 
     def add_node(self, node: Node) -> None:
         self.nodes.append(node)
@@ -159,6 +162,7 @@ def aggregate_stats(
         },
         "mod_stats": stats,
         "moments": moments_of(ledger, _device_number(ledger, dev), mem_tracker.first_event, candidates),
+        "workspace_bytes": runtime_estimator.workspace_bytes if dev.type == "cuda" else 0,
     }
 
 
@@ -168,10 +172,8 @@ def _module_stats(
     name = memory.mod_fqn
     sizes = _Snapshots(memory, dev)
     curve, operators = sac.sac_mod_tradeoff_stats.get(name), sac.sac_mod_stats.get(name)
-    trained = {
-        parameter: parameter.numel() * parameter.element_size() for parameter in module.parameters() if parameter.requires_grad
-    }
-    all_parameters = sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    is_all_trained = len(trained) == len(list(module.parameters()))
     spent = times.mod_runtimes.get(name, {})
     if operators is None:
         kept = max(0, sizes.at(ModState.POST_FW, MemRefType.ACT) - sizes.at(ModState.PRE_FW, MemRefType.ACT) - memory.output_mem)
@@ -180,7 +182,7 @@ def _module_stats(
     return {
         "fqn": name,
         "param_per_module": memory.parameter_mem,
-        "grad_per_module": memory.parameter_mem if sum(trained.values()) == all_parameters else sum(trained.values()),
+        "grad_per_module": memory.parameter_mem if is_all_trained else sum(one.numel() * one.element_size() for one in trained),
         "grad_total": sizes.at(ModState.PRE_BW, MemRefType.GRAD),
         "act_fw_per_module": kept,
         "act_bw_per_module": sizes.at(ModState.PEAK_BW, MemRefType.ACT),
@@ -246,6 +248,7 @@ def parse_module_info(module_info: ModuleInfo) -> Graph:
         for j, descendant in enumerate(graph.nodes):
             graph.ad_matrix[i][j] = is_self_or_submodule(descendant["fqn"], ancestor["fqn"])
     graph.moments = module_info.get("moments") or _moments_from_nodes(graph)
+    graph.workspace_bytes = module_info.get("workspace_bytes", 0)
     return graph
 
 
@@ -289,7 +292,7 @@ def display_bytes(b: int, unit: str = "MiB") -> str:
 def get_peak_memory_runtime_baseline(graph: Graph) -> tuple[int, float]:
     """Bytes at the peak of forward and backward, and milliseconds of both, with no checkpointing and nothing sharded.
 
-    As PyTorch defines it, the optimizer's state is not in it. ``sac_milp`` counts it.
+    As PyTorch defines it, neither the optimizer's state nor workspaces are in it. ``sac_milp`` counts both.
     """
     peak = max((one["total"] - one["optimizer"] for one in graph.moments if one["phase"] != "optimizer"), default=0)
     roots = [node for node in graph.nodes if "." not in node["fqn"]]

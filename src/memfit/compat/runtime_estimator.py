@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 from memfit.compat.estimators.operations import leaves_to_distributed_tensors
-from memfit.compat.estimators.prices import MODES, OperatorPrices, check_mode
+from memfit.compat.estimators.prices import MODES, OperatorPrices, check_mode, libraries_of
 from memfit.compat.mod_tracker import GLOBAL, ModTracker
 from memfit.torch_compat.dispatch import TorchDispatchMode
 
@@ -32,9 +32,9 @@ class RuntimeEstimator(TorchDispatchMode):
 
     def __init__(self, gpu: str = "H200") -> None:
         super().__init__()
-        self._prices = OperatorPrices(gpu)
+        self._prices, self._gpu = OperatorPrices(gpu), gpu
         self._mode = MODES[1]
-        self._modules = ModTracker()
+        self._modules, self._libraries = ModTracker(), libraries_of(gpu)
         self.mod_runtimes: dict[str, dict[str, float]] = _empty()
         """Milliseconds by module and by ``fw`` and ``bw``, modules inside included."""
         self.mod_fw_pre_order: list[str] = []
@@ -43,6 +43,8 @@ class RuntimeEstimator(TorchDispatchMode):
         self.mod_bw_post_order: list[str] = []
         self.total_runtime = 0.0
         """Milliseconds of all kernels, one after the other."""
+        self.workspace_bytes = 0
+        """What cuBLAS and its kin take for themselves on the GPU and keep. No tensor of the run holds it."""
 
     def __call__(self, estimate_mode_type: str) -> Self:
         """``operator-level-benchmark`` or ``operator-level-cost-model``: both are priced from measurements."""
@@ -50,7 +52,8 @@ class RuntimeEstimator(TorchDispatchMode):
         return self
 
     def __enter__(self) -> Self:
-        self.total_runtime, self.mod_runtimes = 0.0, _empty()
+        self.total_runtime, self.mod_runtimes, self.workspace_bytes = 0.0, _empty(), 0
+        self._libraries = libraries_of(self._gpu)
         orders = (self.mod_fw_pre_order, self.mod_fw_post_order, self.mod_bw_pre_order, self.mod_bw_post_order)
         for order in orders:
             order.clear()
@@ -71,6 +74,7 @@ class RuntimeEstimator(TorchDispatchMode):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         self._add(self._prices.milliseconds(func, args, result))
+        self.workspace_bytes += sum(self._libraries.newly_taken(func, args))
         return result
 
     def display_modulewise_stats(self, depth: int = 2) -> None:

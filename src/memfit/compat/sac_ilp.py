@@ -59,7 +59,8 @@ def sac_milp(
     """Which modules discard how much of their activations, so that a step fits and least time runs again.
 
     Returns ``{module: share of its sac_memory that is discarded}``, the milliseconds that run again, and the peak in bytes of just
-    that plan on one rank: parameters, gradients, optimizer state, activations and temporaries at the highest moment. The peak is
+    that plan on one rank: parameters, gradients, optimizer state, activations, temporaries and the workspaces that libraries keep,
+    at the highest moment. What single kernels take while they run is not in it, nor what an allocator reserves. The peak is
     -1 where nothing fits; ``status`` and ``least_bytes`` of what is returned say more. Where no plan was found in
     ``time_limit_s``, ``SolverTimeoutError`` is raised: that is no answer.
 
@@ -137,6 +138,7 @@ def _loads(graph: Graph, candidates: Sequence[Candidate], world_size: int, fsdp_
         held = tuple(numbers[name] for name in moment["held"] if name in numbers)
         if moment["again"] and moment["again"] not in numbers:
             continue  # it cannot run again
+        size += graph.workspace_bytes
         loads.append(Load(size_bytes=size, held=held, again=numbers.get(moment["again"], -1), excess=moment["excess"]))
     return loads
 

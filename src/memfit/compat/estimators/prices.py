@@ -1,4 +1,4 @@
-"""Milliseconds of an operator on a GPU, whatever device its tensors are on."""
+"""Milliseconds of an operator on a GPU, whatever device its tensors are on, and what libraries keep there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 
 from memfit.hardware import find_gpu
 from memfit.phantom.clock.describe import describe
+from memfit.phantom.kernels.libraries import Libraries
+from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.timing import Call, Chip, Operand, Settings, chip_of, price, usual_interconnect
 from memfit.timing.collectives import all_gather_seconds, all_reduce_seconds
 from memfit.torch_compat.fake_tensors import device_query
@@ -54,6 +56,11 @@ class OperatorPrices:
         size = max((tensor.size_bytes for tensor in call.inputs), default=0)
         seconds = all_reduce_seconds if "reduce" in call.name and "scatter" not in call.name else all_gather_seconds
         return seconds(size, ranks, self._links) if "wait" not in call.name else 0.0
+
+
+def libraries_of(gpu: str) -> Libraries:
+    """What libraries keep on a GPU, with the torch that is installed if it is one for CUDA."""
+    return Libraries(Target.parse(gpu, torch.__version__ if torch.version.cuda else DEFAULT_TORCH))
 
 
 def check_mode(estimate_mode_type: str) -> str:
