@@ -53,7 +53,7 @@ class RuntimeEstimator(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         self.total_runtime, self.mod_runtimes, self.workspace_bytes = 0.0, _empty(), 0
-        self._libraries = libraries_of(self._gpu)
+        self._modules, self._libraries = ModTracker(), libraries_of(self._gpu)
         orders = (self.mod_fw_pre_order, self.mod_fw_post_order, self.mod_bw_pre_order, self.mod_bw_post_order)
         for order in orders:
             order.clear()
@@ -73,8 +73,9 @@ class RuntimeEstimator(TorchDispatchMode):
         if leaves_to_distributed_tensors(types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        self._add(self._prices.milliseconds(func, args, result))
-        self.workspace_bytes += sum(self._libraries.newly_taken(func, args))
+        if not self._modules._computes_shapes:
+            self._add(self._prices.milliseconds(func, args, result))
+            self.workspace_bytes += sum(self._libraries.newly_taken(func, args))
         return result
 
     def display_modulewise_stats(self, depth: int = 2) -> None:
