@@ -265,6 +265,24 @@ def test_attention_with_dropout_is_random(dropout: float, is_random: bool):
     assert not theirs(Inside(forward), query).sac_mod_stats["Inside"].rand_ops, FIXED
 
 
+def test_a_module_that_raises_and_is_caught():
+    class Careful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.broken = Inside(lambda x: x @ x)
+            self.block = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                return self.broken(x)
+            except RuntimeError:
+                return self.block(x)
+
+    found = ours(Careful(), torch.randn(2, 4)).sac_mod_stats
+    assert found["Careful.broken"].func_names == []
+    assert found["Careful"].func_names == ["t", "addmm", "gelu"]
+
+
 def test_all_random_operators_share_a_fate_with_what_works_on_them_in_place():
     def forward(x: torch.Tensor) -> torch.Tensor:
         first, _ = torch.native_dropout(x, 0.5, True)

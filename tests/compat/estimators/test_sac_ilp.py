@@ -21,6 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools import ilp_utils as torchs_ilp_utils
 from torch.distributed._tools.mem_tracker import MemTracker as TorchMemTracker
+from torch.distributed.fsdp import fully_shard
 
 import memfit.compat.estimators.problem as problem_module
 from memfit.compat import SACStats, ilp_utils, sac_ilp
@@ -132,6 +133,17 @@ def test_optimizer_state_and_gradients_are_spread_and_gathered_units_are_not(est
     assert spread < by_layer < whole
     assert spread < alone
     assert whole - spread > model - layer, "all parameters are gathered at once, and their gradients are whole"
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_what_fsdp_takes_is_not_more_than_was_said(estimated: Estimated, world: Any):
+    said = sac_milp(estimated.graph, 1.0, world_size=4, fsdp_units=["Gpt", *LAYERS])[2]
+    model = Gpt(4, DIM)
+    for layer in model.layers:
+        fully_shard(layer, mesh=world)
+    fully_shard(model, mesh=world)
+    taken = peak_of(tracked(model, torch.optim.Adam(model.parameters()), tokens()))
+    assert taken <= said <= 1.2 * taken
 
 
 def test_a_unit_that_discards_holds_no_unit_of_fsdp(estimated: Estimated):
