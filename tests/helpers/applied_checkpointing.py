@@ -36,7 +36,7 @@ def _checkpoint(module: nn.Module, decisions: list[tuple[str, int]]) -> None:
         def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
             remaining = in_order.setdefault(context.is_recompute, iter(decisions))
             name, kept = next(remaining)
-            assert name == operator._overloadpacket.__name__, (name, operator)
+            assert name == operator.overloadpacket.__name__, (name, operator)
             return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
         # What works in place on a kept tensor is kept with it: both are what they were at the end of the forward.

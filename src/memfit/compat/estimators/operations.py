@@ -97,7 +97,7 @@ class OperationLog:
             made, milliseconds = copy.made, milliseconds + copy.milliseconds
         self.operations.append(
             Operation(
-                name=func._overloadpacket.__name__,
+                name=func.overloadpacket.__name__,
                 milliseconds=milliseconds,
                 made=made,
                 taken=before,
