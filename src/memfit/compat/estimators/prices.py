@@ -60,7 +60,7 @@ class OperatorPrices:
 
 def libraries_of(gpu: str) -> Libraries:
     """What libraries keep on a GPU, with the torch that is installed if it is one for CUDA."""
-    return Libraries(Target.parse(gpu, torch.__version__ if torch.version.cuda else DEFAULT_TORCH))
+    return Libraries(Target.parse(gpu, torch.__version__ if "+cu" in torch.__version__ else DEFAULT_TORCH))
 
 
 def check_mode(estimate_mode_type: str) -> str:
