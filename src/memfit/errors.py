@@ -15,6 +15,7 @@
     ├── GoldenMissingError (also an AssertionError)   there is no golden ledger to hold a prediction against
     ├── MemoryGrewError (also an AssertionError)      a prediction needs more than its golden ledger, and more than is tolerated
     ├── HostMemoryError (also a MemoryError)          this machine itself has too little memory
+    ├── SolverTimeoutError (also a TimeoutError)      no plan was found in the time that was given; there may be one
     ├── TraceError                          a recording of an allocator that cannot be used
     └── UnsupportedTorchError               a private part of torch is not where this version of memfit knows it
 
@@ -138,6 +139,17 @@ class HostMemoryError(MemfitError, MemoryError):
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} took more memory than this machine has: end other programs, or use a machine with more")
         self.what = what
+
+
+class SolverTimeoutError(MemfitError, TimeoutError):
+    """No plan was found in the time that was given. That says nothing of whether there is one."""
+
+    def __init__(self, time_limit_s: float, said: str) -> None:
+        super().__init__(
+            f"no plan was found in {time_limit_s:g} s, and it is not known whether there is one: give more time ({said})"
+        )
+        self.time_limit_s = time_limit_s
+        self.said = said
 
 
 class TraceError(MemfitError):

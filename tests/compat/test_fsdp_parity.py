@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from memfit.compat.fsdp_tracker import _backward_peaks
+from memfit.compat.fsdp2_mem_tracker import _backward_peaks
 from memfit.errors import ConfigError
 from memfit.testing import ledger
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed._tools import fsdp2_mem_tracker, mem_tracker
 from torch.utils.checkpoint import checkpoint
 
-from memfit.compat import torch_categories as words
+from memfit.compat.trackers import torch_categories as words
 
 KINDS = [TorchMemTracker, MemTracker]
 DECIDED_BY_TIME = {"Gradient", "Activation", "Temp", "Optstate"}

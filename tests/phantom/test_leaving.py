@@ -97,6 +97,12 @@ def test_torch_is_as_it_was(error: type[BaseException] | None):
     assert not torch.accelerator.is_available() or torch.cuda.is_available()
 
 
+def test_flags_that_a_script_froze_stay_so(monkeypatch):
+    """``torch.backends.disable_global_flags`` is for good: then no flag can have changed, and none is set."""
+    with phantom():
+        monkeypatch.setattr(torch.backends, "flags_frozen", lambda: True)
+
+
 def test_entering_that_fails_half_way_restores_torch(monkeypatch):
     from memfit.phantom import kernels
 

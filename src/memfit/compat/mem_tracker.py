@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from memfit.analysis import take_snapshots
-from memfit.compat.display import natural_order, print_snapshot, print_states
-from memfit.compat.fake_values import assume_values, stop_assuming_values
-from memfit.compat.module_entries import ModuleEntries, Since
-from memfit.compat.torch_categories import MEM_REF_TYPES, ModState, State
-from memfit.compat.tracker_snapshots import ModuleMemStats, Moment, Snapshot, Translation, event_at, stats_over_devices
+from memfit.compat.trackers.display import natural_order, print_snapshot, print_states
+from memfit.compat.trackers.fake_values import assume_values, stop_assuming_values
+from memfit.compat.trackers.module_entries import ModuleEntries, Since
+from memfit.compat.trackers.torch_categories import MEM_REF_TYPES, MemRefType, ModState, State
+from memfit.compat.trackers.tracker_snapshots import ModuleMemStats, Moment, Snapshot, Translation, event_at, stats_over_devices
 from memfit.ledger import Ledger, Phase
 from memfit.ledger.schema import Array
 from memfit.record import Tracker
@@ -55,6 +55,11 @@ class MemTracker(TorchDispatchMode):
     @property
     def ledger(self) -> Ledger:
         return self._tracker.ledger
+
+    @property
+    def first_event(self) -> int:
+        """The first event of the ledger since tracking or ``reset_mod_stats`` began."""
+        return self._first_recent_event(self.ledger) + 1
 
     # -- before --------------------------------------------------------------------------------------------------------------
 
@@ -160,6 +165,10 @@ class MemTracker(TorchDispatchMode):
     @property
     def _is_overridden(self) -> bool:
         return type(self).__torch_dispatch__ is not MemTracker.__torch_dispatch__
+
+
+_MemRefType, _ModState = MemRefType, ModState
+"""PyTorch's names for them, which its own tests import."""
 
 
 def _three(error: tuple[Any, ...]) -> tuple[Any, Any, Any]:

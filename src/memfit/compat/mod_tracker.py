@@ -51,6 +51,11 @@ class ModTracker:
     def parents(self, names: set[str]) -> None:
         self._calls.replace_parents(names)
 
+    @property
+    def _computes_shapes(self) -> bool:
+        """Do operators run that no device ever sees? Distributed tensors find out shapes so."""
+        return self._calls.num_silenced > 0
+
     def get_known_fqn(self, mod: nn.Module) -> str | None:
         """A module's name with its root's class in front, ``None`` if it was never seen."""
         return self._calls.name_of(mod)
@@ -92,6 +97,7 @@ class _Calls(Listener):
         self._calls = ModuleCalls()
         self._num_calls = 0
         self._passed_over: list[int] = []
+        self.num_silenced = 0
         self._backward_chain: Chain = ()
         self._backward_table = self._calls.latest
         self._pass = -1
@@ -172,6 +178,9 @@ class _Calls(Listener):
             self.parents()
         if graph_task_id() == -1:
             self._hook_gradients("pre_bw", module, result, "any")
+
+    def silence(self, by: int) -> None:
+        self.num_silenced += by
 
     def fail(self, error: BaseException) -> None:
         """What raises here is a user's hook, and its error the user's to see."""

@@ -21,6 +21,13 @@ def unwrapped_name(name: str) -> str:
     return _WRAPPER_LEVEL.sub("", name).rstrip(".")
 
 
+def told_apart(path: str, first_root_kind: str) -> str:
+    """The path of a further model, which begins with its class. The first model's class is counted: the next of it is ``Net#2``."""
+    root, dot, rest = path.partition(".")
+    kind, _, number = root.partition("#")
+    return f"{kind}#{int(number or 1) + 1}{dot}{rest}" if kind == first_root_kind else path
+
+
 class NumbersModules(Protocol):
     """Writes down module paths: a ledger's builder, or what hands them to one later."""
 
@@ -69,7 +76,7 @@ class ModuleNames:
         """The path with its root's class in front: ``Llama.layers.0``."""
         path = self._paths[number]
         if not self._in_first_tree[number]:
-            return path  # a further model's names carry its class already
+            return told_apart(path, self._first_root_kind)
         return f"{self._first_root_kind}.{path}" if path else self._first_root_kind
 
     def number_for_path(self, path: str) -> int:

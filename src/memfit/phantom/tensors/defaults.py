@@ -25,7 +25,12 @@ def _keep_defaults(patches: Patches) -> None:
     patches.finally_call(lambda: torch.set_default_dtype(dtype))
     patches.finally_call(lambda: torch.set_grad_enabled(grad_enabled))
     measures_kernels = torch.backends.cudnn.benchmark
-    patches.finally_call(lambda: setattr(torch.backends.cudnn, "benchmark", measures_kernels))
+
+    def restore_measuring() -> None:
+        if torch.backends.cudnn.benchmark != measures_kernels:  # a script may have frozen torch's flags
+            torch.backends.cudnn.benchmark = measures_kernels
+
+    patches.finally_call(restore_measuring)
 
     def restore_device() -> None:
         if default_device_context() is not context:

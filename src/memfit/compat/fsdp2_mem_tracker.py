@@ -13,9 +13,9 @@ from torch import nn
 from memfit.analysis import Snapshot, trace_total
 from memfit.analysis.timeline import breakdowns_at
 from memfit.compat.mem_tracker import MemTracker
-from memfit.compat.module_entries import Since
-from memfit.compat.torch_categories import FSDP_REF_TYPES, FSDPModState
-from memfit.compat.tracker_snapshots import ModuleMemStats, Moment, Translation
+from memfit.compat.trackers.module_entries import Since
+from memfit.compat.trackers.torch_categories import FSDP_REF_TYPES, FSDPModState
+from memfit.compat.trackers.tracker_snapshots import ModuleMemStats, Moment, Translation
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger, Phase
 from memfit.torch_compat.dispatch import tree_leaves

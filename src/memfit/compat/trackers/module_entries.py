@@ -14,7 +14,7 @@ from dataclasses import fields
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from memfit.compat.tracker_snapshots import ModuleMemStats
+from memfit.compat.trackers.tracker_snapshots import ModuleMemStats
 
 Since = Mapping[int, int]
 """By module's number: how many events there were when a caller took its entry away. It begins anew after them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from memfit.compat.torch_categories import TOTAL, State
-from memfit.compat.tracker_snapshots import Snapshot
+from memfit.compat.trackers.torch_categories import TOTAL, State
+from memfit.compat.trackers.tracker_snapshots import Snapshot
 
 _UNIT_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -20,7 +20,7 @@ def print_snapshot(snapshot: Snapshot, units: str, tabulate: bool) -> None:
     if tabulate:
         headers = ["Device", *(_word(key) for key in next(iter(snapshot.values())))]
         rows = [[str(device), *(f"{_scaled(v, divisor)} {units}" for v in sizes.values())] for device, sizes in shown.items()]
-        _print_table(rows, headers)
+        print_table(rows, headers)
     else:
         for device, sizes in shown.items():
             print(f"Device: {device}")
@@ -51,7 +51,7 @@ def _print_states_table(snapshots: dict[State, list[Snapshot]], units: str) -> N
                     named = {_word(key): f"{_scaled(size, divisor)} {units}" for key, size in sizes.items()}
                     rows.append({"State & Call": label, "Device": str(device)} | named)
                     label = ""
-    _print_table(rows, "keys")
+    print_table(rows, "keys")
 
 
 def natural_order(name: str) -> list[tuple[int, int | str]]:
@@ -59,7 +59,7 @@ def natural_order(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part.lower()) for part in re.split("([0-9]+)", name)]
 
 
-def _print_table(rows: list[list[str]] | list[dict[str, str]], headers: list[str] | str) -> None:
+def print_table(rows: list[list[str]] | list[dict[str, str]], headers: list[str] | str) -> None:
     try:
         from tabulate import tabulate
     except ImportError as error:

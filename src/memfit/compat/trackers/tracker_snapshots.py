@@ -10,8 +10,9 @@ import torch
 
 from memfit.analysis import Breakdown, ModuleStats, gather_module_stats
 from memfit.analysis.module_snapshots import Snapshot as LedgerSnapshot
-from memfit.compat.torch_categories import TOTAL, RefType, State
+from memfit.compat.trackers.torch_categories import TOTAL, RefType, State
 from memfit.ledger import Category, Ledger
+from memfit.record.module_names import told_apart
 
 Snapshot = dict[torch.device, dict[str, int]]
 
@@ -76,8 +77,9 @@ def class_name(ledger: Ledger, module: int) -> str:
     while ledger.modules.parent[root] >= 0:
         root = ledger.modules.parent[root]
     path: str = ledger.strings[ledger.modules.path[module]]
+    first_kind = "" if ledger.strings[ledger.modules.path[0]] else ledger.strings[ledger.modules.kind[0]]
     if ledger.strings[ledger.modules.path[root]]:
-        return path  # a further model's names carry its class already
+        return told_apart(path, first_kind)
     kind = ledger.strings[ledger.modules.kind[root]]
     return f"{kind}.{path}" if path else kind
 
