@@ -9,7 +9,7 @@
 Since 9.8 the library answers for a device that is only described. It is there wherever PyTorch's CUDA wheel is installed, with or
 without a GPU, and costs some milliseconds for each different convolution. Of 27,456 workspaces that were measured on an H200, 85 %
 are within a MiB or 2 %, 74 % by rules alone (``benchmarks/cudnn_on_gpu.py``). Most of the others sum in another number of parts,
-which cuDNN takes from a driver. Products (one-by-one kernels) are not asked for: those are cuBLAS's, which answers for real devices.
+which cuDNN takes from a driver. Products (one-by-one kernels) are not asked for: cuBLAS answers for real devices alone.
 """
 
 from __future__ import annotations
