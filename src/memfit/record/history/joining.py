@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+import torch
 
+import memfit
 from memfit.allocator import AllocatorSettings
 from memfit.ledger import INIT, Category, LedgerBuilder, Phase
 from memfit.ledger.schema import Array
@@ -68,6 +70,10 @@ class Window:
         """About what it takes to keep, here and in a file."""
         rows = sum(41 * len(trace) + 200 * len(trace.stacks) for trace in self.traces) + 32 * len(self.marks)
         return rows + 100 * sum(map(len, self.facts)) + 200 * sum(len(state.blocks) for state in self.before)
+
+
+_LIBRARIES: Final = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (memfit, torch))
+"""Where their code is; a program may lie in a folder of the same name."""
 
 
 class Clock:
@@ -434,4 +440,4 @@ def describe_stack(stack: Stack) -> str:
 
 
 def _is_library(file: str) -> bool:
-    return any(part in file for part in ("/torch/", "/memfit/", "site-packages", "<"))
+    return file.startswith(_LIBRARIES) or "site-packages" in file or "<" in file
