@@ -411,8 +411,8 @@ def summary(rows: list[dict], num_tried: int) -> str:
     ratios = {name: f"{statistics.median(found):.2f} in the median, {max(found):.2f} at worst" for name, found in costs.items()}
     return (
         f"{len(rows)} of {num_tried} workloads ran. The allocator's ledger has the peak that CUDA counted, to the byte, in "
-        f"{exact} of {len(rows)}; from the bare run it is off by {statistics.median(offs):.3%} in the median and {max(offs):.2%} at worst. "
-        f"Slowdown: {ratios['allocator']}; with the allocator's history alone, read by nobody: {ratios['history']}; with the "
+        f"{exact} of {len(rows)}; from the bare run it is off by {statistics.median(offs):.3%} in the median and {max(offs):.2%} at "
+        f"worst. Slowdown: {ratios['allocator']}; with the allocator's history alone, read by nobody: {ratios['history']}; with the "
         f"operators' witness: {ratios['operators']}, its ledger replayed off by {statistics.median(replayed):.3%} and "
         f"{max(replayed):.2%}. Between both witnesses, categories are at most {worst['the peak', 'category']:.2%} apart at the "
         f"peak of what operators show, and modules {worst['the peak', 'module']:.2%}; when backward begins "

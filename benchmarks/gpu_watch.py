@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import math
 import os
 import pathlib
 import random
@@ -85,9 +86,9 @@ def tiny_training(device: str):
     return step
 
 
-def run_long(steps: int, device: str) -> dict:
+def run_long(steps: int, device: str, within_s: float) -> dict:
     """Many steps of a tiny model; every hundredth part is timed, by the clock and by the host's work, and memory looked at."""
-    step = tiny_training(device)
+    start, step = time.perf_counter(), tiny_training(device)
     _seconds_of(step, 200)
     bare = _seconds_of(step, 2000)
     part, parts, resident = max(1, steps // 100), [], []
@@ -96,7 +97,7 @@ def run_long(steps: int, device: str) -> dict:
         largest = 0
         with memfit.track(save_to=file, retention=Retention()):
             step = tiny_training(device)
-            for _ in range(100):
+            while len(parts) < 100 and time.perf_counter() - start < within_s:
                 parts.append(_seconds_of(step, part))
                 resident.append(resident_bytes())
                 largest = max(largest, file.stat().st_size)
@@ -105,7 +106,7 @@ def run_long(steps: int, device: str) -> dict:
     bare_after = _seconds_of(tiny_training(device), 2000)
     walls, hosts = ([round(value * 1e6, 1) for value in column] for column in zip(*parts, strict=True))
     return {
-        "steps": steps,
+        "steps": part * len(parts),
         "bare_us": round(statistics.mean((bare[0], bare_after[0])) * 1e6, 1),
         "first_us": statistics.median(walls[:10]),
         "last_us": statistics.median(walls[-10:]),
@@ -113,7 +114,7 @@ def run_long(steps: int, device: str) -> dict:
         "last_host_us": statistics.median(hosts[-10:]),
         "all_us": walls,
         "all_host_us": hosts,
-        "resident_after_a_tenth": resident[10],
+        "resident_after_a_tenth": resident[len(resident) // 10],
         "resident_at_the_end": resident[-1],
         "largest_journal": largest,
         "file": size,
@@ -305,6 +306,7 @@ def run_oom(device: str) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--within", type=float, default=math.inf, help="after so many seconds, the long run ends where it is")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=10, help="so many processes that are killed run at once")
     parser.add_argument("--odd", action="store_true")
@@ -321,7 +323,7 @@ def main() -> None:
         "oom": lambda: run_oom(args.device) if args.oom else None,
         "leaks": lambda: run_leaks(args.device) if args.leaks else None,
         "kills": lambda: run_kills(args.kills, args.device, args.at_once) if args.kills else None,
-        "long": lambda: run_long(args.steps, args.device) if args.steps else None,
+        "long": lambda: run_long(args.steps, args.device, args.within) if args.steps else None,
     }
     machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__} if args.device == "cuda" else {}
     for name, run in parts.items():

@@ -46,16 +46,18 @@ class _Known(NamedTuple):
 
 
 class Addresses:
-    """Looks at models, optimizers and tensors, and hands each fact to ``learn``."""
+    """Looks at models, optimizers and tensors, and hands facts to ``learn``.
 
-    def __init__(self, names: ModuleNames, device_type: str, learn: Callable[[Fact], None]) -> None:
+    A training repeats itself: what is looked at in every step mostly is where it was before, and the same is said again.
+    """
+
+    def __init__(self, names: ModuleNames, device_type: str, learn: Callable[[Iterable[Fact]], None]) -> None:
         self._names, self._device_type, self._learn = names, device_type, learn
         self._parameters: dict[int, _Known] = {}
         self._where: list[int] | None = None
         """Where all parameters were when they were last looked at."""
-        self._gradients: dict[int, tuple[list[int], list[Fact]]] = {}
-        """By whose they are: where gradients were, and what was said of them."""
-        self._units: dict[Hashable, tuple[list[int], list[Fact]]] = {}
+        self._said: dict[Hashable, tuple[list[int], list[Fact]]] = {}
+        """By what they are of: where tensors were, and what was said of them."""
         self._states: dict[int, list[int]] = {}
         """By optimizer: where some of its state was."""
 
@@ -79,7 +81,7 @@ class Addresses:
         for name, buffer in root.named_buffers(remove_duplicate=False):
             self._say(buffer, Category.BUFFER, *self._owner(self._names.parameter_name(root, prefix, name)))
         for size in bucket_sizes(root):
-            self._learn(Fact(0, Category.ALL_REDUCE, size=size))
+            self._learn((Fact(0, Category.ALL_REDUCE, size=size),))
 
     def learn_parameter(self, parameter: torch.Tensor, role: Category, name: str | None = None) -> None:
         module, name = self._owner(name)
@@ -110,34 +112,32 @@ class Addresses:
     # -- gradients and optimizers ----------------------------------------------------------------------------------------------
 
     def learn_gradients(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Looks at the ``.grad`` of an optimizer's parameters, by default of all that are known.
-
-        In a training that repeats itself they are where they were in the step before, and the same is said once more.
-        """
+        """Looks at the ``.grad`` of an optimizer's parameters, by default of all that are known."""
         if optimizer is None:
             found = [tensor for known in self._parameters.values() if (tensor := known.reference()) is not None]
         else:
             found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         gradients = [parameter.grad if parameter.is_leaf else None for parameter in found]
-        where, key = where_data_begin(gradients), id(optimizer)
-        before = self._gradients.get(key)
-        if where is not None and before is not None and before[0] == where:
-            self._learn_again(before[1])
-            return
-        said: list[Fact] = []
-        for parameter, gradient in zip(found, gradients, strict=True):
-            if gradient is not None:
-                said += self._facts_of_gradient(gradient, parameter)
-        self._learn_again(said)
-        if where is not None:
-            self._gradients[key] = where, said
 
-    def _learn_again(self, facts: list[Fact]) -> None:
-        for fact in facts:
-            self._learn(fact)
+        def facts() -> list[Fact]:
+            there = ((gradient, parameter) for gradient, parameter in zip(gradients, found, strict=True) if gradient is not None)
+            return [fact for gradient, parameter in there for fact in self._facts_of_gradient(gradient, parameter)]
+
+        self._say_of(("gradients", id(optimizer)), gradients, facts)
+
+    def _say_of(self, key: Hashable, tensors: Sequence[torch.Tensor | None], facts: Callable[[], list[Fact]]) -> None:
+        """Says what there is to say of some tensors: the same as last time, if they are where they were then."""
+        where, before = where_data_begin(tensors), self._said.get(key)
+        if before is not None and before[0] == where:
+            self._learn(before[1])
+            return
+        said = facts()
+        self._learn(said)
+        if where is not None:
+            self._said[key] = where, said
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor, role: Category | None = None) -> None:
-        self._learn_again(self._facts_of_gradient(gradient, parameter, role))
+        self._learn(self._facts_of_gradient(gradient, parameter, role))
 
     def _facts_of_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor, role: Category | None = None) -> list[Fact]:
         known = self._parameters.get(id(parameter))
@@ -182,33 +182,43 @@ class Addresses:
 
     def learn_inputs(self, arguments: Any) -> None:
         """Arguments of a model that no part of the model made."""
-        for tensor in tensors_in(arguments):
-            if tensor.is_leaf and not isinstance(tensor, nn.Parameter):
-                self._say(tensor, Category.INPUT, -1, None)
+        inputs = [tensor for tensor in tensors_in(arguments) if tensor.is_leaf and not isinstance(tensor, nn.Parameter)]
+        self._say_of(
+            "inputs", inputs, lambda: [fact for tensor in inputs for fact in self._facts(tensor, Category.INPUT, -1, None)]
+        )
 
-    def learn_unit(self, key: Hashable, tensors: Sequence[torch.Tensor], learn: Callable[[], None]) -> None:
-        """What FSDP holds for a unit right now; ``learn`` says what each is. Where they were before, the same is said once more."""
-        where, before = where_data_begin(tensors), self._units.get(key)
-        if where is not None and before is not None and before[0] == where:
-            self._learn_again(before[1])
-            return
-        said: list[Fact] = []
-        tell, self._learn = self._learn, said.append
-        try:
-            learn()
-        finally:
-            self._learn = tell
-        self._learn_again(said)
-        if where is not None:
-            self._units[key] = where, said
+    def learn_unit(
+        self,
+        unit: int,
+        tensors: Sequence[torch.Tensor | None],
+        described: Callable[[], Iterable[tuple[torch.Tensor, nn.Module, str]]],
+    ) -> None:
+        """The full parameters that FSDP holds for a unit right now."""
+
+        def facts() -> list[Fact]:
+            return [fact for tensor, module, name in described() for fact in self._facts_of_unsharded(tensor, module, name)]
+
+        self._say_of(("parameters of unit", unit), tensors, facts)
+
+    def learn_gradients_of_unit(self, unit: int, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """The full gradients that FSDP holds for a unit right now, each with the parameter that it is for."""
+
+        def facts() -> list[Fact]:
+            role = Category.UNSHARDED_GRADIENT
+            return [fact for gradient, parameter in gradients for fact in self._facts_of_gradient(gradient, parameter, role)]
+
+        self._say_of(("gradients of unit", unit), [gradient for gradient, _ in gradients], facts)
 
     def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None:
+        self._learn(self._facts_of_unsharded(tensor, module, name))
+
+    def _facts_of_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> list[Fact]:
         number = self._names.number(module)
         path = self._names.path(number) if number is not None else ""
-        self._say(tensor, Category.UNSHARDED_PARAMETER, *self._owner(f"{path}.{name}" if path else name))
+        return self._facts(tensor, Category.UNSHARDED_PARAMETER, *self._owner(f"{path}.{name}" if path else name))
 
     def _say(self, tensor: torch.Tensor, role: Category, module: int, name: str | None) -> None:
-        self._learn_again(self._facts(tensor, role, module, name))
+        self._learn(self._facts(tensor, role, module, name))
 
     def _facts(self, tensor: torch.Tensor, role: Category, module: int, name: str | None) -> list[Fact]:
         return [Fact(address, role, module, name, is_whole) for address, is_whole in self._places(tensor)]
