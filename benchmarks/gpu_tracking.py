@@ -409,13 +409,15 @@ def summary(rows: list[dict], num_tried: int) -> str:
         (when, by): max(apart(row, when, by) for row in rows) for when in ("the peak", "backward") for by in ("category", "module")
     }
     ratios = {name: f"{statistics.median(found):.2f} in the median, {max(found):.2f} at worst" for name, found in costs.items()}
+    off, off_replayed = (
+        f"{statistics.median(found):.3%} in the median and {max(found):.2%} at worst" for found in (offs, replayed)
+    )
     return (
         f"{len(rows)} of {num_tried} workloads ran. The allocator's ledger has the peak that CUDA counted, to the byte, in "
-        f"{exact} of {len(rows)}; from the bare run it is off by {statistics.median(offs):.3%} in the median and {max(offs):.2%} at "
-        f"worst. Slowdown: {ratios['allocator']}; with the allocator's history alone, read by nobody: {ratios['history']}; with the "
-        f"operators' witness: {ratios['operators']}, its ledger replayed off by {statistics.median(replayed):.3%} and "
-        f"{max(replayed):.2%}. Between both witnesses, categories are at most {worst['the peak', 'category']:.2%} apart at the "
-        f"peak of what operators show, and modules {worst['the peak', 'module']:.2%}; when backward begins "
+        f"{exact} of {len(rows)}; from the bare run it is off by {off}. Slowdown: {ratios['allocator']}; with the allocator's "
+        f"history alone, read by nobody: {ratios['history']}; with the operators' witness: {ratios['operators']}, its ledger "
+        f"replayed off by {off_replayed}. Between both witnesses, categories are at most {worst['the peak', 'category']:.2%} apart "
+        f"at the peak of what operators show, and modules {worst['the peak', 'module']:.2%}; when backward begins "
         f"{worst['backward', 'category']:.2%} and {worst['backward', 'module']:.2%}. Temporaries that kernels take while they run "
         "are in the allocator's ledger alone."
     )
