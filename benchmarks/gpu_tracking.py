@@ -4,12 +4,15 @@
     python benchmarks/gpu_tracking.py llama_amp fsdp2_full  # some of them
     python benchmarks/gpu_tracking.py --jobs 3              # three at once; whoever takes times has the GPU alone
 
-Each process runs a workload bare, then tracked from the allocator's history, then bare again, then with the allocator's history on
-and nobody who reads it, then tracked with the dispatch mode; seconds are the median of some steps, those of both bare runs
-together. The peak of the allocator's ledger is compared with ``torch.cuda.max_memory_allocated()`` of the same run, byte by byte,
-and with that of the bare run. The operators' ledger has what was asked for, in units of 512 bytes; replayed through the allocator
-it also has what CUDA gave on top by not splitting a cached block. cuBLAS's workspaces come from no operator, so the dispatch mode
-cannot see them: they are measured by clearing them, and counted apart.
+Each process runs a workload bare, tracked from the allocator's history, and tracked with the dispatch mode. What a tracked step
+costs is measured on the bare run's model when it has warmed up: in each of four rounds some bare steps, some that are tracked by
+the allocator, some with its history on and nobody who reads it, and bare ones again. A slowdown is that of a round's median step
+over the median of its bare ones, and of the rounds the median: machines become faster and slower by a third within seconds.
+
+The peak of the allocator's ledger is compared with ``torch.cuda.max_memory_allocated()`` of the same run, byte by byte, and with
+that of the bare run; where a bare run differs from itself, with the nearest of two. The operators' ledger has what was asked for, in
+units of 512 bytes; replayed through the allocator it also has what CUDA gave on top by not splitting a cached block. cuBLAS's
+workspaces come from no operator, so the dispatch mode cannot see them: they are measured by clearing them, and counted apart.
 
 Where both witnesses' ledgers differ, by category and by module: at the peak of what operators show. Temporaries that a kernel takes
 and gives back while it runs are in the allocator's ledger alone, and can move its own peak to another module; so both are looked at
@@ -41,6 +44,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,6 +65,9 @@ from memfit.torch_compat import memory_history
 RESULTS = pathlib.Path(__file__).parent / "results"
 MIB = 2**20
 MODULE_CALL, ENGINE_RUN = torch.nn.Module.__call__, torch.autograd._engine_run_backward
+WARM_UP = 7
+"""Steps before a recording is as cheap as it will be."""
+ROUNDS, STEPS_A_ROUND = 4, 3
 NCCL_LETS_GO_S = 0.4
 """DDP makes new buckets after its first step, and NCCL holds the old ones until its watchdog, which wakes ten times a second, sees
 that their work is done. Without this wait the same bare run peaks at 9,621 or at 10,231 MiB, from one time to the next."""
@@ -99,18 +106,43 @@ class Turns:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
-def timed(turns: Turns, step, count: int) -> list[float]:
+def seconds_of(step, count: int) -> list[float]:
     seconds = []
-    with turns.taken(alone=True):
-        if count > 1:
-            step(lambda mark: None)  # somebody else had the GPU
-        for _ in range(count):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            step(lambda mark: None)
-            torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - start)
+    for _ in range(count):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        step(lambda mark: None)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
     return seconds
+
+
+def alone(turns: Turns, step, count: int) -> list[float]:
+    with turns.taken(alone=True):
+        return seconds_of(step, count)
+
+
+def in_rounds(run, turns: Turns) -> list[dict[str, list[float]]]:
+    """Seconds of steps on a model that has warmed up: bare, tracked, with the history alone."""
+    tracker = memfit.track(run.model, run.optimizer, witness="allocator")
+    with turns.taken(alone=False), tracker:
+        seconds_of(run.step, WARM_UP)  # it learns in the first steps, and costs more there
+    rounds = []
+    with turns.taken(alone=True):
+        for _ in range(ROUNDS):
+            found = {"bare": after_one(run.step)}
+            with tracker:
+                found["allocator"] = after_one(run.step)
+            memory_history.begin(1_000_000, with_stacks=False)
+            found["history"] = after_one(run.step)
+            memory_history.end()
+            found["bare"] += after_one(run.step)
+            rounds.append(found)
+    return rounds
+
+
+def after_one(step) -> list[float]:
+    return seconds_of(step, 1 + STEPS_A_ROUND)[1:]
 
 
 def settle(name: str) -> None:
@@ -120,8 +152,8 @@ def settle(name: str) -> None:
         time.sleep(NCCL_LETS_GO_S)
 
 
-def run_bare(name: str, turns: Turns, steps: int, timed_steps: int) -> dict:
-    peaks = []
+def run_bare(name: str, turns: Turns, steps: int) -> tuple[dict, Any]:
+    found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "peaks": []}
     with turns.taken(alone=False):
         torch.manual_seed(0)
         run = zoo.ZOO[name]("cuda")
@@ -129,19 +161,16 @@ def run_bare(name: str, turns: Turns, steps: int, timed_steps: int) -> dict:
             torch.cuda.reset_peak_memory_stats()
             run.step(lambda mark: None)
             settle(name)
-            peaks.append(torch.cuda.max_memory_allocated())
-    found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "peaks": peaks}
-    found["seconds"] = timed(turns, run.step, timed_steps)
-    with turns.taken(alone=False):
+            found["peaks"].append(torch.cuda.max_memory_allocated())
         found |= {"digest": digest_of(run), "hooks": hooks_of(run)}
-    memory_history.begin(1_000_000, with_stacks=False)
-    found["history"] = timed(turns, run.step, timed_steps) if timed_steps > 1 else []
-    memory_history.end()
-    with turns.taken(alone=False):
-        before = torch.cuda.memory_allocated()
-        torch._C._cuda_clearCublasWorkspaces()
-        found["cublas"] = before - torch.cuda.memory_allocated()
-    return found
+    return found, run
+
+
+def clear_cublas() -> int:
+    """The bytes of cuBLAS's workspaces, which are gone then."""
+    before = torch.cuda.memory_allocated()
+    torch._C._cuda_clearCublasWorkspaces()
+    return before - torch.cuda.memory_allocated()
 
 
 def digest_of(run) -> str:
@@ -236,11 +265,12 @@ def run_tracked(name: str, turns: Turns, steps: int, timed_steps: int, witness: 
         for _ in range(steps):
             run.step(lambda mark: None)
             settle(name)  # as in the bare run: NCCL lets go of buffers when their work is done
-    seconds = timed(turns, run.step, timed_steps)
+        digest = digest_of(run)
+    seconds = alone(turns, run.step, timed_steps)
     with turns.taken(alone=False):
         counted = torch.cuda.max_memory_allocated()
         tracker.__exit__(None, None, None)
-        digest, closed = digest_of(run), time.perf_counter()
+    closed = time.perf_counter()
     ledger = tracker.ledger.check()
     device = cuda_of(ledger)
     step_peaks = [peak.peak.size_bytes for peak in find_step_peaks(ledger, device) if peak.step >= 0]
@@ -278,24 +308,42 @@ def measure(name: str, pipe, lock: pathlib.Path) -> None:
         turns = Turns(lock)
         if name.startswith(zoo.DISTRIBUTED):
             join_world(name)
-        # The allocator's witness learns in the first steps, and costs more there; a step of a big one takes many seconds.
-        is_big = name in zoo.BIG
-        steps, timed_steps, operators_steps = (1, 1, 1) if is_big else (7, 8, 2)
-        found = {"name": name, "bare": run_bare(name, turns, steps, timed_steps)}
-        forget()
-        found["allocator"], seen = run_tracked(name, turns, steps, timed_steps, "allocator")
-        forget()
-        if not is_big:
-            again = run_bare(name, turns, steps, timed_steps)
-            for kind in ("seconds", "history"):
-                found["bare"][kind] += again[kind]
-            found["repeats"] = again["digest"] == found["bare"]["digest"]
-            forget()
-        found["operators"], shown = run_tracked(name, turns, min(steps, 3), operators_steps, "operators")
-        found["both"] = both_ledgers(seen, shown)
-        pipe.send(found)
+        pipe.send(measure_big(name, turns) if name in zoo.BIG else measure_small(name, turns))
     except BaseException as error:
         pipe.send({"name": name, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()[-3000:]})
+
+
+def measure_small(name: str, turns: Turns) -> dict:
+    bare, run = run_bare(name, turns, WARM_UP)
+    found = {"name": name, "bare": bare, "rounds": in_rounds(run, turns)}
+    with turns.taken(alone=False):
+        bare["cublas"] = clear_cublas()
+        del run
+        forget()
+    found["allocator"], seen = run_tracked(name, turns, WARM_UP, 0, "allocator")
+    forget()
+    if found["allocator"]["digest"] != bare["digest"] or max(found["allocator"]["peaks"]) != max(bare["peaks"]):
+        found["again"], _ = run_bare(name, turns, WARM_UP)
+        forget()
+    found["operators"], shown = run_tracked(name, turns, 3, 2, "operators")
+    return found | {"both": both_ledgers(seen, shown)}
+
+
+def measure_big(name: str, turns: Turns) -> dict:
+    """A step takes many seconds: two of each kind, of which the second is timed."""
+    bare, run = run_bare(name, turns, 1)
+    found = {"name": name, "bare": bare}
+    torch.cuda.reset_peak_memory_stats()
+    seconds = alone(turns, run.step, 1)
+    bare["peaks"].append(torch.cuda.max_memory_allocated())
+    bare["cublas"] = clear_cublas()
+    del run
+    forget()
+    found["allocator"], seen = run_tracked(name, turns, 1, 1, "allocator")
+    forget()
+    found["operators"], shown = run_tracked(name, turns, 1, 1, "operators")
+    found["rounds"] = [{"bare": seconds, "allocator": found["allocator"]["seconds"]}]
+    return found | {"both": both_ledgers(seen, shown)}
 
 
 def in_fresh_processes(names: list[str], jobs: int, limit_s: float, until: float):
@@ -334,11 +382,22 @@ def apart(row: dict, when: str, by: str) -> float:
 def same_bits(row: dict) -> str:
     if row["bare"]["digest"] == row["allocator"]["digest"]:
         return "yes"
-    return "a bare run differs from itself" if row.get("repeats") is False else "no"
+    return "a bare run differs from itself" if row.get("again", row["bare"])["digest"] != row["bare"]["digest"] else "no"
 
 
-def slowdown(row: dict, seconds: list[float]) -> float:
-    return statistics.median(seconds) / statistics.median(row["bare"]["seconds"])
+def slowdown(row: dict, kind: str) -> float | None:
+    """How much longer a step takes; ``None`` where it was not measured."""
+    if kind == "operators":
+        bare = [second for found in row["rounds"] for second in found["bare"]]
+        return statistics.median(row["operators"]["seconds"]) / statistics.median(bare)
+    ratios = [statistics.median(found[kind]) / statistics.median(found["bare"]) for found in row["rounds"] if kind in found]
+    return statistics.median(ratios) if ratios else None
+
+
+def off_from_bare(row: dict) -> float:
+    """From the peak of the bare run that is nearest: some differ from themselves."""
+    truths = [max(run["peaks"]) for run in (row["bare"], row.get("again", row["bare"]))]
+    return min((row["allocator"]["peak"] / truth - 1 for truth in truths), key=abs)
 
 
 COLUMNS = (
@@ -371,13 +430,11 @@ def line_of(row: dict) -> str:
         f"{seen['counted'] / MIB:,.1f} MiB",
         f"{seen['peak'] / MIB:,.1f} MiB",
         f"{seen['peak'] - seen['counted']:+,} B",
-        f"{seen['peak'] / truth - 1:+.3%}",
+        f"{off_from_bare(row):+.3%}",
         f"{(shown['replayed'] + bare['cublas']) / truth - 1:+.3%}",
         *(f"{apart(row, when, by):.2%}" for when in ("the peak", "backward") for by in ("category", "module")),
-        f"{statistics.median(bare['seconds']) * 1e3:.1f} ms",
-        f"{slowdown(row, seen['seconds']):.2f}",
-        f"{slowdown(row, bare['history']):.2f}" if bare["history"] else "",
-        f"{slowdown(row, shown['seconds']):.2f}",
+        f"{statistics.median(second for found in row['rounds'] for second in found['bare']) * 1e3:.1f} ms",
+        *("" if (ratio := slowdown(row, kind)) is None else f"{ratio:.2f}" for kind in ("allocator", "history", "operators")),
         same_bits(row),
         "no" if seen["hooks"] == bare["hooks"] else "yes",
     )
@@ -401,10 +458,10 @@ def table(rows: list[dict]) -> list[str]:
 
 def summary(rows: list[dict], num_tried: int) -> str:
     exact = sum(row["allocator"]["peak"] == row["allocator"]["counted"] for row in rows)
-    offs = [abs(row["allocator"]["peak"] / max(row["bare"]["peaks"]) - 1) for row in rows]
+    offs = [abs(off_from_bare(row)) for row in rows]
     replayed = [abs((row["operators"]["replayed"] + row["bare"]["cublas"]) / max(row["bare"]["peaks"]) - 1) for row in rows]
-    costs = {witness: [slowdown(row, row[witness]["seconds"]) for row in rows] for witness in ("allocator", "operators")}
-    costs["history"] = [slowdown(row, row["bare"]["history"]) for row in rows if row["bare"]["history"]] or [1.0]
+    kinds = ("allocator", "history", "operators")
+    costs = {kind: [ratio for row in rows if (ratio := slowdown(row, kind)) is not None] or [1.0] for kind in kinds}
     worst = {
         (when, by): max(apart(row, when, by) for row in rows) for when in ("the peak", "backward") for by in ("category", "module")
     }

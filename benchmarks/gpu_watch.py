@@ -156,40 +156,38 @@ def run_until_killed(file: str, device: str) -> None:
 
 def run_kills(times: int, device: str, at_once: int) -> dict:
     """Processes that are killed at some moment: what they said was on disk is on disk."""
-    rng, kept, lost = random.Random(0), [], []
+    rng, kept, lost, ended = random.Random(0), [], [], []
     with tempfile.TemporaryDirectory() as folder:
         waiting = [pathlib.Path(folder) / f"run{number}.memfit" for number in range(times)]
         while waiting:
             batch, waiting = waiting[:at_once], waiting[at_once:]
-            started = [
-                subprocess.Popen(
-                    [sys.executable, __file__, "--until-killed", file, "--device", device], stdout=subprocess.PIPE, text=True
-                )
-                for file in batch
-            ]
+            started = [_start(file, device) for file in batch]
             for process, file in zip(started, batch, strict=True):
                 said_on_disk = _kill_after(process, rng.randrange(50, 1500))
+                if process.wait() != -signal.SIGKILL:
+                    ended.append({"code": process.returncode, "said": process.stderr.read()[-3000:]})
                 ledger = Ledger.load(file).check()
                 found = int(ledger.levels.last_step.max(initial=-1))
                 kept.append(found)
                 if found < said_on_disk:
                     lost.append((str(file), said_on_disk, found))
-    return {"killed": times, "steps_on_disk": kept, "lost": lost}
+    return {"killed": times - len(ended), "ended_by_themselves": ended, "steps_on_disk": kept, "lost": lost}
+
+
+def _start(file: pathlib.Path, device: str) -> subprocess.Popen:
+    command = [sys.executable, "-X", "faulthandler", __file__, "--until-killed", file, "--device", device]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _kill_after(process: subprocess.Popen, least: int) -> int:
     """Kills a process after so many steps, and gives the number of steps that it had said were on disk."""
     number = said_on_disk = 0
-    while number < least:
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"a process that should be killed ended by itself: {process.wait()}")
+    while number < least and (line := process.stdout.readline()):
         number, said_on_disk = map(int, line.split())
     process.send_signal(signal.SIGKILL)
     for line in process.stdout.read().splitlines(keepends=True):
         if line.endswith("\n"):  # the last line may be cut
             said_on_disk = int(line.split()[1])
-    process.wait()
     return said_on_disk
 
 

@@ -52,10 +52,10 @@ class Listener:
     def learn_unit(
         self,
         unit: Any,
-        tensors: Sequence[torch.Tensor | None],
+        tensors: Sequence[torch.Tensor],
         described: Callable[[], Iterable[tuple[torch.Tensor, nn.Module, str]]],
     ) -> None:
-        """For readers of addresses: the full parameters that FSDP holds for a unit; ``described``: with module and name."""
+        """For readers of addresses: the full parameters that FSDP holds for a unit; ``described`` has their modules and names."""
 
     def learn_gradients_of_unit(self, unit: Any, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """The same of full gradients, each with the parameter that it is for."""

@@ -91,12 +91,14 @@ def unsharded_parameters(group: Any) -> Iterator[tuple[torch.Tensor, nn.Module, 
                 yield tensor, info.module, info.param_name
 
 
-def unsharded_tensors(group: Any) -> list[torch.Tensor | None]:
-    """The tensors alone, and ``None`` for what does not exist: cheap."""
-    found: list[torch.Tensor | None] = []
+def unsharded_tensors(group: Any) -> list[torch.Tensor]:
+    """The tensors alone, in the same order: cheap."""
+    found: list[torch.Tensor] = []
     for managed in group.fsdp_params:
         found += managed.all_gather_outputs
-        found.append(getattr(managed, "_unsharded_param", None))
+        whole = getattr(managed, "_unsharded_param", None)
+        if whole is not None:
+            found.append(whole)
     return found
 
 

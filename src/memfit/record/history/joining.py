@@ -14,7 +14,7 @@ allocation is born in the scope that is open then; a fact finds the block that i
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -58,7 +58,7 @@ class Window:
     """A row for each: kind, value, time, sequence number."""
     first_mark: int
     """The number of the first of them."""
-    facts: Sequence[Sequence[Fact]]
+    facts: Sequence[Collection[Fact]]
     """What a mark of the kind ``LEARN`` points into."""
     before: Sequence[State] = field(default_factory=list)
     """What devices held when it began."""

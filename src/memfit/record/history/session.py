@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -28,7 +28,7 @@ from memfit.allocator import Requests, parse_alloc_conf, requests_from_ledger
 from memfit.ledger import INIT, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.journal import Journal
 from memfit.record import run_hooks
-from memfit.record.history.addresses import Addresses, Fact
+from memfit.record.history.addresses import Addresses, Fact, FactGroups
 from memfit.record.history.alarms import AlarmWatch, StepFigures
 from memfit.record.history.joining import MODULE_BITS, Clock, Joiner, Window
 from memfit.record.history.levels import LevelLog
@@ -86,9 +86,9 @@ class HistorySession(Listener):
         self._num_modules_written = 0
         self._names = ModuleNames(self._modules)
         self._marks = Marks(history.set_note, self._begin_root, self._name)
-        self._facts: list[list[Fact]] = []
-        self._fresh: list[Fact] = []
-        self._addresses = Addresses(self._names, history.device_type, self._fresh.extend)
+        self._facts: list[FactGroups] = []
+        self._fresh: list[Collection[Fact]] = []
+        self._addresses = Addresses(self._names, history.device_type, self._learn)
         self.is_given_up = False
         """In a forked child: the recording is the parent's."""
         self._learned_roots: set[int] = set()
@@ -304,10 +304,14 @@ class HistorySession(Listener):
                 return number
         return NOT_MARKED
 
+    def _learn(self, facts: Collection[Fact]) -> None:
+        if facts:
+            self._fresh.append(facts)
+
     def _say_learned(self) -> None:
         if self._fresh:
-            self._facts.append(list(self._fresh))
-            self._fresh.clear()
+            self._facts.append(FactGroups(self._fresh))
+            self._fresh = []
             self._marks.write(MarkKind.LEARN, len(self._facts) - 1)
 
     def _learn_what_is_due(self) -> None:
