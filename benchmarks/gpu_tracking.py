@@ -10,8 +10,8 @@ the allocator, some with its history on and nobody who reads it, and bare ones a
 over the median of its bare ones, and of the rounds the median: machines become faster and slower by a third within seconds.
 
 The peak of the allocator's ledger is compared with ``torch.cuda.max_memory_allocated()`` of the same run, byte by byte, and with
-that of the bare run; where a bare run differs from itself, with the nearest of two. The operators' ledger has what was asked for, in
-units of 512 bytes; replayed through the allocator it also has what CUDA gave on top by not splitting a cached block. cuBLAS's
+that of the bare run; where a bare run differs from itself, with the nearest of two. The operators' ledger has what was asked for,
+in units of 512 bytes; replayed through the allocator it also has what CUDA gave on top by not splitting a cached block. cuBLAS's
 workspaces come from no operator, so the dispatch mode cannot see them: they are measured by clearing them, and counted apart.
 
 Where both witnesses' ledgers differ, by category and by module: at the peak of what operators show. Temporaries that a kernel takes
