@@ -5,7 +5,7 @@
     python benchmarks/gpu_tracking.py --jobs 3              # three at once; whoever takes times has the GPU alone
 
 Each process runs a workload bare, tracked from the allocator's history, and tracked with the dispatch mode. What a tracked step
-costs is measured on the bare run's model when it has warmed up: in each of four rounds some bare steps, some that are tracked by
+costs is measured on the bare run's model when it has warmed up: in each of three rounds some bare steps, some that are tracked by
 the allocator, some with its history on and nobody who reads it, and bare ones again. A slowdown is that of a round's median step
 over the median of its bare ones, and of the rounds the median: machines become faster and slower by a third within seconds.
 
@@ -67,7 +67,7 @@ MIB = 2**20
 MODULE_CALL, ENGINE_RUN = torch.nn.Module.__call__, torch.autograd._engine_run_backward
 WARM_UP = 7
 """Steps before a recording is as cheap as it will be."""
-ROUNDS, STEPS_A_ROUND = 4, 3
+ROUNDS, STEPS_A_ROUND = 3, 3
 NCCL_LETS_GO_S = 0.4
 """DDP makes new buckets after its first step, and NCCL holds the old ones until its watchdog, which wakes ten times a second, sees
 that their work is done. Without this wait the same bare run peaks at 9,621 or at 10,231 MiB, from one time to the next."""

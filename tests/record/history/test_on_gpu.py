@@ -1,5 +1,8 @@
 """The history of a real GPU: the peak is what CUDA counted, to the byte."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -66,3 +69,9 @@ def test_a_leak_is_named(kind):
     training, where = LEAKS[kind]
     ledger, _ = watch(training, lambda: memfit.track(retention=Retention(every=1000)), "cuda")
     assert any(where in alarm for alarm in ledger.info.alarms), ledger.info.alarms
+
+
+def test_a_recording_may_begin_before_cuda_does():
+    program = "import memfit, torch\nwith memfit.track() as t:\n    torch.ones(8, device='cuda')\nprint(t.ledger.info.witness)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "allocator"), ran.stderr
