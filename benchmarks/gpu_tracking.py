@@ -5,7 +5,7 @@
     python benchmarks/gpu_tracking.py --jobs 3              # three at once; whoever takes times has the GPU alone
 
 Each process runs a workload bare, tracked from the allocator's history, and tracked with the dispatch mode. What a tracked step
-costs is measured on the bare run's model when it has warmed up: in each of three rounds some bare steps, some that are tracked by
+costs is measured on the bare run's model when it has warmed up: in each of some rounds some bare steps, some that are tracked by
 the allocator, some with its history on and nobody who reads it, and bare ones again. A slowdown is that of a round's median step
 over the median of its bare ones, and of the rounds the median: machines become faster and slower by a third within seconds.
 
