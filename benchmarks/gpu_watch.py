@@ -6,7 +6,7 @@
     python benchmarks/gpu_watch.py --oom                 # memory runs out: is what was asked for and what was live in the ledger?
     python benchmarks/gpu_watch.py --leaks               # seven leaks that people write: is each one named?
 
-Each part is written to ``gpu_watch.json`` by itself, and the others are left as they are.
+Each part is written to ``gpu_watch.json`` by itself, and the others are left as they are; kills as they come.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -154,12 +155,12 @@ def run_until_killed(file: str, device: str) -> None:
                 print(number, tracker.num_steps_on_disk, flush=True)
 
 
-def run_kills(times: int, device: str, at_once: int) -> dict:
-    """Processes that are killed at some moment: what they said was on disk is on disk."""
-    rng, kept, lost, ended = random.Random(0), [], [], []
+def run_kills(times: int, device: str, at_once: int, within_s: float) -> Iterator[dict]:
+    """Processes that are killed at some moment: what they said was on disk is on disk. Yields what is known after each few."""
+    rng, begin, kept, lost, ended = random.Random(0), time.monotonic(), [], [], []
     with tempfile.TemporaryDirectory() as folder:
         waiting = [pathlib.Path(folder) / f"run{number}.memfit" for number in range(times)]
-        while waiting:
+        while waiting and time.monotonic() - begin < within_s:
             batch, waiting = waiting[:at_once], waiting[at_once:]
             started = [_start(file, device) for file in batch]
             for process, file in zip(started, batch, strict=True):
@@ -173,7 +174,8 @@ def run_kills(times: int, device: str, at_once: int) -> dict:
                 kept.append(found)
                 if found < said_on_disk:
                     lost.append((str(file), said_on_disk, found))
-    return {"killed": times - len(ended), "ended_by_themselves": ended, "steps_on_disk": kept, "lost": lost}
+            killed = times - len(waiting) - len(ended)
+            yield {"killed": killed, "ended_by_themselves": ended, "steps_on_disk": kept, "lost": lost}
 
 
 def _start(file: pathlib.Path, device: str) -> subprocess.Popen:
@@ -306,7 +308,7 @@ def run_oom(device: str) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=0)
-    parser.add_argument("--within", type=float, default=math.inf, help="after so many seconds, the long run ends where it is")
+    parser.add_argument("--within", type=float, default=math.inf, help="after so many seconds, what is long ends where it is")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=10, help="so many processes that are killed run at once")
     parser.add_argument("--odd", action="store_true")
@@ -322,15 +324,18 @@ def main() -> None:
         "odd": lambda: run_odd(args.device) if args.odd else None,
         "oom": lambda: run_oom(args.device) if args.oom else None,
         "leaks": lambda: run_leaks(args.device) if args.leaks else None,
-        "kills": lambda: run_kills(args.kills, args.device, args.at_once) if args.kills else None,
         "long": lambda: run_long(args.steps, args.device, args.within) if args.steps else None,
     }
     machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__} if args.device == "cuda" else {}
+    file = args.out / "gpu_watch.json"
     for name, run in parts.items():
         result = run()
         if result is not None:
-            write_part(args.out / "gpu_watch.json", machine | {name: result})
+            write_part(file, machine | {name: result})
             print(json.dumps({name: result}, indent=1)[:4000], flush=True)
+    for result in run_kills(args.kills, args.device, args.at_once, args.within):
+        write_part(file, machine | {"kills": result})
+        print(result, flush=True)
 
 
 def write_part(file: pathlib.Path, part: dict) -> None:
