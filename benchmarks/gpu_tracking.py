@@ -2,34 +2,51 @@
 
     python benchmarks/gpu_tracking.py                       # all workloads, one fresh process each
     python benchmarks/gpu_tracking.py llama_amp fsdp2_full  # some of them
+    python benchmarks/gpu_tracking.py --jobs 3              # three at once; whoever takes times has the GPU alone
 
-Each process runs a workload bare, then tracked from the allocator's history, then tracked with the dispatch mode, then bare again;
-seconds are the median of some steps, those of both bare runs together. The peak of the allocator's ledger is compared with
-``torch.cuda.max_memory_allocated()`` of the same run, byte by byte, and with that of the bare run. The operators' ledger has what
-was asked for, in units of 512 bytes; replayed through the allocator it also has what CUDA gave on top by not splitting a cached
-block. cuBLAS's workspaces come from no operator, so the dispatch mode cannot see them: they are measured by clearing them, and
-counted apart. Where both witnesses' ledgers differ: by category at the peak of the one, and by module. Results are merged into
-those of earlier calls, by name. A distributed workload is rank 0 of a fake world, DDP one rank of NCCL. The parent must not touch
-CUDA: children are forked.
+Each process runs a workload bare, tracked from the allocator's history, and tracked with the dispatch mode. What a tracked step
+costs is measured on the bare run's model when it has warmed up: in each of some rounds some bare steps, some that are tracked by
+the allocator, some with its history on and nobody who reads it, and bare ones again. A slowdown is that of a round's median step
+over the median of its bare ones, and of the rounds the median: machines become faster and slower by a third within seconds.
+
+The peak of the allocator's ledger is compared with ``torch.cuda.max_memory_allocated()`` of the same run, byte by byte, and with
+that of the bare run; where a bare run differs from itself, with the nearest of two. The operators' ledger has what was asked for,
+in units of 512 bytes; replayed through the allocator it also has what CUDA gave on top by not splitting a cached block. cuBLAS's
+workspaces come from no operator, so the dispatch mode cannot see them: they are measured by clearing them, and counted apart.
+
+Where both witnesses' ledgers differ, by category and by module: at the peak of what operators show. Temporaries that a kernel takes
+and gives back while it runs are in the allocator's ledger alone, and can move its own peak to another module; so both are looked at
+where the operators' ledger has its peak: in the same step, phase and module, at the event at which they hold the same in total, or
+most nearly so. The other moment is when the first backward of a step begins.
+
+Results are merged into those of earlier calls, by name. A distributed workload is rank 0 of a fake world, DDP one rank of NCCL. The
+parent must not touch CUDA: children are forked.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
+import fcntl
 import gc
 import hashlib
 import json
+import math
 import multiprocessing
+import multiprocessing.connection
 import pathlib
 import re
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 import warnings
+from typing import Any
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -39,16 +56,21 @@ import memfit
 from memfit.allocator import parse_alloc_conf, replay, requests_from_ledger
 from memfit.analysis import find_peak, find_step_peaks
 from memfit.analysis.owners import find_owners
-from memfit.analysis.timeline import block_bytes_at
-from memfit.ledger import Category, Phase
+from memfit.analysis.timeline import Timeline, block_bytes_at, events_on
+from memfit.ledger import Category, Ledger, Phase
+from memfit.ledger.moments import running_at, steps_at
 from memfit.ledger.schema import Slack
+from memfit.torch_compat import memory_history
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 MIB = 2**20
-NOTE = (
-    "The DDP rows differ from themselves: DDP makes new buckets after the first step, and while NCCL still holds the work of that "
-    "step, the old ones live on into the second. The same bare run peaks at 9,621 or at 10,231 MiB, from one time to the next."
-)
+MODULE_CALL, ENGINE_RUN = torch.nn.Module.__call__, torch.autograd._engine_run_backward
+WARM_UP = 7
+"""Steps before a recording is as cheap as it will be."""
+ROUNDS, STEPS_A_ROUND = 4, 3
+NCCL_LETS_GO_S = 0.4
+"""DDP makes new buckets after its first step, and NCCL holds the old ones until its watchdog, which wakes ten times a second, sees
+that their work is done. Without this wait the same bare run peaks at 9,621 or at 10,231 MiB, from one time to the next."""
 
 
 def join_world(name: str) -> None:
@@ -68,7 +90,23 @@ def forget() -> None:
     torch.cuda.empty_cache()
 
 
-def timed(step, count: int) -> list[float]:
+class Turns:
+    """Processes that share a GPU: many may use it at once, or one that takes times."""
+
+    def __init__(self, file: pathlib.Path) -> None:
+        self._file = file.open("w")
+
+    @contextlib.contextmanager
+    def taken(self, *, alone: bool):
+        fcntl.flock(self._file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        try:
+            yield
+            torch.cuda.synchronize()
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def seconds_of(step, count: int) -> list[float]:
     seconds = []
     for _ in range(count):
         torch.cuda.synchronize()
@@ -79,22 +117,60 @@ def timed(step, count: int) -> list[float]:
     return seconds
 
 
-def run_bare(name: str, steps: int, timed_steps: int) -> dict:
-    torch.manual_seed(0)
-    run = zoo.ZOO[name]("cuda")
-    peaks = []
-    for _ in range(steps):
-        torch.cuda.reset_peak_memory_stats()
-        run.step(lambda mark: None)
-        torch.cuda.synchronize()
-        peaks.append(torch.cuda.max_memory_allocated())
-    seconds = timed(run.step, timed_steps)
+def alone(turns: Turns, step, count: int) -> list[float]:
+    with turns.taken(alone=True):
+        return seconds_of(step, count)
+
+
+def in_rounds(run, turns: Turns) -> list[dict[str, list[float]]]:
+    """Seconds of steps on a model that has warmed up: bare, tracked, with the history alone."""
+    tracker = memfit.track(run.model, run.optimizer, witness="allocator")
+    with turns.taken(alone=False), tracker:
+        seconds_of(run.step, WARM_UP)  # it learns in the first steps, and costs more there
+    rounds = []
+    with turns.taken(alone=True):
+        for _ in range(ROUNDS):
+            found = {"bare": after_one(run.step)}
+            with tracker:
+                found["allocator"] = after_one(run.step)
+            memory_history.begin(1_000_000, with_stacks=False)
+            found["history"] = after_one(run.step)
+            memory_history.end()
+            found["bare"] += after_one(run.step)
+            rounds.append(found)
+    return rounds
+
+
+def after_one(step) -> list[float]:
+    return seconds_of(step, 1 + STEPS_A_ROUND)[1:]
+
+
+def settle(name: str) -> None:
+    """A step is over for everybody, NCCL included."""
+    torch.cuda.synchronize()
+    if name.startswith("ddp"):
+        time.sleep(NCCL_LETS_GO_S)
+
+
+def run_bare(name: str, turns: Turns, steps: int) -> tuple[dict, Any]:
+    found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "peaks": []}
+    with turns.taken(alone=False):
+        torch.manual_seed(0)
+        run = zoo.ZOO[name]("cuda")
+        for _ in range(steps):
+            torch.cuda.reset_peak_memory_stats()
+            run.step(lambda mark: None)
+            settle(name)
+            found["peaks"].append(torch.cuda.max_memory_allocated())
+        found |= {"digest": digest_of(run), "hooks": hooks_of(run)}
+    return found, run
+
+
+def clear_cublas() -> int:
+    """The bytes of cuBLAS's workspaces, which are gone then."""
     before = torch.cuda.memory_allocated()
     torch._C._cuda_clearCublasWorkspaces()
-    cublas = before - torch.cuda.memory_allocated()
-    digest = digest_of(run)
-    machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-    return machine | {"peaks": peaks, "seconds": seconds, "cublas": cublas, "digest": digest}
+    return before - torch.cuda.memory_allocated()
 
 
 def digest_of(run) -> str:
@@ -108,38 +184,95 @@ def digest_of(run) -> str:
     return total.hexdigest()[:16]
 
 
-def what_both_see(ledger, device: int, step: int | None) -> dict:
-    """By category and by module, as asked for: at the peak, or when the first backward of a step begins.
+def seen_by_both(ledger: Ledger) -> Ledger:
+    """Without what the allocator gave on top by not splitting a block."""
+    return dataclasses.replace(ledger, slack=Slack.from_rows([]))
 
-    Left out is what no operator shows: libraries' workspaces, and what the allocator gave on top by not splitting a block.
-    """
-    ledger = dataclasses.replace(ledger, slack=Slack.from_rows([]))
-    event = find_peak(ledger, device).event
-    if step is not None:
-        backward = (ledger.scopes.phase == Phase.BACKWARD) & (ledger.scopes.module == -1)
-        event = int(ledger.scope_enter[backward][ledger.scope_enter[backward] > ledger.step_starts[step]][0])
-    held = block_bytes_at(ledger, event) * (ledger.blocks.device == device) * (ledger.categories != Category.WORKSPACE)
+
+def totals(ledger: Ledger) -> Timeline:
+    """What is in use on the GPU, without the workspaces that libraries keep: no operator shows them."""
+    events = events_on(ledger, cuda_of(ledger))
+    events = events[ledger.categories[ledger.events.subject[events]] != Category.WORKSPACE]
+    return Timeline.from_deltas(events, ledger.deltas[events])
+
+
+def cuda_of(ledger: Ledger) -> int:
+    return [device.name for device in ledger.devices].index("cuda:0")
+
+
+def same_moment(ledger: Ledger, other: Ledger, event: int) -> int:
+    """The event of ``ledger`` at which the same ran as at an event of ``other``, and about as much was in use."""
+    timeline = totals(ledger)
+    total = int(totals(other).at(np.array([event]))[0])
+    events = timeline.events[1:]
+    step, phases, modules = steps_at(ledger, events), *what_ran(ledger, events)
+    asked = np.array([event])
+    here = step == steps_at(other, asked)[0]
+    phase, module = (found[0] for found in what_ran(other, asked))
+    for closer in (phases == phase, modules == module):  # a module that one of them does not know: its phase is enough
+        here = here & closer if (here & closer).any() else here
+    events = events[here]
+    return int(events[np.argmin(np.abs(timeline.at(events) - total))])
+
+
+def what_ran(ledger: Ledger, events) -> tuple:
+    """Per event: the phase and the path of the module."""
+    scopes = running_at(ledger, events)
+    paths = np.array([ledger.module_path(module) for module in range(len(ledger.modules))] + [""])
+    return np.append(ledger.scopes.phase.astype(int), -1)[scopes], paths[np.append(ledger.scopes.module, -1)[scopes]]
+
+
+def held_at(ledger: Ledger, event: int) -> dict:
+    """By category and by module, as asked for."""
+    held = block_bytes_at(ledger, event) * (ledger.blocks.device == cuda_of(ledger)) * (ledger.categories != Category.WORKSPACE)
     found = {"category": collections.Counter(), "module": collections.Counter()}
     for owner, category, size in zip(find_owners(ledger).tolist(), ledger.categories.tolist(), held.tolist(), strict=True):
         if size:
             found["category"][Category(category).label] += size
             found["module"][ledger.module_path(owner)] += size
-    return {"category": dict(found["category"]), "module": dict(found["module"].most_common(80)), "total": int(held.sum())}
+    return {
+        "when": ledger.moment_at(event).label,
+        "category": dict(found["category"]),
+        "module": dict(found["module"].most_common(80)),
+        "total": int(held.sum()),
+    }
 
 
-def run_tracked(name: str, steps: int, timed_steps: int, witness: str) -> dict:
-    torch.manual_seed(0)
-    torch.cuda.reset_peak_memory_stats()
-    with memfit.track(witness=witness) as tracker:
+def backward_of(ledger: Ledger, step: int) -> int:
+    """The event at which the first backward of a step begins."""
+    backward = ledger.scope_enter[(ledger.scopes.phase == Phase.BACKWARD) & (ledger.scopes.module == -1)]
+    return int(backward[backward > ledger.step_starts[step]][0])
+
+
+def both_ledgers(seen: Ledger, shown: Ledger) -> dict:
+    """What the allocator's ledger and the operators' say, at moments that both have."""
+    seen, shown = seen_by_both(seen), seen_by_both(shown)
+    timeline = totals(shown)
+    peak = int(timeline.events[np.argmax(timeline.totals)])
+    return {
+        "the peak": {"allocator": held_at(seen, same_moment(seen, shown, peak)), "operators": held_at(shown, peak)},
+        "backward": {"allocator": held_at(seen, backward_of(seen, 1)), "operators": held_at(shown, backward_of(shown, 1))},
+    }
+
+
+def run_tracked(name: str, turns: Turns, steps: int, timed_steps: int, witness: str) -> tuple[dict, Ledger]:
+    with turns.taken(alone=False):
+        torch.manual_seed(0)
+        torch.cuda.reset_peak_memory_stats()
+        tracker = memfit.track(witness=witness)
+        tracker.__enter__()
         run = zoo.ZOO[name]("cuda")
         for _ in range(steps):
             run.step(lambda mark: None)
-            torch.cuda.synchronize()  # as in the bare run: NCCL lets go of buffers when their work is done
-        seconds = timed(run.step, timed_steps)
+            settle(name)  # as in the bare run: NCCL lets go of buffers when their work is done
+        digest = digest_of(run)
+    seconds = alone(turns, run.step, timed_steps)
+    with turns.taken(alone=False):
         counted = torch.cuda.max_memory_allocated()
-    digest, closed = digest_of(run), time.perf_counter()
+        tracker.__exit__(None, None, None)
+    closed = time.perf_counter()
     ledger = tracker.ledger.check()
-    device = [d.name for d in ledger.devices].index("cuda:0")
+    device = cuda_of(ledger)
     step_peaks = [peak.peak.size_bytes for peak in find_step_peaks(ledger, device) if peak.step >= 0]
     peak = find_peak(ledger, device)
     replayed = replay(requests_from_ledger(ledger, "cuda:0"), parse_alloc_conf("", torch.__version__))
@@ -156,52 +289,156 @@ def run_tracked(name: str, steps: int, timed_steps: int, witness: str) -> dict:
         "problem": ledger.info.problem,
         "notes": ledger.info.notes,
         "breakdown": {category.label: size for category, size in peak.breakdown.items()},
-        "both_see": {"the peak": what_both_see(ledger, device, None), "backward": what_both_see(ledger, device, 1)},
         "digest": digest,
+        "hooks": hooks_of(run),
         "work_out_s": time.perf_counter() - closed,
-    }
+    }, ledger
 
 
-def measure(name: str, pipe) -> None:
+def hooks_of(run) -> list[int]:
+    """How many hooks the modules have, by kind, and whether the functions that a recording replaces are torch's own."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    is_own = (torch.nn.Module.__call__ is MODULE_CALL, torch.autograd._engine_run_backward is ENGINE_RUN)
+    return [sum(len(getattr(module, kind)) for module in run.model.modules()) for kind in kinds] + [*map(int, is_own)]
+
+
+def measure(name: str, pipe, lock: pathlib.Path) -> None:
     warnings.filterwarnings("ignore")
     try:
+        turns = Turns(lock)
         if name.startswith(zoo.DISTRIBUTED):
             join_world(name)
-        # The allocator's witness learns in the first steps, and costs more there.
-        steps, timed_steps, operators_steps = (2, 1, 1) if name in zoo.BIG else (7, 5, 2)
-        found = {"name": name, "bare": run_bare(name, steps, timed_steps)}
-        forget()
-        found["allocator"] = run_tracked(name, steps, timed_steps, "allocator")
-        forget()
-        again = run_bare(name, steps, timed_steps)
-        found["bare"]["seconds"] += again["seconds"]
-        found["repeats"] = again["digest"] == found["bare"]["digest"]
-        forget()
-        found["operators"] = run_tracked(name, min(steps, 3), operators_steps, "operators")
-        pipe.send(found)
+        pipe.send(measure_big(name, turns) if name in zoo.BIG else measure_small(name, turns))
     except BaseException as error:
         pipe.send({"name": name, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()[-3000:]})
 
 
-def in_fresh_process(name: str, limit_s: float) -> dict:
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=measure, args=(name, sender))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv() if receiver.poll(limit_s) else {"name": name, "error": f"no answer in {limit_s:.0f} s"}
-    except EOFError:
-        return {"name": name, "error": f"process ended with code {process.exitcode}"}
-    finally:
-        process.kill()
-        process.join()
+def measure_small(name: str, turns: Turns) -> dict:
+    bare, run = run_bare(name, turns, WARM_UP)
+    found = {"name": name, "bare": bare, "rounds": in_rounds(run, turns)}
+    with turns.taken(alone=False):
+        bare["cublas"] = clear_cublas()
+        del run
+        forget()
+    found["allocator"], seen = run_tracked(name, turns, WARM_UP, 0, "allocator")
+    forget()
+    if found["allocator"]["digest"] != bare["digest"] or max(found["allocator"]["peaks"]) != max(bare["peaks"]):
+        found["again"], _ = run_bare(name, turns, WARM_UP)
+        forget()
+    found["operators"], shown = run_tracked(name, turns, 3, 2, "operators")
+    return found | {"both": both_ledgers(seen, shown)}
+
+
+def measure_big(name: str, turns: Turns) -> dict:
+    """A step takes many seconds: two of each kind, of which the second is timed."""
+    bare, run = run_bare(name, turns, 1)
+    found = {"name": name, "bare": bare}
+    torch.cuda.reset_peak_memory_stats()
+    seconds = alone(turns, run.step, 1)
+    bare["peaks"].append(torch.cuda.max_memory_allocated())
+    bare["cublas"] = clear_cublas()
+    del run
+    forget()
+    found["allocator"], seen = run_tracked(name, turns, 1, 1, "allocator")
+    forget()
+    found["operators"], shown = run_tracked(name, turns, 1, 1, "operators")
+    found["rounds"] = [{"bare": seconds, "allocator": found["allocator"]["seconds"]}]
+    return found | {"both": both_ledgers(seen, shown)}
+
+
+def in_fresh_processes(names: list[str], jobs: int, limit_s: float, until: float):
+    """Measures each in a process of its own, several at once, and yields what each one says. After ``until``, none is begun."""
+    waiting, running = list(names), {}
+    with tempfile.TemporaryDirectory() as folder:
+        lock = pathlib.Path(folder) / "turns"
+        while running or (waiting and time.monotonic() < until):
+            while waiting and len(running) < jobs and time.monotonic() < until:
+                name = waiting.pop(0)
+                receiver, sender = multiprocessing.Pipe(duplex=False)
+                process = multiprocessing.get_context("fork").Process(target=measure, args=(name, sender, lock))
+                process.start()
+                sender.close()
+                running[receiver] = name, process, time.monotonic() + limit_s
+            ready = multiprocessing.connection.wait(list(running), timeout=1.0)
+            for receiver, (name, process, limit) in list(running.items()):
+                if receiver not in ready and time.monotonic() < limit:
+                    continue
+                try:
+                    yield receiver.recv() if receiver in ready else {"name": name, "error": f"no answer in {limit_s:.0f} s"}
+                except EOFError:
+                    yield {"name": name, "error": f"process ended with code {process.exitcode}"}
+                del running[receiver]
+                process.kill()
+                process.join()
 
 
 def apart(row: dict, when: str, by: str) -> float:
     """The largest difference between what both witnesses say at one moment, as a share of all that was in use then."""
-    seen, shown = row["allocator"]["both_see"][when], row["operators"]["both_see"][when]
+    seen, shown = row["both"][when]["allocator"], row["both"][when]["operators"]
     names = {*seen[by], *shown[by]}
     return max((abs(seen[by].get(name, 0) - shown[by].get(name, 0)) for name in names), default=0) / shown["total"]
+
+
+def same_bits(row: dict) -> str:
+    if row["bare"]["digest"] == row["allocator"]["digest"]:
+        return "yes"
+    return "a bare run differs from itself" if row.get("again", row["bare"])["digest"] != row["bare"]["digest"] else "no"
+
+
+def slowdown(row: dict, kind: str) -> float | None:
+    """How much longer a step takes; ``None`` where it was not measured."""
+    if kind == "operators":
+        bare = [second for found in row["rounds"] for second in found["bare"]]
+        return statistics.median(row["operators"]["seconds"]) / statistics.median(bare)
+    ratios = [statistics.median(found[kind]) / statistics.median(found["bare"]) for found in row["rounds"] if kind in found]
+    return statistics.median(ratios) if ratios else None
+
+
+def off_from_bare(row: dict) -> float:
+    """From the peak of the bare run that is nearest: some differ from themselves."""
+    truths = [max(run["peaks"]) for run in (row["bare"], row.get("again", row["bare"]))]
+    return min((row["allocator"]["peak"] / truth - 1 for truth in truths), key=abs)
+
+
+COLUMNS = (
+    "workload",
+    "max_memory_allocated, tracked",
+    "the allocator's ledger",
+    "off from the same run",
+    "off from the bare run",
+    "operators' ledger, replayed",
+    "apart at the peak, by category",
+    "by module",
+    "apart when backward begins",
+    "by module",
+    "bare step",
+    "slowdown, allocator",
+    "of it, the history alone",
+    "slowdown, operators",
+    "the same bits",
+    "a hook left",
+)
+
+
+def line_of(row: dict) -> str:
+    if "error" in row:
+        return f"| {row['name']} | {row['error'][:100]} |" + " |" * (len(COLUMNS) - 2)
+    bare, seen, shown = row["bare"], row["allocator"], row["operators"]
+    truth = max(bare["peaks"])
+    cells = (
+        row["name"],
+        f"{seen['counted'] / MIB:,.1f} MiB",
+        f"{seen['peak'] / MIB:,.1f} MiB",
+        f"{seen['peak'] - seen['counted']:+,} B",
+        f"{off_from_bare(row):+.3%}",
+        f"{(shown['replayed'] + bare['cublas']) / truth - 1:+.3%}",
+        *(f"{apart(row, when, by):.2%}" for when in ("the peak", "backward") for by in ("category", "module")),
+        f"{statistics.median(second for found in row['rounds'] for second in found['bare']) * 1e3:.1f} ms",
+        *("" if (ratio := slowdown(row, kind)) is None else f"{ratio:.2f}" for kind in ("allocator", "history", "operators")),
+        same_bits(row),
+        "no" if seen["hooks"] == bare["hooks"] else "yes",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def table(rows: list[dict]) -> list[str]:
@@ -209,71 +446,60 @@ def table(rows: list[dict]) -> list[str]:
     lines = [
         f"{machine}; `python benchmarks/gpu_tracking.py`. {len(rows)} of {len(zoo.ZOO)} workloads; slowdowns are those of a step.",
         "",
-        "| workload | max_memory_allocated, tracked | the allocator's ledger | off from the same run | off from the bare run "
-        "| operators' ledger, replayed | apart at the peak, by category | by module | apart when backward begins | by module "
-        "| bare step | slowdown, allocator | slowdown, operators | the same bits |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---" * len(COLUMNS) + "|",
+        *map(line_of, rows),
     ]
-    exact, offs, replayed_offs, categories, modules = [], [], [], [], []
-    slowdowns: dict[str, list[float]] = {"allocator": [], "operators": []}
-    for row in rows:
-        if "error" in row:
-            lines.append(f"| {row['name']} | {row['error'][:100]} |" + " |" * 12)
-            continue
-        bare, seen, shown = row["bare"], row["allocator"], row["operators"]
-        step = statistics.median(bare["seconds"])
-        truth, replayed = max(bare["peaks"]), shown["replayed"] + bare["cublas"]
-        exact.append(seen["peak"] == seen["counted"])
-        offs.append(abs(seen["peak"] / truth - 1))
-        replayed_offs.append(abs(replayed / truth - 1))
-        at_peak = apart(row, "the peak", "category"), apart(row, "the peak", "module")
-        categories.append(apart(row, "backward", "category"))
-        modules.append(apart(row, "backward", "module"))
-        same = "yes" if bare["digest"] == seen["digest"] else "no" if row["repeats"] else "a bare run differs from itself"
-        for witness, found in slowdowns.items():
-            found.append(statistics.median(row[witness]["seconds"]) / step)
-        lines.append(
-            f"| {row['name']} | {seen['counted'] / MIB:,.1f} MiB | {seen['peak'] / MIB:,.1f} MiB "
-            f"| {seen['peak'] - seen['counted']:+,} B | {seen['peak'] / truth - 1:+.3%} | {replayed / truth - 1:+.3%} "
-            f"| {at_peak[0]:.2%} | {at_peak[1]:.2%} | {categories[-1]:.2%} | {modules[-1]:.2%} | {step * 1e3:.1f} ms "
-            f"| {slowdowns['allocator'][-1]:.2f} | {slowdowns['operators'][-1]:.2f} | {same} |"
-        )
-    if offs:
-        seen, shown = slowdowns["allocator"], slowdowns["operators"]
-        lines += [
-            "",
-            f"{len(offs)} of {len(rows)} workloads ran. The allocator's ledger has the peak that CUDA counted, to the byte, in "
-            f"{sum(exact)} of {len(exact)}; from the bare run it is off by {statistics.median(offs):.3%} in the median and "
-            f"{max(offs):.2%} at worst. Slowdown {statistics.median(seen):.2f} in the median, {max(seen):.2f} at worst; of the "
-            f"operators' {statistics.median(shown):.2f} and {max(shown):.2f}, their ledger replayed off by "
-            f"{statistics.median(replayed_offs):.3%} and {max(replayed_offs):.2%}. Between both, categories are "
-            f"at most {max(categories):.2%} apart and modules {max(modules):.2%} when backward begins; at the peak, they "
-            "also differ by the temporaries of kernels, which no operator shows, and which may move the peak itself.",
-            "",
-            NOTE,
-        ]
+    ran = [row for row in rows if "error" not in row]
+    if ran:
+        lines += ["", summary(ran, len(rows))]
     return lines
+
+
+def summary(rows: list[dict], num_tried: int) -> str:
+    exact = sum(row["allocator"]["peak"] == row["allocator"]["counted"] for row in rows)
+    offs = [abs(off_from_bare(row)) for row in rows]
+    replayed = [abs((row["operators"]["replayed"] + row["bare"]["cublas"]) / max(row["bare"]["peaks"]) - 1) for row in rows]
+    kinds = ("allocator", "history", "operators")
+    costs = {kind: [ratio for row in rows if (ratio := slowdown(row, kind)) is not None] or [1.0] for kind in kinds}
+    worst = {
+        (when, by): max(apart(row, when, by) for row in rows) for when in ("the peak", "backward") for by in ("category", "module")
+    }
+    ratios = {name: f"{statistics.median(found):.2f} in the median, {max(found):.2f} at worst" for name, found in costs.items()}
+    off, off_replayed = (
+        f"{statistics.median(found):.3%} in the median and {max(found):.2%} at worst" for found in (offs, replayed)
+    )
+    return (
+        f"{len(rows)} of {num_tried} workloads ran. The allocator's ledger has the peak that CUDA counted, to the byte, in "
+        f"{exact} of {len(rows)}; from the bare run it is off by {off}. Slowdown: {ratios['allocator']}; with the allocator's "
+        f"history alone, read by nobody: {ratios['history']}; with the operators' witness: {ratios['operators']}, its ledger "
+        f"replayed off by {off_replayed}. Between both witnesses, categories are at most {worst['the peak', 'category']:.2%} apart "
+        f"at the peak of what operators show, and modules {worst['the peak', 'module']:.2%}; when backward begins "
+        f"{worst['backward', 'category']:.2%} and {worst['backward', 'module']:.2%}. Temporaries that kernels take while they run "
+        "are in the allocator's ledger alone."
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workloads", nargs="*", default=list(zoo.ZOO))
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--jobs", type=int, default=1, help="so many processes at once; times are taken by one alone")
+    parser.add_argument("--limit", type=float, default=400, help="seconds for a workload")
+    parser.add_argument("--until", type=float, default=math.inf, help="after so many seconds, no workload is begun")
     parser.add_argument("--show", action="store_true", help="write the table again, from what was measured")
     args = parser.parse_args()
     file = args.out / "gpu_tracking.json"
     known = {row["name"]: row for row in json.loads(file.read_text())} if file.exists() else {}
-    known = {name: row for name, row in known.items() if "error" in row or "allocator" in row}
-    rows = [known[name] for name in zoo.ZOO if name in known]
-    start = time.time()
-    for name in () if args.show else args.workloads:
-        known[name] = in_fresh_process(name, limit_s=400)
-        line = known[name] if "error" in known[name] else table([known[name]])[4]
-        print(f"{time.time() - start:6.1f} s", line, flush=True)
-        rows = [known[name] for name in zoo.ZOO if name in known]
-        file.write_text(json.dumps(rows, indent=1) + "\n")
-    (args.out / "gpu_tracking.md").write_text("\n".join(table(rows)) + "\n")
-    print("\n".join(table(rows)))
+    known = {name: row for name, row in known.items() if "both" in row}
+    start = time.monotonic()
+    for found in in_fresh_processes([] if args.show else args.workloads, args.jobs, args.limit, start + args.until):
+        known[found["name"]] = found
+        print(f"{time.monotonic() - start:6.1f} s", line_of(found), found.get("traceback", ""), flush=True)
+        file.write_text(json.dumps([known[name] for name in zoo.ZOO if name in known], indent=1) + "\n")
+    lines = table([known[name] for name in zoo.ZOO if name in known])
+    (args.out / "gpu_tracking.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,17 @@
     python benchmarks/gpu_watch.py --kills 50            # processes that are killed: is everything up to the last step there?
     python benchmarks/gpu_watch.py --odd                 # runs that a dispatch mode changes: the same bits, tracked and not
     python benchmarks/gpu_watch.py --oom                 # memory runs out: is what was asked for and what was live in the ledger?
+    python benchmarks/gpu_watch.py --leaks               # seven leaks that people write: is each one named?
 
-``--device cpu`` tries the odd runs without a GPU, with a dispatch mode that is not asked.
+Each part is written to ``gpu_watch.json`` by itself, and the others are left as they are; kills as they come.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import math
 import os
 import pathlib
 import random
@@ -21,18 +24,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
+from helpers.leaks import LEAKS, Training, watch
+
 import memfit
 from memfit.analysis import find_peak
 from memfit.ledger import Ledger
 from memfit.record import Retention
+from memfit.torch_compat import memory_history
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 MIB = 2**20
+MODULE_CALL, ENGINE_RUN = nn.Module.__call__, torch.autograd._engine_run_backward
 
 
 class Small(nn.Module):
@@ -63,51 +72,75 @@ def resident_bytes() -> int:
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def run_long(steps: int, device: str) -> dict:
-    """Many steps of a small model; every hundredth part is timed, and host memory looked at."""
-    step = small_training(device)
-    for _ in range(20):
-        step()
+def tiny_training(device: str):
+    """So little work on the GPU that nothing hides what the host does."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 16)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x, y = torch.randn(32, 64, device=device), torch.randint(0, 16, (32,), device=device)
+
+    def step():
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def run_long(steps: int, device: str, within_s: float) -> dict:
+    """Many steps of a tiny model; every hundredth part is timed, by the clock and by the host's work, and memory looked at."""
+    start, step = time.perf_counter(), tiny_training(device)
+    _seconds_of(step, 200)
     bare = _seconds_of(step, 2000)
-    part, seconds, resident = max(1, steps // 100), [], []
+    part, parts, resident = max(1, steps // 100), [], []
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "run.memfit"
         largest = 0
         with memfit.track(save_to=file, retention=Retention()):
-            step = small_training(device)
-            for _ in range(100):
-                seconds.append(_seconds_of(step, part))
+            step = tiny_training(device)
+            while len(parts) < 100 and time.perf_counter() - start < within_s:
+                parts.append(_seconds_of(step, part))
                 resident.append(resident_bytes())
                 largest = max(largest, file.stat().st_size)
         ledger = Ledger.load(file).check()
         size = file.stat().st_size
-    bare_after = _seconds_of(small_training(device), 2000)
+    bare_after = _seconds_of(tiny_training(device), 2000)
+    walls, hosts = ([round(value * 1e6, 1) for value in column] for column in zip(*parts, strict=True))
     return {
-        "steps": steps,
-        "bare_us": statistics.mean((bare, bare_after)) * 1e6,
-        "first_us": statistics.median(seconds[:10]) * 1e6,
-        "last_us": statistics.median(seconds[-10:]) * 1e6,
-        "all_us": [round(value * 1e6, 1) for value in seconds],
-        "resident_after_a_tenth": resident[10],
+        "steps": part * len(parts),
+        "bare_us": round(statistics.mean((bare[0], bare_after[0])) * 1e6, 1),
+        "first_us": statistics.median(walls[:10]),
+        "last_us": statistics.median(walls[-10:]),
+        "first_host_us": statistics.median(hosts[:10]),
+        "last_host_us": statistics.median(hosts[-10:]),
+        "all_us": walls,
+        "all_host_us": hosts,
+        "resident_after_a_tenth": resident[len(resident) // 10],
         "resident_at_the_end": resident[-1],
         "largest_journal": largest,
         "file": size,
         "level_rows": len(ledger.levels),
         "last_step": int(ledger.levels.last_step.max()),
-        "steps_in_full": ledger.step_numbers.tolist(),
+        "num_steps_in_full": len(ledger.step_numbers),
         "problem": ledger.info.problem,
         "alarms": ledger.info.alarms,
         "notes": ledger.info.notes,
     }
 
 
-def _seconds_of(step, count: int) -> float:
-    torch.cuda.synchronize()
-    start = time.perf_counter()
+def _seconds_of(step, count: int) -> tuple[float, float]:
+    """Of a step: on the clock, and of the process."""
+    _synchronize()
+    start, start_host = time.perf_counter(), time.process_time()
     for _ in range(count):
         step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / count
+    _synchronize()
+    return (time.perf_counter() - start) / count, (time.process_time() - start_host) / count
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 # -- killed --------------------------------------------------------------------------------------------------------------------
@@ -122,36 +155,44 @@ def run_until_killed(file: str, device: str) -> None:
                 print(number, tracker.num_steps_on_disk, flush=True)
 
 
-def run_kills(times: int, device: str) -> dict:
-    """Processes that are killed at some moment: what they said was on disk is on disk."""
-    rng, kept, lost = random.Random(0), [], []
+def run_kills(times: int, device: str, at_once: int, within_s: float) -> Iterator[dict]:
+    """Processes that are killed at some moment: what they said was on disk is on disk. Yields what is known after each few."""
+    rng, begin, kept, lost, ended = random.Random(0), time.monotonic(), [], [], []
     with tempfile.TemporaryDirectory() as folder:
         waiting = [pathlib.Path(folder) / f"run{number}.memfit" for number in range(times)]
-        while waiting:
-            batch, waiting = waiting[:5], waiting[5:]
-            started = [
-                subprocess.Popen(
-                    [sys.executable, __file__, "--until-killed", file, "--device", device], stdout=subprocess.PIPE, text=True
-                )
-                for file in batch
-            ]
+        while waiting and time.monotonic() - begin < within_s:
+            batch, waiting = waiting[:at_once], waiting[at_once:]
+            started = [_start(file, device) for file in batch]
             for process, file in zip(started, batch, strict=True):
-                least, said = rng.randrange(50, 3000), 0
-                while said < least:
-                    number, said_on_disk = map(int, process.stdout.readline().split())
-                    said = number
-                process.send_signal(signal.SIGKILL)
-                rest = process.stdout.read().splitlines()
-                for line in rest:
-                    if len(line.split()) == 2 and line.endswith(tuple("0123456789")):
-                        said_on_disk = max(said_on_disk, int(line.split()[1]))
-                process.wait()
+                said_on_disk = _kill_after(process, rng.randrange(50, 1500))
+                if process.wait() != -signal.SIGKILL:
+                    ended.append({"code": process.returncode, "said": process.stderr.read()[-3000:]})
+                if not file.exists():  # it ended before it began
+                    continue
                 ledger = Ledger.load(file).check()
                 found = int(ledger.levels.last_step.max(initial=-1))
                 kept.append(found)
                 if found < said_on_disk:
                     lost.append((str(file), said_on_disk, found))
-    return {"killed": times, "steps_on_disk": kept, "lost": lost}
+            killed = times - len(waiting) - len(ended)
+            yield {"killed": killed, "ended_by_themselves": ended, "steps_on_disk": kept, "lost": lost}
+
+
+def _start(file: pathlib.Path, device: str) -> subprocess.Popen:
+    command = [sys.executable, "-X", "faulthandler", __file__, "--until-killed", file, "--device", device]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _kill_after(process: subprocess.Popen, least: int) -> int:
+    """Kills a process after so many steps, and gives the number of steps that it had said were on disk."""
+    number = said_on_disk = 0
+    while number < least and (line := process.stdout.readline()):
+        number, said_on_disk = map(int, line.split())
+    process.send_signal(signal.SIGKILL)
+    for line in process.stdout.read().splitlines(keepends=True):
+        if line.endswith("\n"):  # the last line may be cut
+            said_on_disk = int(line.split()[1])
+    return said_on_disk
 
 
 # -- odd runs ------------------------------------------------------------------------------------------------------------------
@@ -223,8 +264,19 @@ def run_odd(device: str) -> dict:
             else:
                 results.append(run(device))
         same = all(torch.equal(one, other) for one, other in zip(*results, strict=True))
-        found[name] = facts | {"same_bits": same}
+        is_left = nn.Module.__call__ is not MODULE_CALL or torch.autograd._engine_run_backward is not ENGINE_RUN
+        found[name] = facts | {"same_bits": same, "hook_left": is_left or memory_history.is_kept_by_somebody()}
     return found
+
+
+def run_leaks(device: str) -> dict:
+    """What is said of each; and of the same training without a leak, nothing."""
+    found = {}
+    for kind, (training, where) in LEAKS.items():
+        ledger, _ = watch(training, lambda: memfit.track(retention=Retention()), device)
+        found[kind] = {"named": any(where in alarm for alarm in ledger.info.alarms), "alarms": ledger.info.alarms}
+    ledger, _ = watch(Training, lambda: memfit.track(retention=Retention()), device)
+    return found | {"none": {"named": bool(ledger.info.alarms), "alarms": ledger.info.alarms}}
 
 
 def run_oom(device: str) -> dict:
@@ -256,29 +308,43 @@ def run_oom(device: str) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--within", type=float, default=math.inf, help="after so many seconds, what is long ends where it is")
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=10, help="so many processes that are killed run at once")
     parser.add_argument("--odd", action="store_true")
     parser.add_argument("--oom", action="store_true")
+    parser.add_argument("--leaks", action="store_true")
     parser.add_argument("--until-killed")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
     args = parser.parse_args()
     if args.until_killed:
         run_until_killed(args.until_killed, args.device)
+    parts = {
+        "odd": lambda: run_odd(args.device) if args.odd else None,
+        "oom": lambda: run_oom(args.device) if args.oom else None,
+        "leaks": lambda: run_leaks(args.device) if args.leaks else None,
+        "long": lambda: run_long(args.steps, args.device, args.within) if args.steps else None,
+    }
+    machine = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__} if args.device == "cuda" else {}
     file = args.out / "gpu_watch.json"
-    found = json.loads(file.read_text()) if file.exists() else {}
-    if args.device == "cuda":
-        found |= {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-    if args.odd:
-        found["odd"] = run_odd(args.device)
-    if args.oom:
-        found["oom"] = run_oom(args.device)
-    if args.kills:
-        found["kills"] = run_kills(args.kills, args.device)
-    if args.steps:
-        found["long"] = run_long(args.steps, args.device)
-    file.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1)[:5000])
+    for name, run in parts.items():
+        result = run()
+        if result is not None:
+            write_part(file, machine | {name: result})
+            print(json.dumps({name: result}, indent=1)[:4000], flush=True)
+    for result in run_kills(args.kills, args.device, args.at_once, args.within):
+        write_part(file, machine | {"kills": result})
+        print(result, flush=True)
+
+
+def write_part(file: pathlib.Path, part: dict) -> None:
+    """Adds to the file; several parts may be measured at once."""
+    with (file.parent / ".gpu_watch.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps(found | part, indent=1) + "\n")
+    (file.parent / ".gpu_watch.lock").unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

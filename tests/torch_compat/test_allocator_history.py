@@ -6,12 +6,31 @@ from torch import nn
 from memfit.torch_compat import memory_history
 from memfit.torch_compat.autograd import ENGINE_RUNS, next_sequence_nr
 from memfit.torch_compat.distributed import bucket_sizes
-from memfit.torch_compat.tensors import is_transforming, where_data_begin
+from memfit.torch_compat.tensors import is_transforming, where_data_begin, where_storages_begin
 
 
 def test_without_cuda_no_history_is_kept():
     assert not memory_history.keeps_history() or torch.cuda.is_available()
     assert not memory_history.is_kept_by_somebody()
+
+
+def test_before_cuda_begins_nobody_keeps_a_history_and_torch_is_not_asked(monkeypatch):
+    def crash():
+        raise AssertionError("before CUDA begins, torch ends the process here")
+
+    monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", crash, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert not memory_history.is_kept_by_somebody()
+    monkeypatch.setattr(torch._C, "_cuda_isHistoryEnabled", lambda: True, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert memory_history.is_kept_by_somebody()
+
+
+def test_a_view_lies_in_the_memory_of_its_storage():
+    whole = torch.zeros(8, 4)
+    begin = whole.untyped_storage().data_ptr()
+    assert where_storages_begin([whole, None, whole[3:], whole[2:, 1:].double()[:0]]) == [begin, 0, begin, 0]
+    assert where_storages_begin([torch.eye(2).to_sparse()]) is None
 
 
 def test_torch_records_and_clears_its_history_by_these_arguments():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ class Listener:
     failed = False
     follows_modules = True
     """Is it told of module calls? One that is not has its own, cheaper way to follow them."""
+    follows_storages = True
+    """Is it told of storages that are resized? FSDP does that some hundred times a step."""
     reads_addresses = False
     """Does it know blocks by their addresses alone? Then it is shown tensors that a dispatch mode sees by itself."""
 
@@ -47,8 +49,16 @@ class Listener:
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
 
-    def learn_unit(self, unit: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """For readers of addresses: what FSDP holds for a unit right now, as ``learn_unsharded`` and ``learn_gradient`` have it."""
+    def learn_unit(
+        self,
+        unit: Any,
+        tensors: Sequence[torch.Tensor],
+        described: Callable[[], Iterable[tuple[torch.Tensor, nn.Module, str]]],
+    ) -> None:
+        """For readers of addresses: the full parameters that FSDP holds for a unit; ``described`` has their modules and names."""
+
+    def learn_gradients_of_unit(self, unit: Any, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """The same of full gradients, each with the parameter that it is for."""
 
     def resized(self, storage: torch.UntypedStorage) -> None: ...
 

@@ -40,6 +40,7 @@ from memfit.torch_compat.fsdp import (
     unsharded_flat_parameters,
     unsharded_gradients,
     unsharded_parameters,
+    unsharded_tensors,
 )
 from memfit.torch_compat.patches import Patches
 
@@ -47,6 +48,7 @@ _active: tuple[Listener, ...] = ()
 """Replaced, never changed: another thread may be going through it."""
 _patches = Patches("the recorder")
 _module_patches = Patches("the recorder")
+_storage_patches = Patches("the recorder")
 _patched: set[str] = set()
 _lock = threading.RLock()
 
@@ -63,6 +65,9 @@ def attach(listener: Listener) -> None:
                 raise
         if listener.follows_modules and not any(other.follows_modules for other in _active):
             _module_patches.because("which module runs").wrap(nn.Module, "__call__", _module_call)
+        if listener.follows_storages and not any(other.follows_storages for other in _active):
+            because = "storages that are resized: no operator says so"
+            _storage_patches.because(because).wrap(torch.UntypedStorage, "resize_", _storage_resize)
         _active = (*_active, listener)
 
 
@@ -72,6 +77,8 @@ def detach(listener: Listener) -> None:
         _active = tuple(other for other in _active if other is not listener)
         if not any(other.follows_modules for other in _active):
             _module_patches.undo()
+        if not any(other.follows_storages for other in _active):
+            _storage_patches.undo()
         if not _active:
             _remove_patches()
 
@@ -85,12 +92,12 @@ def detach_all() -> None:
 
 def _remove_patches() -> None:
     _module_patches.undo()
+    _storage_patches.undo()
     _patches.undo()
     _patched.clear()
 
 
 def _install() -> None:
-    _patches.because("storages that are resized: no operator says so").wrap(torch.UntypedStorage, "resize_", _storage_resize)
     _patches.because("when the cache is emptied")
     for module in (torch.cuda, torch.cuda.memory, torch.accelerator):
         _patches.wrap(module, "empty_cache", _empty_cache)
@@ -209,13 +216,15 @@ def _fsdp2_call(phase: Phase, original: Callable[..., Any]) -> Callable[..., Any
         modules = args[:1] if phase is Phase.FSDP_PRE_FORWARD and args else group.modules
         if phase is Phase.FSDP_POST_BACKWARD:
             for listener in _readers_of_addresses():
-                _tell(listener, listener.learn_unit, group, (), list(unsharded_gradients(group)))
+                _tell(listener, listener.learn_gradients_of_unit, group, list(unsharded_gradients(group)))
         return _in_fsdp_phase(phase, modules, lambda: original(group, *args, **kwargs), functools.partial(_learn_shards, group))
 
     return call
 
 
 def _learn_shards(group: Any, listener: Listener) -> None:
+    if listener.reads_addresses:
+        return  # they stay until the optimizer's step, and are looked at there
     for managed in group.fsdp_params:
         if managed.sharded_param.grad is not None:
             listener.learn_gradient(managed.sharded_param.grad, managed.sharded_param)
@@ -226,7 +235,7 @@ def _fsdp2_unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
         result = original(group)
         for listener in _listeners():
             if listener.reads_addresses:
-                _tell(listener, listener.learn_unit, group, list(unsharded_parameters(group)), ())
+                _tell(listener, listener.learn_unit, group, unsharded_tensors(group), lambda: unsharded_parameters(group))
                 continue
             for tensor, module, name in unsharded_parameters(group):
                 _tell(listener, listener.learn_unsharded, tensor, module, name)
@@ -282,7 +291,7 @@ def _fsdp1_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
         modules = (handle._fully_sharded_module,)
         for listener in _readers_of_addresses():
             if handle.flat_param.grad is not None:
-                _tell(listener, listener.learn_unit, handle, (), ((handle.flat_param.grad, handle.flat_param),))
+                _tell(listener, listener.learn_gradients_of_unit, handle, ((handle.flat_param.grad, handle.flat_param),))
         return _in_fsdp_phase(Phase.FSDP_POST_BACKWARD, modules, lambda: original(state, handle), learn)
 
     return reduce_grad

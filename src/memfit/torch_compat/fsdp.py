@@ -91,6 +91,17 @@ def unsharded_parameters(group: Any) -> Iterator[tuple[torch.Tensor, nn.Module, 
                 yield tensor, info.module, info.param_name
 
 
+def unsharded_tensors(group: Any) -> list[torch.Tensor]:
+    """The tensors alone, in the same order: cheap."""
+    found: list[torch.Tensor] = []
+    for managed in group.fsdp_params:
+        found += managed.all_gather_outputs
+        whole = getattr(managed, "_unsharded_param", None)
+        if whole is not None:
+            found.append(whole)
+    return found
+
+
 def unsharded_gradients(group: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The full gradients of an FSDP2 group that exist right now, each with the shard of the parameter that it is for."""
     for managed in group.fsdp_params:

@@ -19,6 +19,8 @@ def keeps_history() -> bool:
 
 def is_kept_by_somebody() -> bool:
     """Is the history being kept already?"""
+    if not torch.cuda.is_initialized():  # there is no allocator yet, and torch would follow a pointer to none
+        return False
     return bool(_C._cuda_isHistoryEnabled()) if hasattr(_C, "_cuda_isHistoryEnabled") else False
 
 

@@ -71,6 +71,22 @@ def where_data_begin(tensors: Iterable[torch.Tensor | None]) -> list[int] | None
         return None
 
 
+def where_storages_begin(tensors: Iterable[torch.Tensor | None]) -> list[int] | None:
+    """Where the memory behind each tensor begins, 0 for none. ``None`` where one cannot tell."""
+    found = []
+    try:
+        for tensor in tensors:
+            if tensor is None:
+                found.append(0)
+                continue
+            plain = tensor if type(tensor) in _PLAIN else _inner(tensor)
+            begins, offset = plain.data_ptr(), int(plain.storage_offset())
+            found.append(begins - offset * plain.element_size() if begins and offset else begins)
+    except (RuntimeError, NotImplementedError):  # the same
+        return None
+    return found
+
+
 def _inner(tensor: torch.Tensor) -> torch.Tensor:
     found: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return found

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from memfit.allocator import RequestKind, parse_alloc_conf, replay, requests_from_ledger
 from memfit.analysis import find_peak
 from memfit.ledger import Category, LedgerBuilder, Phase, RunInfo
 from memfit.record.history.addresses import Fact
-from memfit.record.history.joining import Clock, Joiner, Window
+from memfit.record.history.joining import Clock, Joiner, Window, describe_stack
 from memfit.record.history.marks import MarkKind
-from memfit.record.history.traces import ACTIONS, OTHER, State, Trace, read_trace
+from memfit.record.history.traces import ACTIONS, OTHER, Frame, State, Trace, read_trace
 from memfit.units import MIB
 
 TRACES = Path(__file__).parents[3] / "benchmarks" / "truth" / "traces"
@@ -141,3 +142,9 @@ def test_notes_outvote_the_clock():
     assert trace.mark.tolist() == [1, 1, 2]
     assert trace.address[1] == 7
     assert ACTIONS[trace.action[2]] == "other"
+
+
+def test_a_stack_is_named_by_the_programs_own_line_whatever_its_folder_is_called():
+    inner = Frame(torch.nn.functional.__file__, 7, "linear")
+    assert describe_stack((inner, Frame("/home/somebody/memfit/torch/train.py", 42, "step"))) == "train.py:42 in step"
+    assert describe_stack((inner,)) == "functional.py:7 in linear"

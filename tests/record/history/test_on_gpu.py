@@ -1,14 +1,19 @@
 """The history of a real GPU: the peak is what CUDA counted, to the byte."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.leaks import LEAKS, watch
 from torch import nn
 
 import memfit
 from memfit.analysis import find_peak
 from memfit.errors import ConfigError
 from memfit.ledger import Category
+from memfit.record import Retention
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -57,3 +62,16 @@ def test_what_a_dispatch_mode_breaks_runs_and_is_the_same():
     with memfit.track():
         tracked = run()
     assert torch.equal(bare, tracked)
+
+
+@pytest.mark.parametrize("kind", LEAKS)
+def test_a_leak_is_named(kind):
+    training, where = LEAKS[kind]
+    ledger, _ = watch(training, lambda: memfit.track(retention=Retention(every=1000)), "cuda")
+    assert any(where in alarm for alarm in ledger.info.alarms), ledger.info.alarms
+
+
+def test_a_recording_may_begin_before_cuda_does():
+    program = "import memfit, torch\nwith memfit.track() as t:\n    torch.ones(8, device='cuda')\nprint(t.ledger.info.witness)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "allocator"), ran.stderr

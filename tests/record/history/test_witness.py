@@ -70,6 +70,15 @@ def test_nothing_is_left_behind():
     assert tracker._session._marks.count == num_rows, "no hook writes any more"
 
 
+def test_storages_are_followed_only_where_operators_are_recorded():
+    resize = torch.UntypedStorage.resize_
+    with Tracker(history=Quiet()):
+        assert torch.UntypedStorage.resize_ is resize
+        with Tracker(witness="operators"):
+            assert torch.UntypedStorage.resize_ is not resize
+        assert torch.UntypedStorage.resize_ is resize
+
+
 def test_backward_is_placed_without_hooks_once_it_was_seen():
     with SimulatedHistory(device="cpu") as history, Tracker(history=history) as tracker:
         train(steps=9)

@@ -7,9 +7,11 @@ is found out later, when the history is read.
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +23,7 @@ from memfit.record.roles import GRADIENT_OF, tensors_in
 from memfit.record.storages import plain_tensors
 from memfit.torch_compat.distributed import bucket_sizes
 from memfit.torch_compat.fsdp import flat_handles, sharded_parameters
-from memfit.torch_compat.tensors import where_data_begin
+from memfit.torch_compat.tensors import where_data_begin, where_storages_begin
 
 
 class Fact(NamedTuple):
@@ -38,6 +40,57 @@ class Fact(NamedTuple):
     """The bytes of a bucket."""
 
 
+class FactGroups:
+    """The facts of several groups, one after the other. The groups are not copied."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, groups: Sequence[Collection[Fact]]) -> None:
+        self._groups = groups
+
+    def __iter__(self) -> Iterator[Fact]:
+        return itertools.chain.from_iterable(self._groups)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups))
+
+    def __contains__(self, fact: object) -> bool:
+        return any(fact in group for group in self._groups)
+
+
+class _Said(NamedTuple):
+    """What was said of some tensors."""
+
+    owners: list[int]
+    """Whose they are."""
+    where: list[int]
+    is_there: list[bool]
+    slots: list[int]
+    """Per fact: which of the tensors it is of."""
+    facts: list[Fact]
+    can_move: bool
+    """Was one thing said of every tensor that is there? Then the same can be said of them elsewhere."""
+
+
+class _SaidElsewhere:
+    """What was said of some tensors, of where they are now. Made in every step, and read only where the step is kept."""
+
+    __slots__ = ("_said", "_where")
+
+    def __init__(self, said: _Said, where: list[int]) -> None:
+        self._said, self._where = said, where
+
+    def __iter__(self) -> Iterator[Fact]:
+        for slot, fact in zip(self._said.slots, self._said.facts, strict=True):
+            yield fact._replace(address=self._where[slot])
+
+    def __len__(self) -> int:
+        return len(self._said.facts)
+
+    def __contains__(self, fact: object) -> bool:
+        return any(fact == own for own in self)
+
+
 class _Known(NamedTuple):
     reference: weakref.ref[torch.Tensor]
     role: Category
@@ -46,16 +99,17 @@ class _Known(NamedTuple):
 
 
 class Addresses:
-    """Looks at models, optimizers and tensors, and hands each fact to ``learn``."""
+    """Looks at models, optimizers and tensors, and hands facts to ``learn``.
 
-    def __init__(self, names: ModuleNames, device_type: str, learn: Callable[[Fact], None]) -> None:
+    A training repeats itself: the same is said in every step, of the same places or of others.
+    """
+
+    def __init__(self, names: ModuleNames, device_type: str, learn: Callable[[Collection[Fact]], None]) -> None:
         self._names, self._device_type, self._learn = names, device_type, learn
         self._parameters: dict[int, _Known] = {}
         self._where: list[int] | None = None
         """Where all parameters were when they were last looked at."""
-        self._gradients: dict[int, tuple[list[int], list[Fact]]] = {}
-        """By whose they are: where gradients were, and what was said of them."""
-        self._units: dict[Hashable, tuple[list[int], list[Fact]]] = {}
+        self._said: dict[Hashable, _Said] = {}
         self._states: dict[int, list[int]] = {}
         """By optimizer: where some of its state was."""
 
@@ -63,6 +117,7 @@ class Addresses:
 
     def learn_model(self, root: nn.Module) -> None:
         """Names the modules of a model, and finds its parameters, their gradients and its buffers."""
+        self._said.clear()  # what is known by identity may be of a model that is no more
         prefix = self._names.name_tree(root)
         for handle in flat_handles(root):
             number = self._names.number(handle._fully_sharded_module)
@@ -79,7 +134,7 @@ class Addresses:
         for name, buffer in root.named_buffers(remove_duplicate=False):
             self._say(buffer, Category.BUFFER, *self._owner(self._names.parameter_name(root, prefix, name)))
         for size in bucket_sizes(root):
-            self._learn(Fact(0, Category.ALL_REDUCE, size=size))
+            self._learn((Fact(0, Category.ALL_REDUCE, size=size),))
 
     def learn_parameter(self, parameter: torch.Tensor, role: Category, name: str | None = None) -> None:
         module, name = self._owner(name)
@@ -110,34 +165,45 @@ class Addresses:
     # -- gradients and optimizers ----------------------------------------------------------------------------------------------
 
     def learn_gradients(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Looks at the ``.grad`` of an optimizer's parameters, by default of all that are known.
-
-        In a training that repeats itself they are where they were in the step before, and the same is said once more.
-        """
+        """Looks at the ``.grad`` of an optimizer's parameters, by default of all that are known."""
         if optimizer is None:
             found = [tensor for known in self._parameters.values() if (tensor := known.reference()) is not None]
         else:
             found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         gradients = [parameter.grad if parameter.is_leaf else None for parameter in found]
-        where, key = where_data_begin(gradients), id(optimizer)
-        before = self._gradients.get(key)
-        if where is not None and before is not None and before[0] == where:
-            self._learn_again(before[1])
-            return
-        said: list[Fact] = []
-        for parameter, gradient in zip(found, gradients, strict=True):
-            if gradient is not None:
-                said += self._facts_of_gradient(gradient, parameter)
-        self._learn_again(said)
-        if where is not None:
-            self._gradients[key] = where, said
 
-    def _learn_again(self, facts: list[Fact]) -> None:
-        for fact in facts:
-            self._learn(fact)
+        self._say_of(
+            ("gradients", id(optimizer)), found, gradients, lambda slot, gradient: self._facts_of_gradient(gradient, found[slot])
+        )
+
+    def _say_of(
+        self,
+        key: Hashable,
+        owners: Sequence[Any],
+        tensors: Sequence[torch.Tensor | None],
+        facts: Callable[[int, torch.Tensor], list[Fact]],
+    ) -> None:
+        """Says what there is to say of some tensors, which ``facts`` gives of each: if they are the same, the same as last time."""
+        where, whose, before = where_storages_begin(tensors), list(map(id, owners)), self._said.get(key)
+        if where is not None and before is not None and before.owners == whose:
+            if before.where == where:
+                self._learn(before.facts)
+                return
+            if before.can_move and [address > 0 for address in where] == before.is_there:
+                self._learn(_SaidElsewhere(before, where))
+                return
+        said = [(slot, fact) for slot, tensor in enumerate(tensors) if tensor is not None for fact in facts(slot, tensor)]
+        slots, found = [slot for slot, _ in said], [fact for _, fact in said]
+        self._learn(found)
+        if where is not None:
+            is_there = [address > 0 for address in where]
+            can_move = [(slot, address) for slot, address in enumerate(where) if address] == [
+                (slot, fact.address) for slot, fact in said
+            ]
+            self._said[key] = _Said(whose, where, is_there, slots, found, can_move)
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor, role: Category | None = None) -> None:
-        self._learn_again(self._facts_of_gradient(gradient, parameter, role))
+        self._learn(self._facts_of_gradient(gradient, parameter, role))
 
     def _facts_of_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor, role: Category | None = None) -> list[Fact]:
         known = self._parameters.get(id(parameter))
@@ -182,33 +248,42 @@ class Addresses:
 
     def learn_inputs(self, arguments: Any) -> None:
         """Arguments of a model that no part of the model made."""
-        for tensor in tensors_in(arguments):
-            if tensor.is_leaf and not isinstance(tensor, nn.Parameter):
-                self._say(tensor, Category.INPUT, -1, None)
+        inputs = [tensor for tensor in tensors_in(arguments) if tensor.is_leaf and not isinstance(tensor, nn.Parameter)]
+        self._say_of("inputs", (), inputs, lambda _, tensor: self._facts(tensor, Category.INPUT, -1, None))
 
-    def learn_unit(self, key: Hashable, tensors: Sequence[torch.Tensor], learn: Callable[[], None]) -> None:
-        """What FSDP holds for a unit right now; ``learn`` says what each is. Where they were before, the same is said once more."""
-        where, before = where_data_begin(tensors), self._units.get(key)
-        if where is not None and before is not None and before[0] == where:
-            self._learn_again(before[1])
-            return
-        said: list[Fact] = []
-        tell, self._learn = self._learn, said.append
-        try:
-            learn()
-        finally:
-            self._learn = tell
-        self._learn_again(said)
-        if where is not None:
-            self._units[key] = where, said
+    def learn_unit(
+        self,
+        unit: int,
+        tensors: Sequence[torch.Tensor],
+        described: Callable[[], Iterable[tuple[torch.Tensor, nn.Module, str]]],
+    ) -> None:
+        """The full parameters that FSDP holds for a unit right now."""
+        described_once = cache(lambda: list(described()))
+        self._say_of(
+            ("parameters of unit", unit), tensors, tensors, lambda slot, _: self._facts_of_unsharded(*described_once()[slot])
+        )
+
+    def learn_gradients_of_unit(self, unit: int, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """The full gradients that FSDP holds for a unit right now, each with the parameter that it is for."""
+        found, parameters = [gradient for gradient, _ in gradients], [parameter for _, parameter in gradients]
+        role = Category.UNSHARDED_GRADIENT
+        self._say_of(
+            ("gradients of unit", unit),
+            parameters,
+            found,
+            lambda slot, gradient: self._facts_of_gradient(gradient, parameters[slot], role),
+        )
 
     def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None:
+        self._learn(self._facts_of_unsharded(tensor, module, name))
+
+    def _facts_of_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> list[Fact]:
         number = self._names.number(module)
         path = self._names.path(number) if number is not None else ""
-        self._say(tensor, Category.UNSHARDED_PARAMETER, *self._owner(f"{path}.{name}" if path else name))
+        return self._facts(tensor, Category.UNSHARDED_PARAMETER, *self._owner(f"{path}.{name}" if path else name))
 
     def _say(self, tensor: torch.Tensor, role: Category, module: int, name: str | None) -> None:
-        self._learn_again(self._facts(tensor, role, module, name))
+        self._learn(self._facts(tensor, role, module, name))
 
     def _facts(self, tensor: torch.Tensor, role: Category, module: int, name: str | None) -> list[Fact]:
         return [Fact(address, role, module, name, is_whole) for address, is_whole in self._places(tensor)]

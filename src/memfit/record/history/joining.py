@@ -14,12 +14,14 @@ allocation is born in the scope that is open then; a fact finds the block that i
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+import torch
 
+import memfit
 from memfit.allocator import AllocatorSettings
 from memfit.ledger import INIT, Category, LedgerBuilder, Phase
 from memfit.ledger.schema import Array
@@ -56,7 +58,7 @@ class Window:
     """A row for each: kind, value, time, sequence number."""
     first_mark: int
     """The number of the first of them."""
-    facts: Sequence[Sequence[Fact]]
+    facts: Sequence[Collection[Fact]]
     """What a mark of the kind ``LEARN`` points into."""
     before: Sequence[State] = field(default_factory=list)
     """What devices held when it began."""
@@ -68,6 +70,10 @@ class Window:
         """About what it takes to keep, here and in a file."""
         rows = sum(41 * len(trace) + 200 * len(trace.stacks) for trace in self.traces) + 32 * len(self.marks)
         return rows + 100 * sum(map(len, self.facts)) + 200 * sum(len(state.blocks) for state in self.before)
+
+
+_LIBRARIES: Final = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in (memfit, torch))
+"""Where their code is; a program may lie in a folder of the same name."""
 
 
 class Clock:
@@ -434,4 +440,4 @@ def describe_stack(stack: Stack) -> str:
 
 
 def _is_library(file: str) -> bool:
-    return any(part in file for part in ("/torch/", "/memfit/", "site-packages", "<"))
+    return file.startswith(_LIBRARIES) or "site-packages" in file or "<" in file

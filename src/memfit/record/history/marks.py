@@ -116,6 +116,12 @@ class Marks:
         del self.rows[:length]
         return taken
 
+    def forget(self) -> None:
+        """The rows so far are not needed."""
+        length = len(self.rows)
+        self.first += length // WIDTH
+        del self.rows[:length]
+
     def forget_nodes(self) -> None:
         """A step is over: its graph is gone, or will be."""
         self._hooked.clear()

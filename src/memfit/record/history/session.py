@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -25,10 +25,10 @@ import torch
 from torch import nn
 
 from memfit.allocator import Requests, parse_alloc_conf, requests_from_ledger
-from memfit.ledger import INIT, Category, LedgerBuilder, Phase, RunInfo
+from memfit.ledger import INIT, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.journal import Journal
 from memfit.record import run_hooks
-from memfit.record.history.addresses import Addresses, Fact
+from memfit.record.history.addresses import Addresses, Fact, FactGroups
 from memfit.record.history.alarms import AlarmWatch, StepFigures
 from memfit.record.history.joining import MODULE_BITS, Clock, Joiner, Window
 from memfit.record.history.levels import LevelLog
@@ -68,7 +68,7 @@ class _Modules:
 class HistorySession(Listener):
     """A recording, from its attachment to its end. It can be attached again, and goes on with the same ledger."""
 
-    follows_modules = False
+    follows_modules = follows_storages = False
     reads_addresses = True
 
     def __init__(
@@ -86,9 +86,9 @@ class HistorySession(Listener):
         self._num_modules_written = 0
         self._names = ModuleNames(self._modules)
         self._marks = Marks(history.set_note, self._begin_root, self._name)
-        self._facts: list[list[Fact]] = []
-        self._fresh: list[Fact] = []
-        self._addresses = Addresses(self._names, history.device_type, self._fresh.append)
+        self._facts: list[FactGroups] = []
+        self._fresh: list[Collection[Fact]] = []
+        self._addresses = Addresses(self._names, history.device_type, self._learn)
         self.is_given_up = False
         """In a forked child: the recording is the parent's."""
         self._learned_roots: set[int] = set()
@@ -263,15 +263,11 @@ class HistorySession(Listener):
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
         self._addresses.learn_gradient(gradient, parameter)
 
-    def learn_unit(self, unit: Any, parameters: Sequence[Any], gradients: Sequence[Any]) -> None:
-        def learn() -> None:
-            for tensor, module, name in parameters:
-                self._addresses.learn_unsharded(tensor, module, name)
-            for gradient, parameter in gradients:
-                self._addresses.learn_gradient(gradient, parameter, Category.UNSHARDED_GRADIENT)
+    def learn_unit(self, unit: Any, tensors: Sequence[Any], described: Callable[[], Iterable[Any]]) -> None:
+        self._addresses.learn_unit(id(unit), tensors, described)
 
-        tensors = [entry[0] for entry in (*parameters, *gradients)]
-        self._addresses.learn_unit((id(unit), bool(gradients)), tensors, learn)
+    def learn_gradients_of_unit(self, unit: Any, gradients: Sequence[Any]) -> None:
+        self._addresses.learn_gradients_of_unit(id(unit), gradients)
 
     def emptied_cache(self) -> None:
         self._marks.write(MarkKind.EMPTY_CACHE)
@@ -308,10 +304,14 @@ class HistorySession(Listener):
                 return number
         return NOT_MARKED
 
+    def _learn(self, facts: Collection[Fact]) -> None:
+        if facts:
+            self._fresh.append(facts)
+
     def _say_learned(self) -> None:
         if self._fresh:
-            self._facts.append(list(self._fresh))
-            self._fresh.clear()
+            self._facts.append(FactGroups(self._fresh))
+            self._fresh = []
             self._marks.write(MarkKind.LEARN, len(self._facts) - 1)
 
     def _learn_what_is_due(self) -> None:
@@ -436,7 +436,7 @@ class HistorySession(Listener):
             self._states = [State.of(device, reading.segments) for device in range(len(reading.traces))]
             self._follows = False
             self._history.start(with_stacks=self._with_stacks)
-        self._marks.take()
+        self._marks.forget()
         self._facts = []
         self._after_start(figures)
 

@@ -76,6 +76,7 @@ class CudaHistory:
     def __init__(self) -> None:
         self.set_note = memory_history.note_setter()
         self._note_before: str | None = None
+        self._capacities: dict[int, int] = {}
 
     def start(self, *, with_stacks: bool = False) -> None:
         torch.cuda.init()
@@ -119,4 +120,6 @@ class CudaHistory:
         )
 
     def capacity(self, device: int) -> int:
-        return int(torch.cuda.get_device_properties(device).total_memory)
+        if device not in self._capacities:
+            self._capacities[device] = int(torch.cuda.get_device_properties(device).total_memory)
+        return self._capacities[device]
