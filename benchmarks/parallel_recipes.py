@@ -30,13 +30,13 @@ def recipe(model: str, mesh: str, rank: int, *, size: int, **words) -> Callable[
 def send_evenly(ep: int) -> None:
     """What the fake group cannot give: how many tokens others send here. Every expert is chosen equally often.
 
-    Nothing is allocated: what was chosen is written over where it is.
+    Nothing is allocated: what was chosen is written over where it is, unseen by autograd, which keeps it for backward.
     """
     choose = Experts._choose
 
     def choose_evenly(experts: Experts, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         weights, chosen = choose(experts, scores)
-        flat = chosen.view(-1)
+        flat = chosen.data.view(-1)
         torch.arange(flat.numel(), out=flat)
         flat.remainder_(experts.config.num_experts)
         return weights, chosen

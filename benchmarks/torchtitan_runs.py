@@ -42,12 +42,13 @@ class Row:
     """The width of what goes from stage to stage."""
     stated: dict[int, tuple[float, float]] = field(default_factory=dict)
     """GiB allocated and reserved that were measured before this file was written, by others and with flags that may differ."""
+    steps: int = STEPS
     measurable: bool = True
     """Can one GPU and a fake group run it?"""
 
     @property
     def words(self) -> list[str]:
-        fixed = f"--model.name {self.model} --training.steps {STEPS} --metrics.log_freq 1 --training.dataset c4_test"
+        fixed = f"--model.name {self.model} --training.steps {self.steps} --metrics.log_freq 1 --training.dataset c4_test"
         return [*fixed.split(), *self.flags.split()]
 
     def flag(self, name: str, default: int) -> int:
@@ -158,7 +159,7 @@ def predict_row(row: Row, rank: int, gpu: str = "H200") -> dict:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "memfit", "run", "--json", "--gpu", gpu, "--torch-version", "2.11+cu130"),
-                *("--rank", str(rank), "--steps", str(STEPS), *launcher, *row.words, *furnish(folder)),
+                *("--rank", str(rank), "--steps", str(row.steps), *launcher, *row.words, *furnish(folder)),
             ],
             cwd=folder,
             capture_output=True,
