@@ -83,9 +83,7 @@ ROWS = {
     ),
     "8b_tp2": Row(flags=f"{LLAMA_8B} {BATCH} 1 {TP} 2", stated={0: (30.46, 36.33)}),
     "8b_tp2_compile": Row(flags=f"{LLAMA_8B} {BATCH} 1 {TP} 2 --compile.enable"),
-    "8b_tp2_async": Row(
-        flags=f"{LLAMA_8B} {BATCH} 1 {TP} 2 --compile.enable --parallelism.enable_async_tensor_parallel", measurable=False
-    ),
+    "8b_tp2_async": Row(flags=f"{LLAMA_8B} {BATCH} 1 {TP} 2 --compile.enable --parallelism.enable_async_tensor_parallel"),
     "8b_pp2": Row(flags=f"{LLAMA_8B} {BATCH} 4 {PP} 2", ranks=(0, 4), stated={0: (50.97, 58.42)}),
     "8b_pp2_interleaved_compile": Row(
         flags=f"{LLAMA_8B} {BATCH} 4 {PP} 2 {SCHEDULE} Interleaved1F1B --compile.enable", ranks=(0, 4)
