@@ -50,7 +50,7 @@ def send_evenly(ep: int) -> None:
 
 
 MIXED = {"batch": 4, "seq": 4096, "checkpointing": "full"}
-LARGE = {"schedule": "interleaved-1f1b", "microbatches": 16, "seq": 2048, "checkpointing": "full"}
+LARGE = {"microbatches": 8, "seq": 2048, "checkpointing": "full"}
 
 RECIPES = {
     "named_8b_pp2_tp2_0": recipe("llama3-8b", "dp=2,tp=2,pp=2", 0, size=8, seq=4096, microbatches=4, checkpointing="selective"),
