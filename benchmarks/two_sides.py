@@ -69,7 +69,9 @@ class Sides:
     def command(self, mode: str, case: str, *more: str) -> list[str]:
         return [sys.executable, str(self.script), mode, "--one", case, *more]
 
-    def keep(self, path: pathlib.Path, found: dict[str, dict]) -> None:
+    def keep(self, path: pathlib.Path, case: str, answer: dict) -> None:
+        """Beside what is there of other cases, which another process may have written."""
+        found = read(path) | {case: answer}
         path.write_text(json.dumps({case: found[case] for case in self.cases if case in found}, indent=1) + "\n")
 
 
@@ -109,7 +111,7 @@ def begin_trace() -> None:
 
 def predict_all(sides: Sides, cases: list[str], jobs: int) -> None:
     """One process a case; what is there of other cases is kept."""
-    found, start = read(sides.predicted), time.perf_counter()
+    start = time.perf_counter()
 
     def in_fresh_process(case: str) -> dict:
         try:
@@ -120,15 +122,14 @@ def predict_all(sides: Sides, cases: list[str], jobs: int) -> None:
 
     with ThreadPoolExecutor(jobs) as pool:
         for case, answer in zip(cases, pool.map(in_fresh_process, cases), strict=True):
-            found[case] = answer
             print(f"{time.perf_counter() - start:6.1f} s  {case}: {in_words(answer)}", flush=True)
-            sides.keep(sides.predicted, found)
+            sides.keep(sides.predicted, case, answer)
 
 
 def measure_all(sides: Sides, cases: list[str], jobs: int, trace: pathlib.Path | None, stop_after_s: float) -> None:
     """As many side by side as fit on the GPU by their predictions, in the order in which they are named."""
     sizes = {case: said.get("reserved", 0) for case, said in read(sides.predicted).items()}
-    found, start = read(sides.measured), time.perf_counter()
+    start = time.perf_counter()
     waiting = [case for case in cases if sides.is_measurable(case) and sizes.get(case)]
     running: dict[str, subprocess.Popen] = {}
     more = ["--trace", str(trace)] if trace is not None else []
@@ -147,9 +148,9 @@ def measure_all(sides: Sides, cases: list[str], jobs: int, trace: pathlib.Path |
             for case in [case for case, process in running.items() if process.poll() is not None]:
                 del running[case]
                 output = pathlib.Path(scratch, case).read_text()
-                found[case] = answer_in(output, output)
-                print(f"{time.perf_counter() - start:6.1f} s  {case}: {in_words(found[case])}", flush=True)
-                sides.keep(sides.measured, found)
+                answer = answer_in(output, output)
+                print(f"{time.perf_counter() - start:6.1f} s  {case}: {in_words(answer)}", flush=True)
+                sides.keep(sides.measured, case, answer)
         for case, process in running.items():
             print(f"stopped: {case}", pathlib.Path(scratch, case).read_text()[-500:])
             process.kill()
