@@ -395,7 +395,6 @@ SIDES = Sides(
     heading=(
         "Predicted without a GPU before anything was measured, then run on an H200: `python benchmarks/ranks_blind.py`. MiB.",
     ),
-    limit_s=3600,
 )
 
 

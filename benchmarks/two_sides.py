@@ -52,7 +52,7 @@ class Sides:
     """What others measured, where this script did not."""
     heading: tuple[str, ...]
     footing: tuple[str, ...] = ()
-    limit_s: float = 900
+    limit_s: float = 3600
 
     @property
     def predicted(self) -> pathlib.Path:
