@@ -62,7 +62,6 @@ RECIPES = {
         *("llama3-8b", "tp=4,pp=2", 7), size=8, schedule="zbv-zero-bubble", microbatches=8, seq=2048, precision="bf16"
     ),
     "named_8b_compiled_pp4": recipe("llama3-8b", "dp=2,pp=4", 0, size=8, schedule="interleaved-1f1b", seq=2048, compile="blocks"),
-    "named_qwen3_8b_tp4_float8": recipe("qwen3-8b", "dp=2,tp=4", 0, size=8, float8="rowwise", **MIXED),
     "named_qwen3_30b_ep8": recipe("qwen3-30b-a3b", "dp=8,ep=8", 5, size=8, **MIXED),
     "named_deepseek_lite_ep8_tp2_pp2": recipe("deepseek-v2-lite", "dp=4,tp=2,pp=2,ep=8", 8, size=16, **MIXED),
     "named_70b_tp8": recipe("llama3-70b", "dp=8,tp=8", 63, size=64, **MIXED),
