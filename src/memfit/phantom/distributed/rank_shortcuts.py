@@ -78,7 +78,7 @@ _WITH_LISTS = ("aten::_foreach_", "aten::_amp_foreach_", "aten::_fused_")
 """They do the same to each tensor of their lists."""
 
 
-def _one_of_each(expand: Callable[..., Any], list_kind: type) -> Callable[..., Any]:
+def _one_of_each(expand: Callable[..., Callable[..., Any]], list_kind: Any) -> Callable[..., Any]:
     """How tensors in lists may be sharded: found for one of each kind, where torch does it for every one, and looks at all numbers
     in the lists beside them each time. An optimizer's lists hold every parameter of the model, of a dozen kinds."""
 
@@ -114,7 +114,7 @@ def _kinds_of(strategies: Sequence[Any], meta: Any) -> tuple[Any, ...]:
     return (*specs, meta)
 
 
-def _only(arg: Any, chosen: Sequence[int], list_kind: type) -> Any:
+def _only(arg: Any, chosen: Sequence[int], list_kind: Any) -> Any:
     """Some places of a list; numbers say nothing about sharding, so that one is enough."""
     if isinstance(arg, list_kind):
         return list_kind([arg.children[index] for index in chosen])
