@@ -1,7 +1,7 @@
 """Ranks, schedules and combinations that nothing was tuned to: predicted first, measured afterwards.
 
     python benchmarks/ranks_blind.py --predict             # without a GPU: results/ranks_blind.json
-    python benchmarks/ranks_blind.py --measure             # on a GPU, with torch alone: truth/ranks_blind.json
+    python benchmarks/ranks_blind.py --measure             # on a GPU: truth/ranks_blind.json
     python benchmarks/ranks_blind.py --compare             # results/ranks_blind.md
     python benchmarks/ranks_blind.py --predict pp_zbv_0    # some of them
 
@@ -11,28 +11,18 @@ peer is needed. Commit the predictions before you measure.
 
 from __future__ import annotations
 
-import argparse
-import json
 import pathlib
-import statistics
-import subprocess
-import sys
 import time
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.nn.functional as F
 from frontier_zoo import E4, E5, Experts, Float8Linear, Stage, pipeline, world
+from parallel_recipes import RECIPES
 from torch import nn
+from two_sides import Sides, begin_trace, main, write_trace
 from zoo import B16, Llama, LlamaArgs, Run, fsdp2, lm_batch, lm_step
 
-HERE = pathlib.Path(__file__).parent
-PREDICTED = HERE / "results" / "ranks_blind.json"
-MEASURED = HERE / "truth" / "ranks_blind.json"
-TABLE = HERE / "results" / "ranks_blind.md"
 STEPS = 3
-MIB = 2**20
 SMALL = LlamaArgs(dim=1536, layers=8, heads=12, kv_heads=4, hidden=4096, vocab=50304, seq=1024)
 
 
@@ -329,6 +319,7 @@ ROWS = {
     "fsdp_uneven_last": sharded(7, 6, a=WIDE),
     "hsdp_last": sharded(8, 7, a=WIDE, mesh=(2, 4)),
     "tp_fsdp_last": tensor_parallel(4, 2, 7),
+    **RECIPES,
 }
 
 
@@ -362,10 +353,12 @@ def predict(name: str) -> dict:
 # -- measuring -----------------------------------------------------------------------------------------------------------------
 
 
-def measure(name: str) -> dict:
+def measure(name: str, trace: pathlib.Path | None) -> dict:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     row, cuda = ROWS[name], torch.cuda
+    if trace is not None:
+        begin_trace()
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=row.rank, world_size=row.world)
     torch.manual_seed(0)
     cuda.init()
@@ -377,6 +370,8 @@ def measure(name: str) -> dict:
         run.step(lambda mark: None)
         cuda.synchronize()
         peaks.append(cuda.max_memory_allocated())
+    if trace is not None:
+        write_trace(trace / f"{name}.gz")
     return {
         "name": name,
         "torch": torch.__version__,
@@ -388,76 +383,20 @@ def measure(name: str) -> dict:
     }
 
 
-# -- all of them ---------------------------------------------------------------------------------------------------------------
+# -- both sides ----------------------------------------------------------------------------------------------------------------
 
-
-def in_fresh_process(name: str, mode: str, limit_s: float = 280) -> dict:
-    try:
-        done = subprocess.run([sys.executable, __file__, mode, "--one", name], capture_output=True, text=True, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        return {"name": name, "error": f"no answer in {limit_s:.0f} s"}
-    answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return json.loads(answers[-1]) if answers else {"name": name, "error": done.stderr.strip().splitlines()[-1][:300]}
-
-
-def run_all(names: list[str], mode: str, jobs: int, path: pathlib.Path) -> None:
-    """One process a row; what is there of other rows is kept."""
-    found = json.loads(path.read_text()) if path.exists() else {}
-    start = time.perf_counter()
-    with ThreadPoolExecutor(jobs) as pool:
-        for row in pool.map(lambda name: in_fresh_process(name, mode), names):
-            found[row["name"]] = row
-            said = row.get("error") or f"{row['peak'] / MIB:,.1f} MiB allocated, {row['reserved'] / MIB:,.1f} MiB reserved"
-            print(f"{time.perf_counter() - start:6.1f} s  {row['name']}: {said}", flush=True)
-            path.write_text(json.dumps({name: found[name] for name in ROWS if name in found}, indent=1) + "\n")
-
-
-def compare() -> None:
-    predicted, measured = (json.loads(path.read_text()) for path in (PREDICTED, MEASURED))
-    lines = [
+SIDES = Sides(
+    script=pathlib.Path(__file__),
+    cases=tuple(ROWS),
+    place=lambda name: (name, f"{ROWS[name].rank} of {ROWS[name].world}"),
+    predict=predict,
+    measure=measure,
+    choose=lambda names: names or list(ROWS),
+    heading=(
         "Predicted without a GPU before anything was measured, then run on an H200: `python benchmarks/ranks_blind.py`. MiB.",
-        "",
-        "| row | rank | allocated | predicted | off | reserved | predicted | off |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    offs: list[tuple[float, float]] = []
-    for name in ROWS:
-        said, true = predicted.get(name, {"error": "not predicted"}), measured.get(name, {"error": "not measured"})
-        if "error" in said or "error" in true:
-            lines.append(f"| {name} | | {true.get('error', '')[:80]} | {said.get('error', '')[:80]} | | | | |")
-            continue
-        off = (said["peak"] / true["peak"] - 1, said["reserved"] / true["reserved"] - 1)
-        offs.append(off)
-        lines.append(
-            f"| {name} | {said['rank']} of {said['world_size']} | {true['peak'] / MIB:,.1f} | {said['peak'] / MIB:,.1f} "
-            f"| {off[0]:+.2%} | {true['reserved'] / MIB:,.1f} | {said['reserved'] / MIB:,.1f} | {off[1]:+.2%} |"
-        )
-    for index, what in enumerate(("allocated", "reserved")):
-        sizes = [abs(off[index]) for off in offs]
-        lines += ["", f"{what}: {len(sizes)} rows, median {statistics.median(sizes):.2%}, worst {max(sizes):.2%}."]
-    TABLE.write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", help="all if none")
-    mode = parser.add_mutually_exclusive_group(required=True)
-    for flag in ("--predict", "--measure", "--compare"):
-        mode.add_argument(flag, action="store_true")
-    parser.add_argument("--one", action="store_true", help="in this process, as JSON")
-    parser.add_argument("--jobs", type=int, help="processes at a time: 2 where it predicts, 4 where it measures")
-    args = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    if args.compare:
-        compare()
-    elif args.one:
-        print(json.dumps((predict if args.predict else measure)(args.rows[0])))
-    elif args.predict:
-        run_all(args.rows or list(ROWS), "--predict", args.jobs or 2, PREDICTED)
-    else:
-        run_all(args.rows or list(ROWS), "--measure", args.jobs or 4, MEASURED)
+    ),
+)
 
 
 if __name__ == "__main__":
-    main()
+    main(SIDES, __doc__.splitlines()[0])

@@ -14,29 +14,20 @@ send to the experts here.
 
 from __future__ import annotations
 
-import argparse
-import gzip
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import types
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-HERE = pathlib.Path(__file__).parent
-PREDICTED = HERE / "results" / "torchtitan_runs.json"
-MEASURED = HERE / "truth" / "torchtitan_runs.json"
-TABLE = HERE / "results" / "torchtitan_runs.md"
+from two_sides import Sides, begin_trace, main, write_trace
+
 STEPS = 3
-MIB = 2**20
 GPUS_PER_NODE = 8
-USABLE, CONTEXT, SAFETY = 138 * 2**30, 3 * 2**29, 1.04
-"""Of an H200: what processes side by side can have, what each takes beside its tensors, and how far a prediction may be off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +42,13 @@ class Row:
     """The width of what goes from stage to stage."""
     stated: dict[int, tuple[float, float]] = field(default_factory=dict)
     """GiB allocated and reserved that were measured before this file was written, by others and with flags that may differ."""
+    steps: int = STEPS
     measurable: bool = True
     """Can one GPU and a fake group run it?"""
 
     @property
     def words(self) -> list[str]:
-        fixed = f"--model.name {self.model} --training.steps {STEPS} --metrics.log_freq 1 --training.dataset c4_test"
+        fixed = f"--model.name {self.model} --training.steps {self.steps} --metrics.log_freq 1 --training.dataset c4_test"
         return [*fixed.split(), *self.flags.split()]
 
     def flag(self, name: str, default: int) -> int:
@@ -91,9 +83,7 @@ ROWS = {
     ),
     "8b_tp2": Row(flags=f"{LLAMA_8B} {BATCH} 1 {TP} 2", stated={0: (30.46, 36.33)}),
     "8b_tp2_compile": Row(flags=f"{LLAMA_8B} {BATCH} 1 {TP} 2 --compile.enable"),
-    "8b_tp2_async": Row(
-        flags=f"{LLAMA_8B} {BATCH} 1 {TP} 2 --compile.enable --parallelism.enable_async_tensor_parallel", measurable=False
-    ),
+    "8b_tp2_async": Row(flags=f"{LLAMA_8B} {BATCH} 1 {TP} 2 --compile.enable --parallelism.enable_async_tensor_parallel"),
     "8b_pp2": Row(flags=f"{LLAMA_8B} {BATCH} 4 {PP} 2", ranks=(0, 4), stated={0: (50.97, 58.42)}),
     "8b_pp2_interleaved_compile": Row(
         flags=f"{LLAMA_8B} {BATCH} 4 {PP} 2 {SCHEDULE} Interleaved1F1B --compile.enable", ranks=(0, 4)
@@ -167,7 +157,7 @@ def predict_row(row: Row, rank: int, gpu: str = "H200") -> dict:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "memfit", "run", "--json", "--gpu", gpu, "--torch-version", "2.11+cu130"),
-                *("--rank", str(rank), "--steps", str(STEPS), *launcher, *row.words, *furnish(folder)),
+                *("--rank", str(rank), "--steps", str(row.steps), *launcher, *row.words, *furnish(folder)),
             ],
             cwd=folder,
             capture_output=True,
@@ -242,7 +232,7 @@ def _stand_in_for_datasets() -> None:
     sys.modules |= {"datasets": datasets, "datasets.distributed": distributed}
 
 
-def measure(case: str, trace: pathlib.Path | None = None) -> dict:
+def measure(case: str, trace: pathlib.Path | None) -> dict:
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -250,7 +240,7 @@ def measure(case: str, trace: pathlib.Path | None = None) -> dict:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(row.world), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     stand_ins(row)
     if trace is not None:
-        torch.cuda.memory._record_memory_history(context=None, max_entries=2_000_000)
+        begin_trace()
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=row.world)
     peaks: list[tuple[int, int]] = []
     cuda = torch.cuda
@@ -269,10 +259,10 @@ def measure(case: str, trace: pathlib.Path | None = None) -> dict:
         folder = pathlib.Path(scratch)
         sys.argv = ["torchtitan.train", *row.words, *furnish(folder)]
         os.chdir(folder)
-        from torchtitan.train import Trainer, main
+        from torchtitan import train
 
         try:
-            main(Trainer)
+            train.main(train.Trainer)
             problem = ""
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"[:500]
@@ -280,7 +270,7 @@ def measure(case: str, trace: pathlib.Path | None = None) -> dict:
                 raise
         look()
     if trace is not None:
-        write_trace(trace / f"{case}.json.gz", torch.cuda.memory._snapshot()["device_traces"][0])
+        write_trace(trace / f"{case}.gz")
     return {
         "case": case,
         "torch": torch.__version__,
@@ -292,138 +282,43 @@ def measure(case: str, trace: pathlib.Path | None = None) -> dict:
     }
 
 
-def write_trace(path: pathlib.Path, events: list[dict]) -> None:
-    """What the allocator was asked for and did, one line each: action, address, size, stream."""
-    with gzip.open(path, "wt") as file:
-        for event in events:
-            print(event["action"], event.get("addr", 0), event["size"], event["stream"], file=file)
+# -- both sides ----------------------------------------------------------------------------------------------------------------
 
 
-# -- all of them ---------------------------------------------------------------------------------------------------------------
+def place(case: str) -> tuple[str, str]:
+    row, rank = of_case(case)
+    return case.partition("@")[0], f"{rank} of {row.world}"
 
 
-def in_fresh_process(case: str, mode: str, limit_s: float = 900) -> dict:
-    try:
-        done = subprocess.run([sys.executable, __file__, mode, "--one", case], capture_output=True, text=True, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        return {"case": case, "error": f"no answer in {limit_s:.0f} s"}
-    answers = [line for line in done.stdout.splitlines() if line.startswith('{"case"')]
-    if answers:
-        return json.loads(answers[-1])
-    said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-    return {"case": case, "error": said[-1][:300], "details": "\n".join(said[-40:])}
+def stated(case: str) -> dict | None:
+    row, rank = of_case(case)
+    sizes = row.stated.get(rank)
+    return dict(zip(("peak", "reserved"), (size * 2**30 for size in sizes), strict=True)) if sizes else None
 
 
-def measure_all(names: list[str], trace: pathlib.Path | None, stop_after_s: float) -> None:
-    """As many side by side as fit on the GPU by their predictions, in the order in which they are named."""
-    sizes = {case: said.get("reserved", 0) for case, said in json.loads(PREDICTED.read_text()).items()}
-    found = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
-    waiting = [case for case in cases(names) if of_case(case)[0].measurable]
-    running: dict[str, subprocess.Popen] = {}
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as scratch:
-        while (waiting or running) and time.perf_counter() - start < stop_after_s:
-            taken = sum(sizes.get(case, 0) * SAFETY + CONTEXT for case in running)
-            for case in list(waiting):
-                needed = sizes.get(case, 0) * SAFETY + CONTEXT
-                if sizes.get(case) and taken + needed < USABLE:
-                    taken += needed
-                    waiting.remove(case)
-                    more = ["--trace", str(trace)] if trace is not None else []
-                    with open(f"{scratch}/{case}", "w") as said:
-                        command = [sys.executable, __file__, "--measure", "--one", case, *more]
-                        running[case] = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-            time.sleep(0.2)
-            for case in [case for case, process in running.items() if process.poll() is not None]:
-                del running[case]
-                lines = pathlib.Path(scratch, case).read_text().splitlines()
-                answers = [line for line in lines if line.startswith('{"case"')]
-                found[case] = (
-                    json.loads(answers[-1])
-                    if answers
-                    else {"case": case, "error": lines[-1][:300], "details": "\n".join(lines[-40:])}
-                )
-                told = found[case].get("error") or f"{found[case]['peak'] / MIB:,.1f}, {found[case]['reserved'] / MIB:,.1f} MiB"
-                print(f"{time.perf_counter() - start:6.1f} s  {case}: {told} {found[case].get('problem', '')}", flush=True)
-                MEASURED.write_text(json.dumps({case: found[case] for case in cases([]) if case in found}, indent=1) + "\n")
-        for case, process in running.items():
-            print(f"stopped: {case}", pathlib.Path(scratch, case).read_text()[-500:])
-            process.kill()
-
-
-def run_all(names: list[str], mode: str, jobs: int, path: pathlib.Path) -> None:
-    """One process a case; what is there of other cases is kept."""
-    found = json.loads(path.read_text()) if path.exists() else {}
-    start = time.perf_counter()
-    wanted = cases(names)
-    with ThreadPoolExecutor(jobs) as pool:
-        for answer in pool.map(lambda case: in_fresh_process(case, mode), wanted):
-            found[answer["case"]] = answer
-            said = answer.get("error") or f"{answer['peak'] / MIB:,.1f} MiB allocated, {answer['reserved'] / MIB:,.1f} MiB reserved"
-            print(f"{time.perf_counter() - start:6.1f} s  {answer['case']}: {said} {answer.get('problem', '')}", flush=True)
-            path.write_text(json.dumps({case: found[case] for case in cases([]) if case in found}, indent=1) + "\n")
-
-
-def compare() -> None:
-    predicted, measured = (json.loads(path.read_text()) for path in (PREDICTED, MEASURED))
-    lines = [
+SIDES = Sides(
+    script=pathlib.Path(__file__),
+    cases=tuple(cases([])),
+    place=place,
+    predict=predict,
+    measure=measure,
+    choose=cases,
+    is_measurable=lambda case: of_case(case)[0].measurable,
+    measured_before=stated,
+    heading=(
         "torchtitan 0.2.2 as it is, three steps: predicted without a GPU by `memfit run`, and run on an H200 with torch's fake",
         "process group; `python benchmarks/torchtitan_runs.py`. MiB.",
+    ),
+    footing=(
         "",
-        "| row | rank | allocated | predicted | off | reserved | predicted | off |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    offs: list[tuple[float, float]] = []
-    for case in cases([]):
-        (row, rank), name = of_case(case), case.partition("@")[0]
-        said, true = predicted.get(case, {"error": "not predicted"}), measured.get(case, {"error": "not measured"})
-        if "error" in true and rank in row.stated:
-            name += " *"
-            true = dict(zip(("peak", "reserved"), (size * 1024 * MIB for size in row.stated[rank]), strict=True))
-        if "error" in said or "error" in true:
-            figures = [
-                f"{each['peak'] / MIB:,.1f}, {each['reserved'] / MIB:,.1f}" if "peak" in each else each["error"][:80]
-                for each in (true, said)
-            ]
-            lines.append(f"| {name} | {rank} of {row.world} | {figures[0]} | {figures[1]} | | | | |")
-            continue
-        off = (said["peak"] / true["peak"] - 1, said["reserved"] / true["reserved"] - 1)
-        offs.append(off)
-        lines.append(
-            f"| {name} | {rank} of {row.world} | {true['peak'] / MIB:,.1f} | {said['peak'] / MIB:,.1f} | {off[0]:+.2%} "
-            f"| {true['reserved'] / MIB:,.1f} | {said['reserved'] / MIB:,.1f} | {off[1]:+.2%} |"
-        )
-    for index, what in enumerate(("allocated", "reserved")):
-        sizes = [abs(off[index]) for off in offs]
-        if sizes:
-            lines += ["", f"{what}: {len(sizes)} rows, median {statistics.median(sizes):.2%}, worst {max(sizes):.2%}."]
-    lines += ["", "\\* Measured before, with the same flags as far as is known, and rounded to 0.01 GiB."]
-    lines += ["", "The flags of each row, after `-m torchtitan.train`:", ""]
-    lines += [f"* `{name}`, {row.world} ranks: `--model.name {row.model} {row.flags}`" for name, row in ROWS.items()]
-    TABLE.write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", help="all if none")
-    mode = parser.add_mutually_exclusive_group(required=True)
-    for flag in ("--predict", "--measure", "--compare"):
-        mode.add_argument(flag, action="store_true")
-    parser.add_argument("--one", action="store_true", help="in this process, as JSON")
-    parser.add_argument("--trace", type=pathlib.Path, metavar="FOLDER", help="with --measure: write what the allocator did")
-    parser.add_argument("--jobs", type=int, help="processes at a time where it predicts; 2 by default")
-    parser.add_argument("--stop-after", type=float, default=1800, metavar="S", help="with --measure: begin and wait no longer")
-    args = parser.parse_args()
-    if args.compare:
-        compare()
-    elif args.one:
-        print(json.dumps(predict(args.rows[0]) if args.predict else measure(args.rows[0], args.trace)))
-    elif args.predict:
-        run_all(args.rows, "--predict", args.jobs or 2, PREDICTED)
-    else:
-        measure_all(args.rows, args.trace, args.stop_after)
+        "\\* Measured before, with the same flags as far as is known, and rounded to 0.01 GiB.",
+        "",
+        "The flags of each row, after `-m torchtitan.train`:",
+        "",
+        *(f"* `{name}`, {row.world} ranks: `--model.name {row.model} {row.flags}`" for name, row in ROWS.items()),
+    ),
+)
 
 
 if __name__ == "__main__":
-    main()
+    main(SIDES, __doc__.splitlines()[0])

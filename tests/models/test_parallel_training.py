@@ -2,9 +2,11 @@
 
 import pytest
 from helpers.tiny_models import TINY_DEEPSEEK
+from torch.distributed.pipelining import PipelineStage
 
 import memfit
 from memfit.models import MODELS, Recipe
+from memfit.parallel import model as parallel_model
 
 SMALL = {"model": "tiny", "seq": 64, "optimizer": "sgd-momentum"}
 F32 = 4
@@ -40,6 +42,19 @@ def test_stages_need_different_memory_and_the_worst_decides():
     assert [kind.label for kind in job.kinds] == ["pp 0", "pp 1"]
     assert job.peak_allocated == max(kind.prediction.peak_allocated for kind in job.kinds)
     assert not any("stage" in sentence for sentence in job.assumptions), "shapes are said, not asked for"
+
+
+def test_a_stage_says_how_its_tokens_lie(monkeypatch: pytest.MonkeyPatch):
+    """Torch 2.11 refuses a batch that is a part of longer sequences where a stage said otherwise."""
+    said = []
+
+    def noting(part, number, *args, input_args, **options):
+        said.append((number, input_args[0].stride()))
+        return PipelineStage(part, number, *args, input_args=input_args, **options)
+
+    monkeypatch.setattr(parallel_model, "PipelineStage", noting)
+    predict(2, pp=2, batch=4)
+    assert said == [(0, (SMALL["seq"] + 1, 1))]
 
 
 def test_a_compiled_stage():

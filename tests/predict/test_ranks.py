@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import memfit
 from memfit.cli import main
 from memfit.errors import ConfigError
 from memfit.phantom.distributed.layout import Layout
-from memfit.predict.ranks import RankKind, kinds_of, place_of
+from memfit.predict.ranks import RankKind, Seen, kinds_of, place_of, predict_ranks
 
 MESH = (("pp", 4), ("dp", 8), ("tp", 2))
 
@@ -90,6 +92,21 @@ def test_one_of_each_kind_is_predicted():
         job[1]
     alone = memfit.predict(lambda: build(1026), world_size=4, rank=3, steps=1)
     assert job[3].peak_allocated == alone.peak_allocated
+
+
+def test_the_first_rank_and_the_last_begin_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Each of both waits for the other to begin."""
+    monkeypatch.setattr(importlib.import_module("memfit.predict.ranks"), "num_cores", lambda: 2)
+    layout = Layout(world_size=8, axes=(("dp", 8),))
+    one = memfit.predict(build, steps=1)
+    both_began = threading.Barrier(2, timeout=60)
+
+    def predict_rank(rank: int, told: dict) -> Seen:
+        both_began.wait()
+        return Seen(prediction=one, layout=layout)
+
+    job = predict_ranks(predict_rank, "all", 8)
+    assert [kind.rank for kind in job.kinds] == [0, 7]
 
 
 def test_named_ranks():

@@ -130,7 +130,8 @@ class ParallelModel:
         assert self.meshes.pp is not None
         size, length = tokens.shape[0] // self.wanted.microbatches, tokens.shape[1]
         learned: dict[str, Any] = {"dtype": self.hidden_dtype, "device": "meta", "requires_grad": True}
-        given = torch.empty(size, length, dtype=tokens.dtype, device="meta")
+        # Torch 2.11 compares strides, too, and the tokens may be a part of longer sequences.
+        given = torch.empty_strided((size, length), tokens.stride(), dtype=tokens.dtype, device="meta")
         hidden = torch.empty(size, length // self.wanted.tp, self.plan.width, **learned)
         outputs = torch.empty(size, length, self.plan.outputs // self.wanted.tp, **learned)
         return PipelineStage(

@@ -144,12 +144,18 @@ def predict_ranks(predict_rank: PredictRank, ranks: Ranks, world_size: int, *, s
     """One of each kind of rank, or those that are named. The first one says how the others are arranged."""
     named = None if isinstance(ranks, str) else sorted(set(ranks))
     check_ranks(ranks, world_size)
-    first = predict_rank(0 if named is None else named[0], {})
-    kinds = kinds_of(first.layout) if named is None else [_alone(rank, first.layout) for rank in named]
-    others = [kind.rank for kind in kinds[1:]]
-    num_lanes = max(1, min(len(others), num_cores() if side_by_side else 1))
+    first_rank, last_rank = (0, world_size - 1) if named is None else (named[0], named[-1])
+    num_lanes = num_cores() if side_by_side else 1
     with ThreadPoolExecutor(num_lanes) as pool:
-        seen = [first, *pool.map(lambda rank: _named(predict_rank, rank, first.told), others)]
+        # The last one is predicted whatever the first one shows of the others, so that both begin at once.
+        ahead = pool.submit(_named, predict_rank, last_rank, {}) if num_lanes > 1 and last_rank > first_rank else None
+        first = predict_rank(first_rank, {})
+        kinds = kinds_of(first.layout) if named is None else [_alone(rank, first.layout) for rank in named]
+
+        def see(rank: int) -> Seen:
+            return ahead.result() if ahead is not None and rank == last_rank else _named(predict_rank, rank, first.told)
+
+        seen = [first, *pool.map(see, [kind.rank for kind in kinds[1:]])]
     like = likeness(first.layout, [kind.rank for kind in kinds])
     found = (
         RankPrediction(

@@ -101,6 +101,8 @@ class CompilerParts:
         self.triton_questions = importlib.import_module("torch.utils._triton")
         self.hints = importlib.import_module("torch._inductor.runtime.hints")
         self.triton_heuristics: Any = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+        self.kernel_choices: Any = need(importlib.import_module("torch._inductor.select_algorithm"), "AlgorithmSelectorCache")
+        """Chooses one of several kernels; ``lookup`` says how long each takes."""
         self.has_triton: bool = need(importlib.import_module("torch._inductor.runtime.triton_compat"), "HAS_TRITON")
         """Is Triton installed?"""
         self.fake_modes = importlib.import_module("torch._subclasses.fake_tensor")
@@ -284,6 +286,7 @@ def load() -> CompilerParts:
     need_in("torch._inductor.fx_passes.joint_graph", "UniformValueConstantFolder._deduce_value")
     need_in("torch._inductor.fx_passes.pad_mm", "_should_pad")
     need_in("torch._inductor.runtime.triton_heuristics", "cached_autotune", "unique_configs")
+    need_in("torch._inductor.select_algorithm", "AlgorithmSelectorCache.lookup")
     need_in("torch.fx.experimental.proxy_tensor", "ProxyTorchDispatchMode")
     need_in("torch._subclasses.functional_tensor", "FunctionalTensorMode")
     return parts

@@ -84,6 +84,12 @@ def collectives_that_hand_on() -> list[Any]:
     return [getattr(operators, name).default for name in names if hasattr(operators, name)]
 
 
+def result_by_shape() -> list[Any]:
+    """Collectives whose result follows from the shape of what they are given and from their group, and waiting for them."""
+    names, operators = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "wait_tensor"), torch.ops._c10d_functional
+    return [getattr(operators, name).default for name in names if hasattr(operators, name)]
+
+
 def modules_that_ask_for_tracing() -> list[Any]:
     """Parts of torch that take fake tensors for a compiler at work, and then keep no caches and wait for every collective."""
     import torch.distributed.tensor  # whatever asks must have its own reference by now, or it would keep ours

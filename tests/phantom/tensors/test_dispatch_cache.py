@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 
 import memfit
@@ -16,6 +22,7 @@ class CheckedCache(dispatch_cache.DispatchCache):
     """Compares every answer from memory with torch's."""
 
     num_compared = 0
+    names: ClassVar[set[str]] = set()
 
     def answer(self, ask, func, types, args, kwargs):
         asked = []
@@ -27,6 +34,7 @@ class CheckedCache(dispatch_cache.DispatchCache):
         result = super().answer(ask_and_count, func, types, args, kwargs)
         if not asked:
             CheckedCache.num_compared += 1
+            CheckedCache.names.add(func.name())
             truth = ask(func, types, args, kwargs)
             assert described(result, args) == described(truth, args), func
         return result
@@ -77,6 +85,7 @@ class Everything(nn.Module):
 def checked(monkeypatch: pytest.MonkeyPatch) -> type[CheckedCache]:
     monkeypatch.setattr("memfit.phantom.tensors.mode.DispatchCache", CheckedCache)
     CheckedCache.num_compared = 0
+    CheckedCache.names.clear()
     return CheckedCache
 
 
@@ -136,3 +145,23 @@ def _parts(func, args):
         except dispatch_cache._Unknown:
             parts.append("unknown")
     return parts
+
+
+def build_split():
+    dist.init_process_group("nccl")
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    mesh = init_device_mesh("cuda", (2,))
+    plan = {"0": ColwiseParallel(input_layouts=Shard(0)), "2": RowwiseParallel(output_layouts=Shard(0))}
+    net = parallelize_module(net, mesh, plan).to_empty(device="cuda")
+    x = torch.randn(4, 8, device="cuda")
+
+    def step():
+        net(x).sum().backward()
+
+    return step
+
+
+def test_collectives_are_remembered_as_torch_answers_them(checked: type[CheckedCache]):
+    memfit.predict(build_split, steps=2, world_size=2)
+    assert {"_c10d_functional::all_gather_into_tensor", "_c10d_functional::wait_tensor"} <= checked.names

@@ -8,7 +8,8 @@ here, so the question is a small tuple and the answer one new tensor:
 
     (operator, shape, stride, dtype, device, offset of each tensor, every other argument) ──> recipe for each output
 
-Only what torch answered from its own memory is remembered, never what depends on data or changes its arguments' shapes.
+Only what torch answered from its own memory is remembered, and collectives, which torch forgets because they are operators of a
+library; never what depends on data or changes its arguments' shapes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 
 from memfit.phantom.device.two_names import inner
 from memfit.phantom.tensors.notes import PREFIX
+from memfit.torch_compat.distributed import result_by_shape
 from memfit.torch_compat.fake_tensors import FakeTensor, num_recalled_by_torch
 from memfit.torch_compat.tensors import empty_strided, forbid_writing_by_pointer, make_tensor_subclass
 
@@ -27,6 +29,7 @@ _CONSTANTS: Final = frozenset(
     (int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format, complex)
 )
 _NEVER: Final = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view))
+_COLLECTIVES: Final = frozenset(result_by_shape())
 _NOTHING: Final = ((0,), (1,))
 """Shape and stride of a tensor that is about to get another storage."""
 
@@ -78,7 +81,7 @@ class DispatchCache:
             return kind(_make(recipe, args) for recipe in recipes)
         before = num_recalled_by_torch()
         result = ask(func, types, args, kwargs)
-        if num_recalled_by_torch() > before and _NEVER.isdisjoint(func.tags):
+        if (num_recalled_by_torch() > before or func in _COLLECTIVES) and _NEVER.isdisjoint(func.tags):
             recipe = _write_down(args, result)
             if recipe is not None:
                 self._recipes[key] = recipe
