@@ -263,8 +263,8 @@ AXES: Final[dict[str, Axis]] = {
     ),
     "microbatches": Axis(
         flags=("--microbatches",),
-        summary="parts of a batch that go through the pipeline one after another",
-        default="one for each sequence by default",
+        summary="parts of a batch that are computed one after another, before the optimizer's step",
+        default="the batch is not cut by default, in pipelines one for each sequence",
         is_number=True,
         usual=0,
     ),

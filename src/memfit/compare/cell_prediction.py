@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 from memfit.compare.cell import Figures
+from memfit.compare.job_time import job_step_seconds
 from memfit.compare.source_files import sources_of
 from memfit.compare.user_functions import build_of
 from memfit.errors import MemfitError, StepFailedError
@@ -41,7 +42,21 @@ def _predict(job: dict[str, Any]) -> dict[str, Any]:
         ranks=ranks_to_predict(inputs),
     )
     prediction = found.worst.prediction if isinstance(found, JobPrediction) else found
-    return figures_of(prediction) | {"seconds": round(time.perf_counter() - started, 2)}
+    figures = figures_of(prediction) | {"seconds": round(time.perf_counter() - started, 2)}
+    return figures | times_of(found, inputs)
+
+
+def times_of(found: Prediction | JobPrediction, inputs: dict[str, Any]) -> dict[str, float]:
+    """The step time of a pipeline, in which every stage waits for others; and the tokens of one GPU, where several share each: a
+    GPU's own embedding looks up all that it has a part in."""
+    if "model" not in inputs:
+        return {}
+    if isinstance(found, JobPrediction):
+        seconds = job_step_seconds(found, inputs["schedule"], inputs["pp"], inputs["microbatches"])
+    else:
+        seconds = found.step_seconds or 0.0
+    tokens = inputs["batch"] * inputs["seq"] / (inputs["tp"] * inputs["pp"] * inputs["cp"])
+    return {"step_seconds": seconds, "tokens_per_second": tokens / seconds if seconds else 0.0}
 
 
 def ranks_to_predict(inputs: dict[str, Any]) -> str | None:

@@ -1,0 +1,112 @@
+"""The step time of a job whose ranks were predicted one by one.
+
+::
+
+    no pipeline       the slowest rank: every step ends with a collective of all of them
+    a pipeline        what each rank needs for a microbatch, in the order of its schedule, with all waiting for neighbours;
+                      then the slowest rank's clipping and optimizer step
+
+A rank's time alone has no waiting in it (docs/timing.md): a pipeline would look as if it had no bubble.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from memfit.choices import SCHEDULES, Schedule
+from memfit.ledger import Phase
+from memfit.predict import JobPrediction, Prediction
+from memfit.timing.pipelines import StageTime, Task, Work, all_forward_first, one_forward_one_backward, pipeline_seconds
+from memfit.torch_compat.pipelining import orders_of
+
+_IN_THE_PIPELINE = (
+    Phase.FORWARD,
+    Phase.BACKWARD,
+    Phase.RECOMPUTE,
+    Phase.FSDP_PRE_FORWARD,
+    Phase.FSDP_POST_FORWARD,
+    Phase.FSDP_PRE_BACKWARD,
+    Phase.FSDP_POST_BACKWARD,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTime:
+    """The last step of one rank alone, in seconds."""
+
+    in_pipeline: float
+    """Until its last backward is done."""
+    afterwards: float
+    """Clipping and the optimizer's step."""
+    forward_share: float
+    """Of what its kernels take in the pipeline."""
+
+    @classmethod
+    def from_prediction(cls, prediction: Prediction) -> RankTime | None:
+        """``None`` where no step was seen."""
+        time = prediction.time
+        if time is None or not time.num_steps:
+            return None
+        first, end = time.steps[-2], time.steps[-1]
+        part = slice(first.span, end.span)
+        scope, finish = time.spans.scope[part], time.spans.begin[part] + time.spans.seconds[part]
+        phases = prediction.ledger.scopes.phase
+        phase = np.where(scope >= 0, phases[np.maximum(scope, 0)] if len(phases) else -1, -1)
+        inside = np.isin(phase, _IN_THE_PIPELINE)
+        until = float(finish[inside].max(initial=first.seconds)) - first.seconds
+        seconds = time.spans.seconds[part]
+        busy = float(seconds[inside].sum())
+        forward = float(seconds[inside & np.isin(phase, (Phase.FORWARD, Phase.FSDP_PRE_FORWARD, Phase.FSDP_POST_FORWARD))].sum())
+        return cls(
+            in_pipeline=until,
+            afterwards=end.seconds - first.seconds - until,
+            forward_share=forward / busy if busy else 1 / 3,
+        )
+
+
+def slowest_rank_seconds(job: JobPrediction) -> float:
+    """Of those that were predicted, without waiting for others; 0 where no step was seen."""
+    return max((kind.prediction.step_seconds or 0.0 for kind in job.kinds), default=0.0)
+
+
+def job_step_seconds(job: JobPrediction, schedule: str, pp: int, microbatches: int, *, simulated: int = 0) -> float:
+    """From the beginning of a step until its slowest rank is done; 0 where no step was seen.
+
+    ``simulated`` is how many microbatches the pipeline is to be timed with, where that is not how many were predicted: each takes as
+    long as those that were.
+    """
+    by_stage: dict[int, RankTime] = {}
+    for kind in job.kinds:
+        found = RankTime.from_prediction(kind.prediction)
+        if found is None:
+            return 0.0
+        place = kind.rank // (job.world_size // pp)
+        known = by_stage.get(place)
+        if known is None or found.in_pipeline > known.in_pipeline:
+            by_stage[place] = found
+    row = SCHEDULES[schedule]
+    times = {}
+    for rank in range(pp):
+        # A stage whose rank was not predicted is like the nearest one that was.
+        alone = by_stage[min(by_stage, key=lambda place: abs(place - rank))]
+        per_stage = alone.in_pipeline / microbatches / row.stages_a_rank
+        for stage in _stages_of(rank, pp, row):
+            times[stage] = StageTime(forward=per_stage * alone.forward_share, backward=per_stage * (1 - alone.forward_share))
+    inside = pipeline_seconds(pipeline_orders(row, pp, simulated or microbatches), times)
+    return inside + max(time.afterwards for time in by_stage.values())
+
+
+def pipeline_orders(row: Schedule, pp: int, microbatches: int) -> list[list[Task]]:
+    """What each rank does, in its order."""
+    if row.stages_a_rank > 1:
+        found = orders_of(row.torch_name, pp, microbatches, row.stages_a_rank)
+        return [[Task(stage, Work(work), microbatch) for stage, work, microbatch in order] for order in found]
+    return one_forward_one_backward(pp, microbatches) if row.name == "1f1b" else all_forward_first(pp, microbatches)
+
+
+def _stages_of(rank: int, pp: int, row: Schedule) -> list[int]:
+    if row.is_v:
+        return [rank, row.stages_a_rank * pp - 1 - rank]
+    return [rank + turn * pp for turn in range(row.stages_a_rank)]
