@@ -4,6 +4,7 @@
 
     MemfitError
     ├── ConfigError (also a ValueError)     an argument or setting that cannot be meant
+    │   └── UnknownUnitError                a module that is named and that the model does not have
     ├── LedgerError                         a ledger that cannot be used
     │   ├── LedgerFormatError               the file is not a ledger, is damaged, or is newer than this memfit
     │   └── LedgerLawError                  the events contradict each other
@@ -15,6 +16,10 @@
     ├── GoldenMissingError (also an AssertionError)   there is no golden ledger to hold a prediction against
     ├── MemoryGrewError (also an AssertionError)      a prediction needs more than its golden ledger, and more than is tolerated
     ├── HostMemoryError (also a MemoryError)          this machine itself has too little memory
+    ├── PlanError                           no plan, or one that cannot be used
+    │   ├── InfeasibleError                 nothing that was tried fits
+    │   ├── PlanFormatError                 the file is no plan, is damaged, or is newer than this memfit
+    │   └── SolverTimeoutError              no plan was found in the time that there was
     ├── TraceError                          a recording of an allocator that cannot be used
     └── UnsupportedTorchError               a private part of torch is not where this version of memfit knows it
 
@@ -138,6 +143,50 @@ class HostMemoryError(MemfitError, MemoryError):
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} took more memory than this machine has: end other programs, or use a machine with more")
         self.what = what
+
+
+class PlanError(MemfitError):
+    """No plan, or one that cannot be used."""
+
+
+class PlanFormatError(PlanError):
+    """The file is no plan, is damaged, or was written by a newer memfit."""
+
+    def __init__(self, path: Path | str, problem: str, advice: str) -> None:
+        super().__init__(f"{path}: {problem}. {advice}")
+        self.path = Path(path)
+        self.problem = problem
+        self.advice = advice
+
+
+class InfeasibleError(PlanError):
+    """Nothing that was tried fits."""
+
+    def __init__(self, budget_bytes: int, least_bytes: int, binding: str, message: str) -> None:
+        super().__init__(message)
+        self.budget_bytes = budget_bytes
+        self.least_bytes = least_bytes
+        """The least budget of all that was tried."""
+        self.binding = binding
+        """What that least is made of when it is needed: ``states``, ``forward``, ``backward``, ``optimizer`` or ``init``."""
+
+
+class SolverTimeoutError(PlanError):
+    """No plan was found in the time that there was. There may be one."""
+
+    def __init__(self, seconds: float, found: str) -> None:
+        super().__init__(f"no plan that fits was found in {seconds:.0f} seconds: {found}. Give it more time")
+        self.seconds = seconds
+
+
+class UnknownUnitError(ConfigError):
+    """A module that is named and that the model does not have."""
+
+    def __init__(self, units: tuple[str, ...], known: tuple[str, ...]) -> None:
+        has = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+        super().__init__(f"the model has no module {', '.join(units)}; it has {has}")
+        self.units = units
+        self.known = known
 
 
 class TraceError(MemfitError):
