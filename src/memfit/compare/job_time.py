@@ -66,16 +66,18 @@ class RankTime:
         )
 
 
-def slowest_rank_seconds(job: JobPrediction) -> float:
-    """Of those that were predicted, without waiting for others; 0 where no step was seen."""
-    return max((kind.prediction.step_seconds or 0.0 for kind in job.kinds), default=0.0)
+def step_seconds_in_parts(prediction: Prediction, predicted: int, wanted: int) -> float:
+    """Of a batch that is computed in ``wanted`` parts, where ``predicted`` of them were: each part takes as long as any other. 0
+    where no step was seen."""
+    found = RankTime.from_prediction(prediction)
+    return 0.0 if found is None else found.in_pipeline * wanted / predicted + found.afterwards
 
 
 def job_step_seconds(job: JobPrediction, schedule: str, pp: int, microbatches: int, *, simulated: int = 0) -> float:
     """From the beginning of a step until its slowest rank is done; 0 where no step was seen.
 
-    ``simulated`` is how many microbatches the pipeline is to be timed with, where that is not how many were predicted: each takes as
-    long as those that were.
+    ``simulated`` is how many microbatches the pipeline is to be timed with, where that is not how many were predicted: each takes
+    as long as those that were.
     """
     by_stage: dict[int, RankTime] = {}
     for kind in job.kinds:
@@ -92,7 +94,7 @@ def job_step_seconds(job: JobPrediction, schedule: str, pp: int, microbatches: i
         # A stage whose rank was not predicted is like the nearest one that was.
         alone = by_stage[min(by_stage, key=lambda place: abs(place - rank))]
         per_stage = alone.in_pipeline / microbatches / row.stages_a_rank
-        for stage in _stages_of(rank, pp, row):
+        for stage in row.stages_of(rank, pp):
             times[stage] = StageTime(forward=per_stage * alone.forward_share, backward=per_stage * (1 - alone.forward_share))
     inside = pipeline_seconds(pipeline_orders(row, pp, simulated or microbatches), times)
     return inside + max(time.afterwards for time in by_stage.values())
@@ -104,9 +106,3 @@ def pipeline_orders(row: Schedule, pp: int, microbatches: int) -> list[list[Task
         found = orders_of(row.torch_name, pp, microbatches, row.stages_a_rank)
         return [[Task(stage, Work(work), microbatch) for stage, work, microbatch in order] for order in found]
     return one_forward_one_backward(pp, microbatches) if row.name == "1f1b" else all_forward_first(pp, microbatches)
-
-
-def _stages_of(rank: int, pp: int, row: Schedule) -> list[int]:
-    if row.is_v:
-        return [rank, row.stages_a_rank * pp - 1 - rank]
-    return [rank + turn * pp for turn in range(row.stages_a_rank)]

@@ -177,7 +177,7 @@ def _of_gradients(metas: Any) -> Any:
     return tuple(dataclasses.replace(meta, requires_grad=False) if meta.requires_grad else None for meta in metas)
 
 
-# -- in which order a schedule works -------------------------------------------------------------------------------------------------
+# -- in which order a schedule works ----------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass

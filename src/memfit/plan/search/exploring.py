@@ -1,0 +1,179 @@
+"""Best first: the candidate that is expected to be the fastest is predicted next, and whatever cannot beat the best is never.
+
+::
+
+    open candidates ── bound too high, or too large? ──> left out
+        │
+        v   the least expected time: its bound, times how far above theirs those were that are most like it
+    predicted, several at a time ──> best that fits ──> what is slower by its bound is left out
+        │
+        v
+    the best one again, with all of its steps and ranks; the next best where it does not hold what it promised
+
+It ends when nothing is left that could be noticeably faster, when as many were predicted as the user wants, or when the user stops
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from memfit.compare.cache import CellCache
+from memfit.compare.cell import Cell, Figures
+from memfit.compare.recommendation import SAME_SPEED
+from memfit.plan.search.candidate import Candidate, Tried
+from memfit.plan.search.executors import Answer, Runner
+from memfit.plan.search.jobs import Settings, job_of
+
+Progress = Callable[[int, "Tried | None"], None]
+"""Told after every prediction: how many are done, and the best that fits so far."""
+
+_UNLIKE_WHAT_IS_UNDER_WAY = 0.05
+"""So much slower is a candidate expected to be that is like one whose figures are not there yet: others are tried first."""
+
+
+@dataclass(eq=False)
+class Exploration:
+    """What is known so far."""
+
+    candidates: list[Candidate]
+    room: int
+    """Bytes that a configuration may need."""
+    runner: Runner
+    settings: Settings
+    known: CellCache | None
+    progress: Progress = lambda done, best: None
+    tried: list[Tried] = field(default_factory=list)
+    was_stopped: bool = False
+    """By the user."""
+
+    @property
+    def best(self) -> Tried | None:
+        """The fastest that fits; what was predicted in full counts, where there is such."""
+        return min(self._fitting(), key=_seconds, default=None)
+
+    def _fitting(self) -> list[Tried]:
+        finals = {id(each.candidate) for each in self.tried if each.is_final}
+        return [each for each in self.tried if self.fits(each) and (each.is_final or id(each.candidate) not in finals)]
+
+    def fits(self, tried: Tried) -> bool:
+        figures = tried.cell.figures
+        return figures is not None and figures.fits and figures.smallest_fit <= self.room
+
+    # -- the search ---------------------------------------------------------------------------------------------------------------
+
+    def explore(self, limit: int) -> None:
+        """Predicts until nothing can be noticeably faster, or ``limit`` were predicted. Ctrl-C ends it; what is known stays."""
+        under_way: dict[Future[Answer], Candidate] = {}
+        num_started = 0
+        try:
+            while True:
+                while len(under_way) < self.runner.num_lanes and num_started < limit:
+                    chosen = self._next(list(under_way.values()))
+                    if chosen is None:
+                        break
+                    num_started += 1
+                    self._start(chosen, under_way, is_final=False)
+                if not under_way:
+                    return
+                self._collect(under_way, is_final=False)
+        except KeyboardInterrupt:
+            self.was_stopped = True
+
+    def settle(self) -> None:
+        """The best one with all of its steps and ranks, until the best one is such."""
+        while not self.was_stopped and (best := self.best) is not None and not best.is_final:
+            self.predict([best.candidate], is_final=True)
+
+    def predict(self, candidates: Sequence[Candidate], *, is_final: bool = False) -> None:
+        """These, whatever their bounds say."""
+        under_way: dict[Future[Answer], Candidate] = {}
+        waiting = list(candidates)
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < self.runner.num_lanes:
+                    self._start(waiting.pop(0), under_way, is_final=is_final)
+                if under_way:
+                    self._collect(under_way, is_final=is_final)
+        except KeyboardInterrupt:
+            self.was_stopped = True
+
+    def _start(self, chosen: Candidate, under_way: dict[Future[Answer], Candidate], *, is_final: bool) -> None:
+        job = job_of(chosen.inputs, self.settings, is_final=is_final)
+        figures = self.known.find(job) if self.known is not None else None
+        if figures is not None:
+            self._note(chosen, Cell(inputs=chosen.inputs, figures=figures, cached=True), is_final=is_final)
+        else:
+            under_way[self.runner.submit(job)] = chosen
+
+    def _collect(self, under_way: dict[Future[Answer], Candidate], *, is_final: bool) -> None:
+        done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+        for future in done:
+            chosen = under_way.pop(future)
+            answer = _answer_of(future)
+            if self.known is not None and "figures" in answer:
+                self.known.keep(job_of(chosen.inputs, self.settings, is_final=is_final), answer)
+            self._note(chosen, _cell(chosen, answer), is_final=is_final)
+
+    def _note(self, chosen: Candidate, cell: Cell, *, is_final: bool) -> None:
+        self.tried.append(Tried(candidate=chosen, cell=cell, is_final=is_final))
+        self.progress(len(self.tried), self.best)
+
+    # -- which one is next --------------------------------------------------------------------------------------------------------
+
+    def open_candidates(self) -> list[Candidate]:
+        """Those that may fit, and may be faster than the best by more than a prediction of time can be wrong."""
+        best = self.best
+        most = _seconds(best) * (1 - SAME_SPEED) if best is not None else float("inf")
+        tried = {id(each.candidate) for each in self.tried}
+        return [
+            each
+            for each in self.candidates
+            if each.least_bytes <= self.room and each.least_seconds < most and id(each) not in tried
+        ]
+
+    def _next(self, under_way: Sequence[Candidate]) -> Candidate | None:
+        started = {id(each) for each in under_way}
+        left = [each for each in self.open_candidates() if id(each) not in started]
+        return min(left, key=lambda each: self._promise(each, under_way), default=None)
+
+    def _promise(self, candidate: Candidate, under_way: Iterable[Candidate]) -> tuple[bool, bool, float]:
+        """Is it expected to fail, is it expected not to fit, and how long is it expected to take?"""
+        has_failed = any(each.cell.figures is None and each.candidate.sort == candidate.sort for each in self.tried)
+        likest = max((candidate.likeness(other) for other in under_way), default=0.0)
+        expected = self.expected_seconds(candidate) * (1 + _UNLIKE_WHAT_IS_UNDER_WAY * likest)
+        return has_failed, self.expected_bytes(candidate) > self.room, expected
+
+    def expected_seconds(self, candidate: Candidate) -> float:
+        """Its bound, times how far above its own the one is that is most like it; the less alike, the less that counts."""
+        likeness, other = self._likest(candidate)
+        return candidate.least_seconds * (1 + ((other.time_ratio - 1) * likeness if other is not None else 0.0))
+
+    def expected_bytes(self, candidate: Candidate) -> float:
+        likeness, other = self._likest(candidate)
+        return candidate.least_bytes * (1 + ((other.memory_ratio - 1) * likeness if other is not None else 0.0))
+
+    def _likest(self, candidate: Candidate) -> tuple[float, Tried | None]:
+        pairs = ((candidate.likeness(each.candidate), number) for number, each in enumerate(self.tried) if each.seconds is not None)
+        likeness, number = max(pairs, default=(0.0, -1))
+        return likeness, self.tried[number] if number >= 0 else None
+
+
+def _seconds(tried: Tried) -> float:
+    return tried.seconds if tried.seconds is not None else float("inf")
+
+
+def _answer_of(future: Future[Answer]) -> Answer:
+    try:
+        return future.result()
+    except Exception as error:  # the executor's own: a worker that died, a cluster that went away
+        return {"error": f"{type(error).__name__}: {error}", "details": ""}
+
+
+def _cell(chosen: Candidate, answer: dict[str, Any]) -> Cell:
+    if "figures" in answer:
+        return Cell(inputs=chosen.inputs, figures=Figures.from_json(answer["figures"]))
+    return Cell(inputs=chosen.inputs, error=answer["error"], details=answer["details"])
