@@ -6,8 +6,8 @@
         train()
     tracker.ledger.save("run.memfit")
 
-Names are loaded when they are first used: reading and drawing a saved ledger never imports torch. ``memfit.predict`` and
-``memfit.compare`` are functions; the packages of the same names hold what they are made of.
+Names are loaded when they are first used: reading and drawing a saved ledger never imports torch. ``memfit.predict``,
+``memfit.compare`` and ``memfit.plan`` are functions; the packages of the same names hold what they are made of.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from memfit.compare import Comparison, compare
     from memfit.guard.golden import assert_no_regression
     from memfit.ledger import Category, Ledger, Phase
+    from memfit.plan.search import PlanSearch, plan
     from memfit.predict import Prediction, predict
     from memfit.record import Retention, Tracker, track
     from memfit.units import format_bytes, parse_bytes
@@ -33,6 +34,7 @@ _HOMES = {
     "Comparison": "memfit.compare",
     "Ledger": "memfit.ledger",
     "Phase": "memfit.ledger",
+    "PlanSearch": "memfit.plan.search",
     "Prediction": "memfit.predict",
     "Report": "memfit.analysis",
     "Retention": "memfit.record",
@@ -42,6 +44,7 @@ _HOMES = {
     "compare": "memfit.compare",
     "format_bytes": "memfit.units",
     "parse_bytes": "memfit.units",
+    "plan": "memfit.plan.search",
     "predict": "memfit.predict",
     "track": "memfit.record",
 }
@@ -51,6 +54,7 @@ __all__ = [
     "Comparison",
     "Ledger",
     "Phase",
+    "PlanSearch",
     "Prediction",
     "Report",
     "Retention",
@@ -61,6 +65,7 @@ __all__ = [
     "compare",
     "format_bytes",
     "parse_bytes",
+    "plan",
     "predict",
     "track",
 ]
