@@ -9,6 +9,7 @@ from torch import nn
 
 from memfit.errors import ConfigError, UnknownUnitError
 from memfit.plan.applying.checkpointed_forward import Options, checkpoint_forward, is_checkpointed, restore_forward
+from memfit.plan.applying.host_copies import HostLink
 from memfit.plan.applying.named_units import named_units, unwrapped
 from memfit.plan.plan_file import Plan
 from memfit.plan.policy import CheckpointingPolicy
@@ -33,8 +34,9 @@ def apply(model: Model, plan: Plan | CheckpointingPolicy | Path | str) -> Model:
     missing = tuple(unit for unit in (*policy.units, *policy.untouched) if unit not in known)
     if missing:
         raise UnknownUnitError(missing, tuple(known))
+    link = HostLink()
     for group in policy.groups:
-        options = Options(group)
+        options = Options(group, link)
         for unit in group.units:
             checkpoint_forward(known[unit], options)
     return model

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from memfit.plan.applying.host_copies import HostLink
 from memfit.plan.applying.kept_outputs import Choices, compiled_contexts, contexts
 from memfit.plan.policy import Action, UnitPolicy
 from memfit.record.run_hooks import seen_as_call
@@ -26,12 +27,12 @@ _ORIGINAL: Final = "_memfit_forward"
 class Options:
     """How a unit is checkpointed: the arguments of ``torch.utils.checkpoint``, for eager and for compiled code."""
 
-    def __init__(self, policy: UnitPolicy) -> None:
+    def __init__(self, policy: UnitPolicy, link: HostLink) -> None:
         self.eager: dict[str, Any] = {"use_reentrant": False}
         self.compiled: dict[str, Any] = {"use_reentrant": False}
         if policy.choices:
             keeps = tuple((choice.operator, choice.call) for choice in policy.choices if choice.action is Action.KEEP)
-            self.eager["context_fn"] = functools.partial(contexts, Choices(policy.choices))
+            self.eager["context_fn"] = functools.partial(contexts, Choices(policy.choices), link)
             self.compiled["context_fn"] = functools.partial(compiled_contexts, keeps)
 
     def __deepcopy__(self, memo: Any) -> Options:

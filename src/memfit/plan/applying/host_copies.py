@@ -11,7 +11,6 @@ What a unit needs is brought back while the unit after it goes backward: so back
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Any
 
@@ -19,17 +18,32 @@ import torch
 from torch import Tensor
 
 
+class HostLink:
+    """The way to the host and back, for one model."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, Any] = {}
+        self.last: weakref.ref[UnitCopies] | None = None
+        """The unit that last offloaded something."""
+
+    def stream(self, device: torch.device) -> Any:
+        """One for each device: copies come one after the other."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return self._streams[device]
+
+
 class HostCopy:
     """One tensor, on the host. On a device without streams of its own it stays where it is."""
 
-    def __init__(self, tensor: Tensor) -> None:
-        self._device, self._stride = tensor.device, tensor.stride()
+    def __init__(self, tensor: Tensor, link: HostLink) -> None:
+        self._link, self._device, self._stride = link, tensor.device, tensor.stride()
         self._back: Tensor | None = None
         self._is_here: Any = None
         if tensor.device.type != "cuda":
             self._host, self._back = None, tensor.detach()
             return
-        side = _side_stream(tensor.device)
+        side = link.stream(tensor.device)
         side.wait_stream(torch.cuda.current_stream(tensor.device))
         with torch.cuda.stream(side):
             self._host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu", pin_memory=True)
@@ -40,7 +54,7 @@ class HostCopy:
         """Begins to bring it back."""
         if self._back is not None or self._host is None:
             return
-        here, side = torch.cuda.current_stream(self._device), _side_stream(self._device)
+        here, side = torch.cuda.current_stream(self._device), self._link.stream(self._device)
         self._back = torch.empty_strided(self._host.size(), self._stride, dtype=self._host.dtype, device=self._device)
         side.wait_stream(here)  # the memory may have been another tensor's until now
         with torch.cuda.stream(side):
@@ -61,31 +75,20 @@ class HostCopy:
 class UnitCopies:
     """What one forward of a unit has on the host."""
 
-    def __init__(self) -> None:
-        self.copies: list[HostCopy] = []
+    def __init__(self, link: HostLink) -> None:
+        self._link = link
+        self._copies: list[HostCopy] = []
         self._before: weakref.ref[UnitCopies] | None = None
 
     def add(self, tensor: Tensor) -> HostCopy:
-        if not self.copies:
-            self._before, _of_thread.last = getattr(_of_thread, "last", None), weakref.ref(self)
-        copy = HostCopy(tensor)
-        self.copies.append(copy)
+        if not self._copies:
+            self._before, self._link.last = self._link.last, weakref.ref(self)
+        copy = HostCopy(tensor, self._link)
+        self._copies.append(copy)
         return copy
 
     def fetch(self) -> None:
         """Brings back all of this unit, and what the unit before it in forward will need next."""
         before = self._before() if self._before is not None else None
-        for copy in (*self.copies, *(before.copies if before is not None else ())):
+        for copy in (*self._copies, *(before._copies if before is not None else ())):
             copy.fetch()
-
-
-_of_thread = threading.local()
-_streams: dict[torch.device, Any] = {}
-
-
-def _side_stream(device: torch.device) -> Any:
-    """One for each device: copies come one after the other, and the link is theirs."""
-    stream = _streams.get(device)
-    if stream is None or not isinstance(stream, torch.cuda.Stream):
-        stream = _streams[device] = torch.cuda.Stream(device)
-    return stream

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from memfit.plan.applying.host_copies import HostCopy, UnitCopies
+from memfit.plan.applying.host_copies import HostCopy, HostLink, UnitCopies
 from memfit.plan.policy import Action, OperatorChoice
 from memfit.record.storages import PLAIN_TYPES
 from memfit.torch_compat.dispatch import TorchDispatchMode, tree_map
@@ -118,10 +118,10 @@ class _Taking(_Mode):
         return tree_map(lambda leaf: leaf.take() if isinstance(leaf, _Kept | HostCopy) else leaf, found)
 
 
-def contexts(choices: Choices) -> tuple[TorchDispatchMode, TorchDispatchMode]:
+def contexts(choices: Choices, link: HostLink) -> tuple[TorchDispatchMode, TorchDispatchMode]:
     """For one forward of a unit: what ``torch.utils.checkpoint`` takes."""
     kept: dict[tuple[Any, int], Any] = {}
-    copies = UnitCopies()
+    copies = UnitCopies(link)
     return _Keeping(choices, kept, copies), _Taking(choices, kept, copies)
 
 
