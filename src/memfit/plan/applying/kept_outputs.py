@@ -14,7 +14,7 @@ from torch import Tensor
 from memfit.plan.applying.host_copies import HostCopy, HostLink, UnitCopies
 from memfit.plan.policy import Action, OperatorChoice
 from memfit.record.storages import PLAIN_TYPES
-from memfit.torch_compat.dispatch import TorchDispatchMode, tree_map
+from memfit.torch_compat.dispatch import TorchDispatchMode, detached, tree_leaves, tree_map
 from memfit.torch_compat.fake_tensors import FakeTensor
 
 Actions = dict[int, Action]
@@ -39,11 +39,22 @@ class _Kept:
     """A tensor that stays on the GPU."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor.detach()  # without the graph that led to it, which would never die
-        self._version = tensor._version
+        self._tensor = detached(tensor)  # without the graph that led to it, which would never die
+        self._version: int | None = tensor._version
+
+    def follow(self, changed: _Kept) -> bool:
+        """Another operator that is kept has changed a tensor in place; was it this one? Then it is kept as it is now."""
+        if self._tensor.untyped_storage() is not changed._tensor.untyped_storage():
+            return False
+        self._version = changed._version = changed._tensor._version + 1  # autograd counts the change when the operator is done
+        return True
+
+    def trust(self) -> None:
+        """It outlives the unit, as the counter of a batch norm does, and others may change it."""
+        self._version = None
 
     def take(self) -> Tensor:
-        if self._tensor._version != self._version:
+        if self._version is not None and self._tensor._version != self._version:
             raise RuntimeError(
                 "memfit: an output that a plan keeps was changed in place after its operator ran. Make the plan again, with the "
                 "model as it is now"
@@ -65,6 +76,11 @@ class _Mode(TorchDispatchMode):
         super().__init__()
         self._choices, self._kept, self._copies = choices, kept, copies
         self._counts: dict[Any, int] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would otherwise wrap the method below in two more calls for each operator."""
+        return False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -92,7 +108,12 @@ class _Keeping(_Mode):
         result = func(*args, **kwargs)
         if action is not None:
             keep: Callable[[Tensor], Any] = self._copies.add if action is Action.OFFLOAD else _Kept
-            self._kept[func, call] = tree_map(lambda leaf: keep(leaf) if isinstance(leaf, Tensor) else leaf, result)
+            kept = tree_map(lambda leaf: keep(leaf) if isinstance(leaf, Tensor) else leaf, result)
+            if isinstance(kept, _Kept) and func._schema.is_mutable:
+                earlier = [leaf for leaf in tree_leaves(list(self._kept.values())) if isinstance(leaf, _Kept)]
+                if not [one for one in earlier if one.follow(kept)]:
+                    kept.trust()
+            self._kept[func, call] = kept
         return result
 
 

@@ -10,17 +10,11 @@ from memfit.record.module_names import unwrapped_name
 def unwrapped(model: nn.Module) -> nn.Module:
     """Without what DDP and ``torch.compile`` put around a model."""
     while True:
-        inner = getattr(model, "_orig_mod", None) or _inside_data_parallel(model)
+        is_data_parallel = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel)
+        inner = model.module if is_data_parallel else getattr(model, "_orig_mod", None)
         if not isinstance(inner, nn.Module):
             return model
         model = inner
-
-
-def _inside_data_parallel(model: nn.Module) -> nn.Module | None:
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        inner: nn.Module = model.module
-        return inner
-    return None
 
 
 def named_units(model: nn.Module) -> dict[str, nn.Module]:

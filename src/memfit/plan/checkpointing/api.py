@@ -84,7 +84,7 @@ def plan_checkpointing(
     if not _fits(untouched):
         if units is None:
             memfit.predict(recorder.recording(build), **options | {"steps": 1})
-        notes += _search(trials, untouched, recorder, budget_bytes, limit_bytes, max_trials, deadline, offload, chip, told)
+        notes += _search(trials, untouched, recorder, budget_bytes, margin, limit_bytes, max_trials, deadline, offload, chip, told)
     best, luck = _best(trials)
     if best is None:
         seconds = 0.0 if time_limit is None else time_limit
@@ -104,6 +104,7 @@ def _search(
     untouched: Trial,
     recorder: UnitRecorder,
     budget_bytes: int,
+    margin: float,
     limit_bytes: int,
     max_trials: int,
     deadline: float,
@@ -123,11 +124,11 @@ def _search(
         progress=told,
     )
     if not search.can_do_anything:
-        raise infeasible(budget_bytes, limit_bytes, untouched)
+        raise infeasible(budget_bytes, margin, untouched)
     least = search.least()
     told(f"with as much as possible computed again: {format_bytes(least.smallest_fit)}, {1e3 * least.seconds:.1f} ms a step")
     if not least.completes:
-        raise infeasible(budget_bytes, limit_bytes, min(least, untouched, key=lambda trial: trial.smallest_fit))
+        raise infeasible(budget_bytes, margin, min(least, untouched, key=lambda trial: trial.smallest_fit))
     search.run(untouched, least)
     notes = [f"{unit.name} is left as it is: {unit.refusal}" for kind in kinds for unit in kind.units if unit.refusal]
     if untouched.checkpoints_by_itself:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from memfit.analysis.families import Family, family_of
@@ -21,20 +22,19 @@ _ADVICE: Final = {
 }
 
 
-def infeasible(budget_bytes: int, limit_bytes: int, least: Trial) -> InfeasibleError:
+def infeasible(budget_bytes: int, margin: float, least: Trial) -> InfeasibleError:
     """The answer where even the least does not fit."""
     prediction = least.prediction
     states = sum(size for category, size in prediction.breakdown.items() if family_of(category) in _STATES)
     moment = prediction.ledger.moment_at(prediction.replay.peak_event)
-    binding = STATES if states > limit_bytes else _binding(moment.phase, moment.in_a_step)
-    # What the plan would be given, so that it has the margin that was asked for.
-    enough = -(-least.smallest_fit * budget_bytes // limit_bytes)
-    margin = "" if budget_bytes == limit_bytes else f", of which {format_bytes(limit_bytes)} may be planned for"
+    binding = STATES if states > least.limit_bytes else _binding(moment.phase, moment.in_a_step)
+    enough = math.ceil(least.smallest_fit / (1.0 - margin))
+    free = f", of which {margin:.0%} is left free," if margin else ""
     return InfeasibleError(
         budget_bytes,
         enough,
         binding,
-        f"a budget of {format_bytes(budget_bytes)}{margin}, is not enough: the least that fits needs {format_bytes(enough)}. "
+        f"a budget of {format_bytes(budget_bytes)}{free} is not enough: the least that fits needs {format_bytes(enough)}. "
         f"Its peak is in {moment.label}; parameters, gradients and optimizer state are {format_bytes(states)} of it. "
         f"{_ADVICE[binding]}",
     )
