@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from memfit.compare import Comparison, compare
     from memfit.guard.golden import assert_no_regression
     from memfit.ledger import Category, Ledger, Phase
+    from memfit.plan import Plan
+    from memfit.plan.applying import apply
     from memfit.plan.search import PlanSearch, plan
     from memfit.predict import Prediction, predict
     from memfit.record import Retention, Tracker, track
@@ -34,11 +36,13 @@ _HOMES = {
     "Comparison": "memfit.compare",
     "Ledger": "memfit.ledger",
     "Phase": "memfit.ledger",
+    "Plan": "memfit.plan",
     "PlanSearch": "memfit.plan.search",
     "Prediction": "memfit.predict",
     "Report": "memfit.analysis",
     "Retention": "memfit.record",
     "Tracker": "memfit.record",
+    "apply": "memfit.plan.applying",
     "assert_no_regression": "memfit.guard.golden",
     "build_report": "memfit.analysis",
     "compare": "memfit.compare",
@@ -54,12 +58,14 @@ __all__ = [
     "Comparison",
     "Ledger",
     "Phase",
+    "Plan",
     "PlanSearch",
     "Prediction",
     "Report",
     "Retention",
     "Tracker",
     "__version__",
+    "apply",
     "assert_no_regression",
     "build_report",
     "compare",

@@ -92,6 +92,12 @@ class Plan:
     def step_seconds(self) -> float | None:
         return self.figures.step_seconds
 
+    def apply_to(self, model: Any) -> Any:
+        """What ``memfit.apply(model, plan)`` does."""
+        from memfit.plan.applying.model import apply_policy  # torch is imported here, and not before
+
+        return apply_policy(model, self.checkpointing)
+
     # -- the file --------------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""Policies, tried: each is applied in the phantom world and predicted exactly, as the GPU would run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import memfit
+from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, smallest_fit
+from memfit.allocator.engine import SegmentChange
+from memfit.ledger import Phase
+from memfit.plan.applying import apply
+from memfit.plan.applying.named_units import named_units
+from memfit.plan.checkpointing.roots import Step, seeing_models
+from memfit.plan.plan_file import Figures
+from memfit.plan.policy import CheckpointingPolicy
+from memfit.predict import Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A policy, and what it takes."""
+
+    policy: CheckpointingPolicy | None
+    prediction: Prediction
+    limit_bytes: int
+    """What the allocator may get."""
+
+    @cached_property
+    def _settings(self) -> AllocatorSettings:
+        return parse_alloc_conf(self.prediction.alloc_conf, self.prediction.torch_version)
+
+    @cached_property
+    def smallest_fit(self) -> int:
+        return smallest_fit(self.prediction.requests, self._settings).capacity
+
+    @cached_property
+    def _at_limit(self) -> Replay:
+        return replay(self.prediction.requests, self._settings, capacity=self.limit_bytes)
+
+    @property
+    def completes(self) -> bool:
+        return self.smallest_fit <= self.limit_bytes and self._at_limit.completes
+
+    @cached_property
+    def is_steady(self) -> bool:
+        """In the last step, the allocator gives no memory back to get other memory: that would take time which is not counted."""
+        starts = self.prediction.ledger.step_starts
+        requests = self.prediction.requests
+        first = int(np.searchsorted(requests.event, starts[-1])) if len(starts) else 0
+        log = self._at_limit.outcome.segment_log
+        gives_back = np.isin(log[:, 1], (SegmentChange.FREE, SegmentChange.UNMAP))
+        return not bool((gives_back & (log[:, 0] >= first)).any())
+
+    @property
+    def seconds(self) -> float:
+        return self.prediction.step_seconds or 0.0
+
+    def figures(self) -> Figures:
+        times = self.prediction.time_breakdown
+        return Figures(
+            peak_allocated_bytes=int(self.prediction.peak_allocated),
+            peak_reserved_bytes=int(self.prediction.peak_reserved),
+            smallest_fit_bytes=int(self.smallest_fit),
+            step_seconds=self.prediction.step_seconds,
+            recompute_seconds=0.0 if times is None else times.recompute,
+        )
+
+    @property
+    def checkpoints_by_itself(self) -> bool:
+        """Does the model compute something again that no plan asked for?"""
+        return self.policy is None and bool((self.prediction.ledger.scopes.phase == Phase.RECOMPUTE).any())
+
+
+class Trials:
+    """Predicts policies, each once."""
+
+    def __init__(self, build: Callable[[], Step], limit_bytes: int, options: dict[str, Any]) -> None:
+        self._build, self._limit, self._options = build, limit_bytes, options
+        self._done: dict[CheckpointingPolicy | None, Trial] = {}
+
+    @property
+    def all(self) -> list[Trial]:
+        return list(self._done.values())
+
+    def run(self, policy: CheckpointingPolicy | None) -> Trial:
+        if policy not in self._done:
+            prediction = memfit.predict(self._applied(policy), **self._options)
+            self._done[policy] = Trial(policy, prediction, self._limit)
+        return self._done[policy]
+
+    def _applied(self, policy: CheckpointingPolicy | None) -> Callable[[], Step]:
+        if policy is None:
+            return self._build
+        is_applied = False
+
+        def see(model: nn.Module) -> None:
+            nonlocal is_applied
+            if not is_applied and named_units(model).keys() >= {*policy.units, *policy.untouched}:
+                apply(model, policy)
+                is_applied = True
+
+        return seeing_models(self._build, see)
