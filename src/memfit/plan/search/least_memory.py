@@ -35,9 +35,11 @@ def state_bytes(inputs: Inputs) -> int:
 
 def least_bytes(inputs: Inputs) -> int:
     """Of a training step of a named model: ``inputs`` are those of a cell of ``memfit.compare``."""
+    if inputs["pp"] > 1:
+        return state_bytes(inputs) + _in_pipeline(inputs)
     gradients = 0 if inputs["offload"] == "params" else _weights(inputs) // num_shards(inputs)
     # Where a batch is computed in parts, gradients of the first are there while the others are computed.
-    waiting = gradients if inputs["pp"] == 1 and inputs["microbatches"] > 1 else 0
+    waiting = gradients if inputs["microbatches"] > 1 else 0
     return state_bytes(inputs) + max(gradients, waiting + _whole_weights(inputs) + _activations(inputs))
 
 
@@ -55,35 +57,57 @@ def _weights(inputs: Inputs) -> int:
 
 
 def _whole_weights(inputs: Inputs) -> int:
-    """What is gathered in forward and kept for backward; in a pipeline of several microbatches, their gradients too. Experts are
-    left out: where they are spread they stay so."""
-    strategy, precision = STRATEGIES.get(inputs["strategy"]), PRECISIONS[inputs["precision"]]
+    """What is gathered in forward and kept for backward."""
+    strategy = STRATEGIES.get(inputs["strategy"])
     if strategy is None or strategy.split is Split.NOTHING or strategy.reshards or sharing_ranks(inputs)[0] == 1:
         return 0
-    config = find_model(inputs["model"])
-    numbers = sum(
-        count * weights_of_layer(config, has_experts, inputs["tp"]) for has_experts, count in kinds_of_layers(config).items()
-    )
-    size = 1 if inputs["float8"] != "none" else 2 if precision.computes else precision.weight_bytes
-    return int(numbers * size * _share_of_smallest_rank(config, inputs))
+    return int(_numbers(find_model(inputs["model"]), inputs) * _gathered_item(inputs))
+
+
+def _numbers(config: ModelConfig, inputs: Inputs) -> float:
+    """Of the layers of a rank, not shared by data parallelism. Experts are left out: where they are spread they stay so."""
+    sizes = {kind: weights_of_layer(config, kind, inputs["tp"]) for kind in (False, True)}
+    numbers = sum(count * sizes[has_experts] for has_experts, count in kinds_of_layers(config).items())
+    return numbers * _share_of_smallest_rank(config, inputs)
+
+
+def _gathered_item(inputs: Inputs) -> int:
+    """Bytes of a weight while it is whole."""
+    precision = PRECISIONS[inputs["precision"]]
+    return 1 if inputs["float8"] != "none" else 2 if precision.computes else precision.weight_bytes
 
 
 # -- what backward will need ------------------------------------------------------------------------------------------------------
 
 
 def _activations(inputs: Inputs) -> int:
-    """On the GPU that has most of it: in a pipeline, on the first or on the last."""
+    """Without a pipeline."""
     config = find_model(inputs["model"])
+    part, _ = one_pass(inputs)
+    kept, within = kept_bytes(config, inputs, part)
+    return kept + _root_weights(config, inputs) + max(within, _loss(config, inputs, part))
+
+
+def _in_pipeline(inputs: Inputs) -> int:
+    """On the first rank, which has most microbatches under way, or on the last, which has the loss.
+
+    FSDP2 reduces the gradients of all microbatches at once: until then they are whole, in the type in which they are reduced; and
+    from one microbatch to the next the weights stay whole, too.
+    """
+    config, schedule, pp = find_model(inputs["model"]), SCHEDULES[inputs["schedule"]], inputs["pp"]
     part, num_passes = one_pass(inputs)
     kept, within = kept_bytes(config, inputs, part)
-    pp = inputs["pp"]
-    loss, root = _loss(config, inputs, part), _root_weights(config, inputs)
-    if pp == 1:
-        return kept + root + max(within, loss)
-    schedule = SCHEDULES[inputs["schedule"]]
     of_a_stage = kept * _share_of_smallest_rank(config, inputs) / schedule.stages_a_rank
     under_way = passes_under_way(schedule, pp, num_passes)
-    return int(max(of_a_stage * under_way + within, of_a_stage + root + loss))
+    least = max(of_a_stage * under_way + within + _whole_weights(inputs), of_a_stage + _loss(config, inputs, part))
+    is_settled = num_passes > (pp if schedule.stages_a_rank == 1 else 2 * pp - 1)
+    if sharing_ranks(inputs)[0] == 1 or not is_settled or schedule.name not in ("1f1b", "interleaved-1f1b"):
+        return int(least)
+    numbers = _numbers(config, inputs)
+    gradients = numbers * PRECISIONS[inputs["precision"]].weight_bytes
+    before_backward = gradients + of_a_stage * under_way + within + _whole_weights(inputs)
+    after_backward = gradients + numbers * _gathered_item(inputs) + of_a_stage * (under_way - 1)
+    return int(max(least, before_backward, after_backward))
 
 
 def passes_under_way(schedule: Schedule, pp: int, num_microbatches: int) -> int:
@@ -153,5 +177,4 @@ def _root_weights(config: ModelConfig, inputs: Inputs) -> int:
     if strategy is None or strategy.split is Split.NOTHING or inputs["engine"] != "fsdp2" or sharing_ranks(inputs)[0] == 1:
         return 0
     size = 2 if precision.computes else precision.weight_bytes
-    # In a pipeline, the last rank has the head.
-    return int(config.vocab * config.dim * size // inputs["tp"] * (1 if config.tied or inputs["pp"] > 1 else 2))
+    return int(config.vocab * config.dim * size // inputs["tp"] * (1 if config.tied else 2))

@@ -140,7 +140,10 @@ class Space:
             return ("",)
         several_nodes = self.world_size > GPUS_PER_NODE
         is_plain = all(size == 1 for size in degrees.values())
-        rows = [row for row in STRATEGIES.values() if several_nodes or row.split is not Split.NODE]
+        # A hybrid strategy has several copies of the GPUs that shard, those of a node.
+        apart = degrees["tp"] * degrees["cp"]
+        copies = self.world_size // (apart * degrees["pp"]) // max(1, GPUS_PER_NODE // apart)
+        rows = [row for row in STRATEGIES.values() if row.split is not Split.NODE or (several_nodes and copies > 1)]
         return tuple(row.name for row in rows if is_plain or row.split is not Split.NOTHING)
 
     def _batches(self, degrees: dict[str, int]) -> Iterator[int]:
