@@ -70,6 +70,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help=f"candidates to predict at most; {PREDICTIONS} by default. The answer says how much faster the rest could be",
     )
     parser.add_argument(
+        "--refine",
+        action="store_true",
+        help="decide operator by operator what the best configuration computes again; a function that does not fit gets that",
+    )
+    parser.add_argument(
         "--executor", default="", metavar="WHO", help="processes:8 (one per core by default), dask:tcp://host:8786, or slurm"
     )
     parser.add_argument(
@@ -101,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
             margin=args.margin,
             allow=tuple(word for words in args.allow for word in words.split(",")),
             predictions=args.predictions,
+            refine=args.refine,
             executor=args.executor,
             torch_version=args.torch_version,
             alloc_conf=args.alloc_conf,

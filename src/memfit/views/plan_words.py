@@ -8,6 +8,7 @@ from typing import Any
 from memfit.choices import AXES
 from memfit.compare import Cell
 from memfit.models import find_model
+from memfit.plan import Plan
 from memfit.plan.search import PlanSearch, Point
 from memfit.units import format_bytes
 from memfit.views.comparison_words import in_words
@@ -71,8 +72,10 @@ def command(cell: Cell) -> str:
 
 def closing(found: PlanSearch) -> Iterator[str]:
     """What to run, how sure that is, and what more memory would buy; or what would fit."""
+    if found.by_checkpointing is not None:
+        yield from _checkpointed(found, found.by_checkpointing)
     if found.best is None or found.best.figures is None:
-        yield from _nothing_fits(found)
+        yield from _nothing_fits(found) if found.by_checkpointing is None else ()
         return
     best, figures = found.best, found.best.figures
     memory = f"{format_bytes(figures.smallest_fit)} of {format_bytes(found.capacity)}"
@@ -96,6 +99,20 @@ def closing(found: PlanSearch) -> Iterator[str]:
         )
     if found.was_stopped:
         yield "You stopped the search: this is what was known by then. What was predicted is kept."
+
+
+def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
+    """What was decided operator by operator."""
+    figures = plan.figures
+    time = f"{format_seconds(figures.step_seconds)} a step, " if figures.step_seconds else ""
+    memory = f"{format_bytes(figures.smallest_fit_bytes)} of {format_bytes(plan.budget_bytes)}"
+    if plan.checkpointing is None:
+        yield f"Run it as it is: {time}{memory}."
+        return
+    again = f", {format_seconds(figures.recompute_seconds)} of it to compute again" if figures.recompute_seconds else ""
+    yield f"Apply the plan (memfit.apply): {time.removesuffix(', ')}{again}, {memory}."
+    if found.checkpointed is not None and "function" not in found.checkpointed:
+        yield "It is for the configuration below, with its own checkpointing left out."
 
 
 def _time(cell: Cell) -> str:

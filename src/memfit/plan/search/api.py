@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from memfit.compare.cache import CellCache, default_folder
+from memfit.compare.cell import Inputs
 from memfit.compare.grid import Subject, combinations, read_axes
 from memfit.compare.recommendation import SURE
-from memfit.compare.user_functions import arguments, check_arguments, locate
+from memfit.compare.user_functions import arguments, build_of, check_arguments, locate
 from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
 from memfit.plan.search.candidate import Candidate
@@ -48,6 +49,7 @@ def plan(
     margin: float = SURE,
     allow: Sequence[str] = (),
     predictions: int = PREDICTIONS,
+    refine: bool = False,
     executor: str | Executor | None = None,
     jobs: int | None = None,
     torch_version: str = "",
@@ -70,6 +72,9 @@ def plan(
     For a model by name or a Hugging Face config, whatever is not given as a keyword is left open, but for what changes the training
     itself: ``allow=("precision", "optimizer", "float8", "batch")`` says what of that may vary. A function is called with the axes
     that are given, by name: every combination of them is a candidate.
+
+    Where a function does not fit as it is, what it computes again is decided operator by operator, to the budget; ``refine`` does
+    the same for the best configuration of a model, on top of the search. ``found.plan`` then has a policy for ``memfit.apply``.
 
     ``budget`` is what the allocator may get, where that is less than the GPU has; ``margin`` is the share of it that must stay
     free. ``executor`` says who predicts: ``"processes:8"``, ``"dask:tcp://host:8786"``, ``"slurm"``, or a ``concurrent.futures``
@@ -102,7 +107,8 @@ def plan(
     known = CellCache(cache if isinstance(cache, Path) else default_folder()) if cache else None
     with _opened(executor, jobs) as runner:
         exploration = Exploration(candidates, room, runner, settings, known, progress or (lambda done, best: None))
-        return _search(exploration, space, subject, chosen_gpu.name, world_size, capacity, predictions)
+        found = _search(exploration, space, subject, chosen_gpu.name, world_size, capacity, predictions)
+    return found if found.was_stopped else _with_checkpointing(found, candidates, settings, margin, wanted=refine)
 
 
 def _check(margin: float, predictions: int, steps: int, jobs: int | None, interconnect: str) -> None:
@@ -136,7 +142,10 @@ def _search(
     exploration: Exploration, space: Space | None, subject: Subject, gpu: str, world_size: int, capacity: int, predictions: int
 ) -> PlanSearch:
     """The search, then the answer in full, then what is around it."""
-    exploration.explore(predictions)
+    if (
+        not subject.function or len(exploration.candidates) > 1
+    ):  # one function alone is predicted where its checkpointing is planned
+        exploration.explore(predictions)
     if exploration.best is None and space is not None and _may_offload(space) and not exploration.was_stopped:
         exploration.candidates += [
             Candidate.of(inputs, exploration.settings.interconnect) for inputs in space.candidates(offload=("params",))
@@ -146,7 +155,7 @@ def _search(
     infeasible = None
     if exploration.best is not None:
         _look_around(exploration)
-    elif not exploration.was_stopped:
+    elif not exploration.was_stopped and not subject.function:
         infeasible = _find_what_would_fit(exploration, space)
     best = exploration.best
     left = exploration.open_candidates()
@@ -170,6 +179,51 @@ def _search(
         infeasible=infeasible,
         space_assumptions=space.assumptions if space is not None else (),
     )
+
+
+def _with_checkpointing(
+    found: PlanSearch, candidates: Sequence[Candidate], settings: Settings, margin: float, *, wanted: bool
+) -> PlanSearch:
+    """What is computed again, decided operator by operator: for a function that does not fit as it is, or where it is wanted."""
+    inputs = _to_be_checkpointed(found, candidates, wanted=wanted)
+    if inputs is None:
+        return found
+    # Planning runs the model, so that it imports torch: a search alone does not.
+    from memfit.phantom.target import DEFAULT_TORCH
+    from memfit.plan.checkpointing import plan_checkpointing
+
+    planned = plan_checkpointing(
+        build_of(inputs),
+        budget=found.capacity,
+        gpu=found.gpu,
+        world_size=found.world_size,
+        margin=margin,
+        steps=settings.steps,
+        torch_version=settings.torch_version or DEFAULT_TORCH,
+        alloc_conf=settings.alloc_conf,
+        interconnect=settings.interconnect,
+    )
+    best = found.best.figures.step_seconds if found.best is not None and found.best.figures is not None else float("inf")
+    if planned.step_seconds is not None and planned.step_seconds > best:
+        return found
+    return replace(found, by_checkpointing=planned, checkpointed=inputs)
+
+
+def _to_be_checkpointed(found: PlanSearch, candidates: Sequence[Candidate], *, wanted: bool) -> Inputs | None:
+    """A function that does not fit: the one that came closest. A model's best configuration, with nothing computed again so far."""
+    if found.subject.function:
+        if found.best is not None:
+            return None
+        return found.points[0].cell.inputs if found.points else candidates[0].inputs
+    best = found.best
+    if not wanted or best is None or best.inputs["checkpointing"] == "none":
+        return None
+    if best.inputs["pp"] > 1 or best.inputs["microbatches"] > 1:
+        raise ConfigError(
+            "checkpointing can be planned for configurations without a pipeline and microbatches, and the best one has them: leave "
+            " out refine, or say --pp 1 --microbatches 1"
+        )
+    return best.inputs | {"checkpointing": "none"}
 
 
 def _may_offload(space: Space) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -80,6 +80,10 @@ class PlanSearch(Drawn):
     varied: tuple[str, ...] = ()
     """Axes that change what is trained, and were allowed to vary."""
     infeasible: Infeasible | None = None
+    by_checkpointing: Plan | None = None
+    """The answer, where what is computed again was decided operator by operator."""
+    checkpointed: Inputs | None = None
+    """The configuration that this was decided for."""
     space_assumptions: tuple[str, ...] = ()
 
     @property
@@ -146,6 +150,9 @@ class PlanSearch(Drawn):
     @cached_property
     def plan(self) -> Plan | None:
         """The answer as a plan file has it; ``None`` where nothing fits."""
+        if self.by_checkpointing is not None:
+            inputs = self.checkpointed or {}
+            return replace(self.by_checkpointing, recipe=None if "function" in inputs else _plain(inputs))
         best = self.best
         if best is None or best.figures is None:
             return None
@@ -187,6 +194,7 @@ class PlanSearch(Drawn):
             "varied": [*self.varied],
             "assumptions": [*self.assumptions],
             "infeasible": _infeasible_json(self.infeasible),
+            "plan": self.plan.to_json() if self.plan is not None else None,
         }
 
 
