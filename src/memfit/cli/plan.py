@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from memfit.cli.compare import axis_of
 from memfit.cli.consoles import stdout_console
@@ -21,7 +21,6 @@ from memfit.compare.recommendation import SURE
 from memfit.errors import ConfigError
 from memfit.hardware import GPUS
 from memfit.plan.search import PlanSearch, plan
-from memfit.plan.search.api import PREDICTIONS
 from memfit.plan.search.candidate import Tried
 from memfit.plan.search.space import CHANGES_TRAINING
 from memfit.units import format_bytes
@@ -65,9 +64,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--predictions",
         type=int,
-        default=PREDICTIONS,
+        default=0,
         metavar="N",
-        help=f"candidates to predict at most; {PREDICTIONS} by default. The answer says how much faster the rest could be",
+        help="candidates to predict at most; 8 to 24 by default, fewer for larger models. The answer says how much faster the rest "
+        "could be",
     )
     parser.add_argument(
         "--refine",
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     for path, flag in ((args.out, "--out"), (args.report, "--report")):
         if path is not None:
             check_output(path, flag)
-    with _progress(args.predictions) as progress:
+    with _progress() as progress:
         found = plan(
             args.function,
             model=args.model,
@@ -146,15 +146,15 @@ def _tell(found: PlanSearch, args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _progress(predictions: int) -> Iterator[Any]:
-    """A bar on the terminal, for people who watch."""
-    columns = (TextColumn("Searching"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+def _progress() -> Iterator[Any]:
+    """Signs of life on the terminal, for people who watch."""
+    columns = (SpinnerColumn(), TextColumn("{task.completed} predicted"), TimeElapsedColumn(), TextColumn("{task.description}"))
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=predictions)
+        task = bar.add_task("listing what is possible", total=None)
 
         def tell(done: int, best: Tried | None) -> None:
-            bar.update(task, completed=done, total=max(predictions, done), description=_so_far(best))
+            bar.update(task, completed=done, description=_so_far(best))
 
         yield tell
 

@@ -16,6 +16,7 @@ from memfit.compare.recommendation import SURE
 from memfit.compare.user_functions import arguments, build_of, check_arguments, locate
 from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
+from memfit.models import find_model
 from memfit.plan.search.candidate import Candidate
 from memfit.plan.search.executors import Runner, open_runner
 from memfit.plan.search.exploring import Exploration, Progress
@@ -26,8 +27,11 @@ from memfit.plan.search.space import CHANGES_TRAINING, Space
 from memfit.timing import parse_interconnect
 from memfit.units import parse_bytes
 
-PREDICTIONS = 16
-"""So many candidates are predicted at most, unless the user says otherwise."""
+_LAYERS_TO_PREDICT = 512
+"""A search predicts about so many layers, unless the user says otherwise: some minutes of two cores."""
+
+_FEWEST, _MOST = 8, 24
+"""Candidates that are predicted at least and at most, then."""
 
 _FOR_THE_FRONTIER = 4
 """So many more, to show what less memory costs and what more would buy."""
@@ -48,7 +52,7 @@ def plan(
     budget: int | str | None = None,
     margin: float = SURE,
     allow: Sequence[str] = (),
-    predictions: int = PREDICTIONS,
+    predictions: int = 0,
     refine: bool = False,
     executor: str | Executor | None = None,
     jobs: int | None = None,
@@ -107,14 +111,22 @@ def plan(
     known = CellCache(cache if isinstance(cache, Path) else default_folder()) if cache else None
     with _opened(executor, jobs) as runner:
         exploration = Exploration(candidates, room, runner, settings, known, progress or (lambda done, best: None))
-        found = _search(exploration, space, subject, chosen_gpu.name, world_size, capacity, predictions)
+        limit = predictions or usual_predictions(subject, len(candidates))
+        found = _search(exploration, space, subject, chosen_gpu.name, world_size, capacity, limit)
     return found if found.was_stopped else _with_checkpointing(found, candidates, settings, margin, wanted=refine)
+
+
+def usual_predictions(subject: Subject, num_candidates: int) -> int:
+    """Of a function, all that the user has named; of a model, fewer the larger it is."""
+    if not subject.model:
+        return num_candidates if subject.function else _FEWEST
+    return min(_MOST, max(_FEWEST, _LAYERS_TO_PREDICT // find_model(subject.model).layers))
 
 
 def _check(margin: float, predictions: int, steps: int, jobs: int | None, interconnect: str) -> None:
     if not 0 <= margin < 1:
         raise ConfigError(f"margin is the share of the memory that stays free, at least 0 and less than 1, not {margin}")
-    for name, value in {"predictions": predictions, "steps": steps, "jobs": 1 if jobs is None else jobs}.items():
+    for name, value in {"predictions": predictions or 1, "steps": steps, "jobs": 1 if jobs is None else jobs}.items():
         if not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
     if interconnect:
@@ -221,7 +233,7 @@ def _to_be_checkpointed(found: PlanSearch, candidates: Sequence[Candidate], *, w
     if best.inputs["pp"] > 1 or best.inputs["microbatches"] > 1:
         raise ConfigError(
             "checkpointing can be planned for configurations without a pipeline and microbatches, and the best one has them: leave "
-            " out refine, or say --pp 1 --microbatches 1"
+            "out refine, or say --pp 1 --microbatches 1"
         )
     return best.inputs | {"checkpointing": "none"}
 

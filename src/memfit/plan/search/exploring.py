@@ -4,7 +4,7 @@
 
     open candidates ── bound too high, or too large? ──> left out
         │
-        v   the least expected time: its bound, times how far above theirs those were that are most like it
+        v   the least expected time: its bound, times how far above theirs others of its sort were
     predicted, several at a time ──> best that fits ──> what is slower by its bound is left out
         │
         v
@@ -148,18 +148,18 @@ class Exploration:
         return has_failed, self.expected_bytes(candidate) > self.room, expected
 
     def expected_seconds(self, candidate: Candidate) -> float:
-        """Its bound, times how far above its own the one is that is most like it; the less alike, the less that counts."""
-        likeness, other = self._likest(candidate)
-        return candidate.least_seconds * (1 + ((other.time_ratio - 1) * likeness if other is not None else 0.0))
+        """Its bound, times how far above its own the one of its sort is that is most like it."""
+        other = self._likest(candidate)
+        return candidate.least_seconds * (other.time_ratio if other is not None else candidate.usual_ratio)
 
     def expected_bytes(self, candidate: Candidate) -> float:
-        likeness, other = self._likest(candidate)
-        return candidate.least_bytes * (1 + ((other.memory_ratio - 1) * likeness if other is not None else 0.0))
+        other = self._likest(candidate)
+        return candidate.least_bytes * (other.memory_ratio if other is not None else 1.0)
 
-    def _likest(self, candidate: Candidate) -> tuple[float, Tried | None]:
-        pairs = ((candidate.likeness(each.candidate), number) for number, each in enumerate(self.tried) if each.seconds is not None)
-        likeness, number = max(pairs, default=(0.0, -1))
-        return likeness, self.tried[number] if number >= 0 else None
+    def _likest(self, candidate: Candidate) -> Tried | None:
+        """Of those of its sort that were predicted; ``None`` where none was."""
+        same = [each for each in self.tried if each.seconds is not None and each.candidate.sort == candidate.sort]
+        return max(same, key=lambda each: candidate.likeness(each.candidate), default=None)
 
 
 def _seconds(tried: Tried) -> float:

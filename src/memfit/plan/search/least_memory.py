@@ -135,7 +135,7 @@ def _kept_bytes(model: str, part: Pass, checkpointing: str, is_compiled: bool) -
     shapes = [layer_shape(config, layer, part) for layer in {0, config.layers - 1}]
     smallest = min(shapes, key=lambda shape: _kept(shape, checkpointing, is_compiled))
     kept = config.layers * _kept(smallest, checkpointing, is_compiled) * part.item_bytes
-    if checkpointing != "full":
+    if checkpointing != "full" and not (checkpointing == "selective" and is_compiled):
         return kept, 0
     # The layer that is computed again already has its input.
     by_layer = _by_products if is_compiled else _kept_in_eager_code
@@ -145,14 +145,19 @@ def _kept_bytes(model: str, part: Pass, checkpointing: str, is_compiled: bool) -
 
 def _kept(shape: LayerShape, checkpointing: str, is_compiled: bool) -> int:
     """Numbers that a layer keeps."""
-    if checkpointing == "full":
-        return shape.stream
+    if checkpointing == "full" or (checkpointing == "selective" and is_compiled):
+        return shape.stream  # a compiled block is computed again as a whole: no policy sees the operators in it
     if is_compiled:
-        # What products and attention give, but for what is only added to something. What lies between is computed again.
-        return _by_products(shape)
+        return _kept_in_compiled_code(shape)
     if checkpointing == "selective":
         return _by_products(shape) + shape.stream + 2 * shape.gathered
     return _kept_in_eager_code(shape)
+
+
+def _kept_in_compiled_code(shape: LayerShape) -> int:
+    """What products and attention give, but for what is only added to something; and what goes into products, which the compiler
+    does not compute again, since backward needs it long after."""
+    return _by_products(shape) + shape.num_sums * (2 * shape.gathered + shape.hidden) // 3
 
 
 def _kept_in_eager_code(shape: LayerShape) -> int:

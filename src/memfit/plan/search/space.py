@@ -162,8 +162,10 @@ class Space:
         if degrees["pp"] == 1:
             yield from ({"batch": batch, "microbatches": 0 if count == 1 else count} for count in counts)
             return
+        # Fewer microbatches than ranks would leave some without work all the time; torch refuses them.
+        enough = [count for count in counts if count >= degrees["pp"]]
         for schedule in self.given.get("schedule", SEARCHED_SCHEDULES):
-            yield from ({"batch": batch, "microbatches": count, "schedule": schedule} for count in counts)
+            yield from ({"batch": batch, "microbatches": count, "schedule": schedule} for count in enough)
 
     def _words(self, offload: Sequence[str]) -> Iterator[Inputs]:
         usual = "bf16-mixed" if has_bf16(self.gpu) else "fp16-mixed"
