@@ -53,9 +53,13 @@ class Candidate:
 
     @cached_property
     def sort(self) -> tuple[object, ...]:
-        """Candidates of one sort use the same parts of torch: where one cannot be predicted, most likely none can."""
+        """Candidates of one sort use the same parts of torch."""
         degrees = (self.inputs.get(axis, 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
         return (*degrees, *(self.inputs.get(axis) for axis in ("schedule", "compile", "float8", "offload", "engine")))
+
+    def can_fail_like(self, other: Candidate) -> bool:
+        """Where one of them cannot be predicted, most likely the other cannot."""
+        return self.sort == other.sort and self.inputs.get("checkpointing") == other.inputs.get("checkpointing")
 
     def likeness(self, other: Candidate) -> float:
         """The share of axes on which both are the same."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from memfit.compare.cache import CellCache
 from memfit.compare.cell import Cell, Figures
-from memfit.compare.recommendation import SAME_SPEED
+from memfit.compare.recommendation import SAME_SPEED, burden
 from memfit.plan.search.candidate import Candidate, Tried
 from memfit.plan.search.executors import Answer, Runner
 from memfit.plan.search.jobs import Settings, job_of
@@ -52,8 +52,15 @@ class Exploration:
 
     @property
     def best(self) -> Tried | None:
-        """The fastest that fits; what was predicted in full counts, where there is such."""
-        return min(self._fitting(), key=_seconds, default=None)
+        """The fastest that fits; of several as fast, the cheapest to run. What was predicted in full counts, where it was."""
+        fitting = self._fitting()
+        as_fast = [each for each in fitting if _seconds(each) <= (1 + SAME_SPEED) * min(map(_seconds, fitting))]
+        return min(as_fast, key=lambda each: burden(each.cell), default=None)
+
+    @property
+    def fastest_seconds(self) -> float:
+        """Of all that fit."""
+        return min(map(_seconds, self._fitting()), default=float("inf"))
 
     def _fitting(self) -> list[Tried]:
         finals = {id(each.candidate) for each in self.tried if each.is_final}
@@ -126,8 +133,7 @@ class Exploration:
 
     def open_candidates(self) -> list[Candidate]:
         """Those that may fit, and may be faster than the best by more than a prediction of time can be wrong."""
-        best = self.best
-        most = _seconds(best) * (1 - SAME_SPEED) if best is not None else float("inf")
+        most = self.fastest_seconds * (1 - SAME_SPEED)
         tried = {id(each.candidate) for each in self.tried}
         return [
             each
@@ -142,7 +148,7 @@ class Exploration:
 
     def _promise(self, candidate: Candidate, under_way: Iterable[Candidate]) -> tuple[bool, bool, float]:
         """Is it expected to fail, is it expected not to fit, and how long is it expected to take?"""
-        has_failed = any(each.cell.figures is None and each.candidate.sort == candidate.sort for each in self.tried)
+        has_failed = any(each.cell.figures is None and each.candidate.can_fail_like(candidate) for each in self.tried)
         likest = max((candidate.likeness(other) for other in under_way), default=0.0)
         expected = self.expected_seconds(candidate) * (1 + _UNLIKE_WHAT_IS_UNDER_WAY * likest)
         return has_failed, self.expected_bytes(candidate) > self.room, expected

@@ -99,7 +99,9 @@ def _in_pipeline(inputs: Inputs) -> int:
     kept, within = kept_bytes(config, inputs, part)
     of_a_stage = kept * _share_of_smallest_rank(config, inputs) / schedule.stages_a_rank
     under_way = passes_under_way(schedule, pp, num_passes)
-    least = max(of_a_stage * under_way + within + _whole_weights(inputs), of_a_stage + _loss(config, inputs, part))
+    # The last stage keeps its output of every microbatch until the step is over: torch gives them back in one piece.
+    outputs = (num_passes - 1) * part.tokens * (config.vocab // part.tp) * part.item_bytes
+    least = max(of_a_stage * under_way + within + _whole_weights(inputs), outputs + of_a_stage + _loss(config, inputs, part))
     is_settled = num_passes > (pp if schedule.stages_a_rank == 1 else 2 * pp - 1)
     if sharing_ranks(inputs)[0] == 1 or not is_settled or schedule.name not in ("1f1b", "interleaved-1f1b"):
         return int(least)

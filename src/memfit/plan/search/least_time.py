@@ -75,7 +75,8 @@ def one_pass(inputs: Inputs) -> tuple[Pass, int]:
 
 
 def _computing(config: ModelConfig, inputs: Inputs, part: Pass, num_passes: int, layers: list[LayerSeconds], chip: Chip) -> float:
-    again = inputs["checkpointing"] == "full"
+    # No policy sees the operators of a compiled block: it is computed again as a whole.
+    again = inputs["checkpointing"] == "full" or (inputs["checkpointing"] == "selective" and inputs["compile"] != "none")
     per_layer = [layer.forward + layer.backward + (layer.recompute if again else 0.0) for layer in layers]
     updating = _updating(config, inputs, chip)
     pp = inputs["pp"]

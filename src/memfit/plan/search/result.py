@@ -138,9 +138,18 @@ class PlanSearch(Drawn):
     @property
     def assumptions(self) -> tuple[str, ...]:
         best = self.best
-        if best is None or best.figures is None:
+        if best is None or best.figures is None or self.best_tried is None:
             return self.space_assumptions
-        return tuple(filter(None, (*self.space_assumptions, what_was_shortened(best.inputs), *best.figures.assumptions)))
+        return tuple(
+            filter(
+                None,
+                (
+                    *self.space_assumptions,
+                    what_was_shortened(best.inputs, is_final=self.best_tried.is_final),
+                    *best.figures.assumptions,
+                ),
+            )
+        )
 
     @property
     def varying(self) -> tuple[str, ...]:
