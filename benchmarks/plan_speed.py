@@ -2,8 +2,8 @@
 
     python benchmarks/plan_speed.py
 
-Writes ``results/plan_speed.md``. Processor time is what matters on a machine that does other things meanwhile: on two cores that are
-free, a search takes a little more than half of it.
+Writes ``results/plan_speed.md``. Processor time is what counts on a machine that does other things meanwhile: on two cores that
+are free, a search takes a little more than half of it.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def main() -> None:
         f"| the search, into an empty cache | {first:.0f} | {spent:.0f} |",
         f"| the search again | {again:.1f} | {spent_again:.1f} |",
         "",
-        f"{found['num_candidates']:,} configurations: {found['num_too_large']:,} cannot fit by their bounds, {found['num_too_slow']:,} "
-        f"cannot be faster, {len(found['tried'])} predictions, {found['num_left']:,} not looked at, which could be faster by "
-        f"{found['gap']:.0%} at most.",
+        f"{found['num_candidates']:,} configurations: {found['num_too_large']:,} cannot fit by their bounds, "
+        f"{found['num_too_slow']:,} cannot be faster, {len(found['tried'])} predictions, {found['num_left']:,} not looked at. "
+        f"Nothing can be faster than the answer by more than {found['gap']:.0%}.",
         "",
         "| predicted | a step, seconds | smallest fit, GiB | fits |",
         "|---|---|---|---|",

@@ -22,3 +22,21 @@ def few_layers(model: str, layers: int) -> Iterator[str]:
 
 def inputs_of(model: str, **chosen: object) -> Inputs:
     return recipe_inputs(Subject(model=model), {"gpu": "H100-80GB", "world_size": 8, "seq": 1024} | chosen)
+
+
+TRAIN = """
+import torch
+
+def build(*, width=64):
+    model = torch.nn.Linear(width, width).cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+    x = torch.ones(8, width, device="cuda")
+
+    def step():
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+"""
+"""A function in a file, which takes little of everything."""

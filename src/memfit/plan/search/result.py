@@ -14,7 +14,7 @@ from memfit.plan.plan_file import Figures as PlanFigures
 from memfit.plan.plan_file import Plan
 from memfit.plan.search.candidate import Candidate, Tried
 from memfit.plan.search.jobs import what_was_shortened
-from memfit.plan.search.space import differences
+from memfit.plan.search.space import varying_axes
 
 _WORTH_A_LINE = 0.01
 """A configuration that is faster by less than this buys nothing."""
@@ -154,7 +154,7 @@ class PlanSearch(Drawn):
     @property
     def varying(self) -> tuple[str, ...]:
         """The axes on which what was predicted differs."""
-        return tuple(differences(self.tried[0].cell.inputs, [each.cell.inputs for each in self.tried])) if self.tried else ()
+        return varying_axes([each.cell.inputs for each in self.tried])
 
     @cached_property
     def plan(self) -> Plan | None:

@@ -192,6 +192,8 @@ def sequences_of(inputs: Inputs) -> int:
     return int(inputs["batch"] * inputs["world_size"] // (inputs["tp"] * inputs["pp"] * inputs["cp"]))
 
 
-def differences(inputs: Inputs, others: Sequence[Inputs]) -> dict[str, Any]:
-    """The axes on which candidates differ, as this one has them."""
-    return {name: inputs.get(name) for name in AXES if len({str(each.get(name)) for each in others}) > 1}
+def varying_axes(cells: Sequence[Inputs]) -> tuple[str, ...]:
+    """On which candidates differ; not the engine, which follows from the strategy."""
+    names = dict.fromkeys((*AXES, *(name for inputs in cells for name in inputs)))
+    found = (name for name in names if len({str(inputs.get(name)) for inputs in cells}) > 1)
+    return tuple(name for name in found if name not in ("engine", "world_size", "gpu"))
