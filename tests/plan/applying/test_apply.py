@@ -168,7 +168,9 @@ def test_a_second_plan_is_refused_until_the_first_is_undone():
     model = memfit.apply(Model(), POLICIES["products"])
     with pytest.raises(ConfigError, match="a plan is applied to this model already"):
         memfit.apply(model, POLICIES["nothing"])
-    assert_equal(train(lambda model: memfit.apply(undo(memfit.apply(model, POLICIES["nothing"])), POLICIES["products"])), train(undo))
+    assert_equal(
+        train(lambda model: memfit.apply(undo(memfit.apply(model, POLICIES["nothing"])), POLICIES["products"])), train(undo)
+    )
 
 
 def test_undone_is_as_it_was():
@@ -256,7 +258,8 @@ def test_applying_needs_no_solver():
     code = (
         "import sys; sys.modules['scipy'] = None\n"
         "import torch, memfit\nfrom memfit.plan import CheckpointingPolicy, UnitPolicy\n"
-        "model = memfit.apply(torch.nn.Sequential(torch.nn.Linear(2, 2)), CheckpointingPolicy(groups=(UnitPolicy(units=('0',)),)))\n"
+        "policy = CheckpointingPolicy(groups=(UnitPolicy(units=('0',)),))\n"
+        "model = memfit.apply(torch.nn.Sequential(torch.nn.Linear(2, 2)), policy)\n"
         "model(torch.ones(1, 2)).sum().backward()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -73,7 +73,7 @@ class _Mode(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, choices: Choices, kept: dict[tuple[Any, int], Any], copies: UnitCopies) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._choices, self._kept, self._copies = choices, kept, copies
         self._counts: dict[Any, int] = {}
 
@@ -122,7 +122,7 @@ class _Taking(_Mode):
 
     def __enter__(self) -> Any:
         self._counts.clear()
-        entered = super().__enter__()
+        entered = super().__enter__()  # type: ignore[no-untyped-call]
         self._copies.fetch()
         return entered
 
@@ -160,5 +160,3 @@ def compiled_contexts(keeps: tuple[tuple[str, int], ...]) -> Any:
         return CheckpointPolicy.MUST_SAVE if (name, call) in keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)
-
-

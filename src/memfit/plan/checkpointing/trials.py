@@ -13,6 +13,7 @@ from torch import nn
 import memfit
 from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, smallest_fit
 from memfit.allocator.engine import SegmentChange
+from memfit.errors import ConfigError, StepFailedError
 from memfit.ledger import Phase
 from memfit.plan.applying import apply
 from memfit.plan.applying.named_units import named_units
@@ -77,11 +78,22 @@ class Trial:
         return self.policy is None and bool((self.prediction.ledger.scopes.phase == Phase.RECOMPUTE).any())
 
 
+def predict_planned(build: Callable[[], Step], options: dict[str, Any]) -> Prediction:
+    """As ``memfit.predict``; what is wrong with units is told as such, and not as a step that failed."""
+    try:
+        prediction: Prediction = memfit.predict(build, **options)
+        return prediction
+    except StepFailedError as failed:
+        if isinstance(failed.error, ConfigError):
+            raise failed.error from None
+        raise
+
+
 class Trials:
     """Predicts policies, each once."""
 
     def __init__(self, build: Callable[[], Step], limit_bytes: int, options: dict[str, Any]) -> None:
-        self._build, self._limit, self._options = build, limit_bytes, options
+        self._build, self.limit_bytes, self._options = build, limit_bytes, options
         self._done: dict[CheckpointingPolicy | None, Trial] = {}
 
     @property
@@ -90,8 +102,8 @@ class Trials:
 
     def run(self, policy: CheckpointingPolicy | None) -> Trial:
         if policy not in self._done:
-            prediction = memfit.predict(self._applied(policy), **self._options)
-            self._done[policy] = Trial(policy, prediction, self._limit)
+            prediction = predict_planned(self._applied(policy), self._options)
+            self._done[policy] = Trial(policy, prediction, self.limit_bytes)
         return self._done[policy]
 
     def _applied(self, policy: CheckpointingPolicy | None) -> Callable[[], Step]:
