@@ -101,13 +101,13 @@ def range_of(name: str) -> tuple[int, int]:
     return least, most
 
 
-def predict_one(case: str) -> None:
+def predict_one(case: str, max_trials: int) -> None:
     from memfit.plan.checkpointing import plan_checkpointing
 
     name, share, offload = CASES[case]
     least, most = range_of(name)
     budget, began = int(least + share * (most - least)), time.perf_counter()
-    plan = plan_checkpointing(phantom_build(name), budget=budget, offload=offload, progress=print, **options_of(name))
+    plan = plan_checkpointing(phantom_build(name), budget=budget, offload=offload, max_trials=max_trials, progress=print, **options_of(name))
     plan.save(PLANS / f"{case}.json")
     print(f"{case}: {plan!r}, {time.perf_counter() - began:.0f} s", flush=True)
 
@@ -270,6 +270,7 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--here", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--trials", type=int, default=10, help="predictions after the first two, for each plan")
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("/tmp/plan_on_gpu"))
     parser.add_argument("plans", nargs="*", metavar="PLAN")
@@ -280,7 +281,7 @@ def main() -> None:
     elif given.predict:
         PLANS.mkdir(parents=True, exist_ok=True)
         for case in cases:
-            predict_one(case)
+            predict_one(case, given.trials)
     elif given.measure:
         measure([case for case in cases if (PLANS / f"{case}.json").exists()], given.jobs, given.folder)
     else:

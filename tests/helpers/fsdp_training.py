@@ -85,7 +85,6 @@ TRAINED = {
     "checkpointed_post": {"checkpointing": "full", "backward_prefetch": "backward_post"},
     "planned": {"checkpointing": PLAN},
     "planned_no_shard": {"strategy": "no_shard", "checkpointing": PLAN},
-    "planned_fsdp1": {"engine": "fsdp1", "checkpointing": PLAN},
     "offloaded": {"cpu_offload": CPUOffload(offload_params=True)},
     "by_size": {"units": 1000},
     "by_name": {"units": "Block"},
