@@ -16,6 +16,7 @@ from torch import nn
 
 import memfit
 from memfit.errors import ConfigError, UnknownUnitError
+from memfit.ledger import Phase
 from memfit.plan import Action, CheckpointingPolicy, Figures, OperatorChoice, Plan, UnitPolicy
 from memfit.plan.applying import undo
 
@@ -264,3 +265,12 @@ def test_applying_needs_no_solver():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_tracker_sees_what_is_computed_again_as_the_unit_s():
+    model = memfit.apply(Model(), POLICIES["nothing"])
+    with memfit.track(model) as tracker:
+        model(torch.randn(3, DIM)).backward()
+    ledger = tracker.ledger
+    again = [ledger.module_path(int(ledger.scopes.module[scope])) for scope in (ledger.scopes.phase == Phase.RECOMPUTE).nonzero()[0]]
+    assert [name for name in again if name.count(".") == 1] == ["layers.2", "layers.1", "layers.0"]

@@ -21,6 +21,9 @@ from memfit.plan.checkpointing.roots import Step, seeing_models
 from memfit.plan.plan_file import Figures
 from memfit.plan.policy import CheckpointingPolicy
 from memfit.predict import Prediction
+from memfit.timing.breakdown import covered_seconds
+from memfit.timing.operators.costs import Bound
+from memfit.timing.timeline import COMMUNICATION
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +73,19 @@ class Trial:
             smallest_fit_bytes=int(self.smallest_fit),
             step_seconds=self.prediction.step_seconds,
             recompute_seconds=0.0 if times is None else times.recompute,
+            offload_seconds=self._offload_seconds(),
         )
+
+    def _offload_seconds(self) -> float:
+        """Copies between host and device run in the last step, and nothing else does."""
+        time, policy = self.prediction.time, self.policy
+        if time is None or not time.num_steps or policy is None or not any(group.offloads for group in policy.groups):
+            return 0.0
+        part = slice(time.steps[-2].span, time.steps[-1].span)
+        begin, seconds, cost = time.spans.begin[part], time.spans.seconds[part], time.spans.cost[part]
+        links = np.array([known.bound is Bound.LINK for known in time.costs], dtype=bool)
+        is_copy = links[cost] & (time.spans.stream[part] > COMMUNICATION)
+        return max(0.0, covered_seconds(begin, seconds) - covered_seconds(begin[~is_copy], seconds[~is_copy]))
 
     @property
     def checkpoints_by_itself(self) -> bool:
