@@ -92,7 +92,9 @@ def t5() -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
     sizes = {"d_model": 1024, "d_ff": 4096, "d_kv": 64, "num_heads": 16, "num_layers": 8, "num_decoder_layers": 8}
-    return T5ForConditionalGeneration(T5Config(vocab_size=32128, feed_forward_proj="gated-gelu", use_cache=False, decoder_start_token_id=0, **sizes))
+    return T5ForConditionalGeneration(
+        T5Config(vocab_size=32128, feed_forward_proj="gated-gelu", use_cache=False, decoder_start_token_id=0, **sizes)
+    )
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,10 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def tokens(batch: int, length: int, vocab: int) -> Callable[[], Any]:
-    return lambda: (torch.randint(0, vocab, (batch, length), device="cuda"), torch.randint(0, vocab, (batch, length), device="cuda"))
+    return lambda: (
+        torch.randint(0, vocab, (batch, length), device="cuda"),
+        torch.randint(0, vocab, (batch, length), device="cuda"),
+    )
 
 
 def images(batch: int, size: int) -> Callable[[], Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from memfit.errors import ConfigError, PlanFormatError
+from memfit.plan.handwritten import write_code
 from memfit.plan.policy import CheckpointingPolicy
 from memfit.reading import RefusedFileError, read_regular
 from memfit.units import Bytes, format_bytes
@@ -91,6 +92,10 @@ class Plan:
     @property
     def step_seconds(self) -> float | None:
         return self.figures.step_seconds
+
+    def code(self) -> str:
+        """The few lines that somebody would write by hand to checkpoint ``model`` as this plan does, with nothing but torch."""
+        return write_code(self.checkpointing)
 
     def apply_to(self, model: Any) -> Any:
         """What ``memfit.apply(model, plan)`` does."""

@@ -16,6 +16,7 @@ from torch import nn
 
 import memfit
 from memfit.errors import ConfigError, UnknownUnitError
+from memfit.ledger import Phase
 from memfit.plan import Action, CheckpointingPolicy, Figures, OperatorChoice, Plan, UnitPolicy
 from memfit.plan.applying import undo
 
@@ -168,7 +169,9 @@ def test_a_second_plan_is_refused_until_the_first_is_undone():
     model = memfit.apply(Model(), POLICIES["products"])
     with pytest.raises(ConfigError, match="a plan is applied to this model already"):
         memfit.apply(model, POLICIES["nothing"])
-    assert_equal(train(lambda model: memfit.apply(undo(memfit.apply(model, POLICIES["nothing"])), POLICIES["products"])), train(undo))
+    assert_equal(
+        train(lambda model: memfit.apply(undo(memfit.apply(model, POLICIES["nothing"])), POLICIES["products"])), train(undo)
+    )
 
 
 def test_undone_is_as_it_was():
@@ -256,8 +259,18 @@ def test_applying_needs_no_solver():
     code = (
         "import sys; sys.modules['scipy'] = None\n"
         "import torch, memfit\nfrom memfit.plan import CheckpointingPolicy, UnitPolicy\n"
-        "model = memfit.apply(torch.nn.Sequential(torch.nn.Linear(2, 2)), CheckpointingPolicy(groups=(UnitPolicy(units=('0',)),)))\n"
+        "policy = CheckpointingPolicy(groups=(UnitPolicy(units=('0',)),))\n"
+        "model = memfit.apply(torch.nn.Sequential(torch.nn.Linear(2, 2)), policy)\n"
         "model(torch.ones(1, 2)).sum().backward()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_tracker_sees_what_is_computed_again_as_the_unit_s():
+    model = memfit.apply(Model(), POLICIES["nothing"])
+    with memfit.track(model) as tracker:
+        model(torch.randn(3, DIM)).backward()
+    ledger = tracker.ledger
+    again = [ledger.module_path(int(ledger.scopes.module[scope])) for scope in (ledger.scopes.phase == Phase.RECOMPUTE).nonzero()[0]]
+    assert [name for name in again if name.count(".") == 1] == ["layers.2", "layers.1", "layers.0"]

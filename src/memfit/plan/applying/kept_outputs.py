@@ -40,21 +40,22 @@ class _Kept:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = detached(tensor)  # without the graph that led to it, which would never die
-        self._version: int | None = tensor._version
+        self._versions: tuple[int, ...] = (tensor._version,)
 
     def follow(self, changed: _Kept) -> bool:
         """Another operator that is kept has changed a tensor in place; was it this one? Then it is kept as it is now."""
         if self._tensor.untyped_storage() is not changed._tensor.untyped_storage():
             return False
-        self._version = changed._version = changed._tensor._version + 1  # autograd counts the change when the operator is done
+        # Autograd counts the change when the operator is done, and below autograd nobody does.
+        self._versions = changed._versions = (changed._tensor._version, changed._tensor._version + 1)
         return True
 
     def trust(self) -> None:
         """It outlives the unit, as the counter of a batch norm does, and others may change it."""
-        self._version = None
+        self._versions = ()
 
     def take(self) -> Tensor:
-        if self._version is not None and self._tensor._version != self._version:
+        if self._versions and self._tensor._version not in self._versions:
             raise RuntimeError(
                 "memfit: an output that a plan keeps was changed in place after its operator ran. Make the plan again, with the "
                 "model as it is now"
@@ -73,7 +74,7 @@ class _Mode(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, choices: Choices, kept: dict[tuple[Any, int], Any], copies: UnitCopies) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._choices, self._kept, self._copies = choices, kept, copies
         self._counts: dict[Any, int] = {}
 
@@ -122,7 +123,7 @@ class _Taking(_Mode):
 
     def __enter__(self) -> Any:
         self._counts.clear()
-        entered = super().__enter__()
+        entered = super().__enter__()  # type: ignore[no-untyped-call]
         self._copies.fetch()
         return entered
 
@@ -160,5 +161,3 @@ def compiled_contexts(keeps: tuple[tuple[str, int], ...]) -> Any:
         return CheckpointPolicy.MUST_SAVE if (name, call) in keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)
-
-

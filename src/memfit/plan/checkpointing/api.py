@@ -7,17 +7,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import memfit
 from memfit.errors import ConfigError, SolverTimeoutError
 from memfit.hardware import Gpu
 from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.plan.checkpointing.infeasible import infeasible
 from memfit.plan.checkpointing.roots import Step
 from memfit.plan.checkpointing.search import Search
-from memfit.plan.checkpointing.trials import Trial, Trials
-from memfit.plan.checkpointing.units import UnitRecorder
+from memfit.plan.checkpointing.trials import Trial, Trials, predict_planned
+from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
 from memfit.plan.plan_file import Plan
-from memfit.timing.chips import Chip, chip_of
+from memfit.timing.chips import chip_of
 from memfit.timing.operators.transfers import PINNED_SHARE
 from memfit.units import format_bytes, parse_bytes
 
@@ -74,21 +73,29 @@ def plan_checkpointing(
         "interconnect": interconnect,
     }
     trials = Trials(build, limit_bytes, options)
-    chip = chip_of(target.gpu)
-    recorder = UnitRecorder(chip, units)
+    recorder = UnitRecorder(chip_of(target.gpu), units)
     if units is not None:  # a name that is wrong is told also where everything fits
-        memfit.predict(recorder.recording(build), **options | {"steps": 1})
+        predict_planned(recorder.recording(build), options | {"steps": 1})
     untouched = trials.run(None)
     told(f"as it is: {format_bytes(untouched.smallest_fit)}, {1e3 * untouched.seconds:.1f} ms a step")
     notes: list[str] = []
     if not _fits(untouched):
         if units is None:
-            memfit.predict(recorder.recording(build), **options | {"steps": 1})
-        notes += _search(trials, untouched, recorder, budget_bytes, margin, limit_bytes, max_trials, deadline, offload, chip, told)
+            predict_planned(recorder.recording(build), options | {"steps": 1})
+        link = chip_of(target.gpu).host_bandwidth * PINNED_SHARE if offload else None
+        kinds = recorder.kinds()
+        search = Search(kinds, trials, max_trials=max_trials, deadline=deadline, link_bytes_per_second=link, progress=told)
+        if not search.can_do_anything:
+            raise infeasible(budget_bytes, margin, untouched)
+        if time.monotonic() > deadline:
+            raise SolverTimeoutError(time_limit or 0.0, "there was no time to try anything")
+        least = search.least()
+        told(f"with as much as possible computed again: {format_bytes(least.smallest_fit)}, {1e3 * least.seconds:.1f} ms a step")
+        if not least.completes:
+            raise infeasible(budget_bytes, margin, min(least, untouched, key=lambda trial: trial.smallest_fit))
+        search.run(untouched, least)
+        notes = _notes(kinds, untouched, search)
     best, luck = _best(trials)
-    if best is None:
-        seconds = 0.0 if time_limit is None else time_limit
-        raise SolverTimeoutError(seconds, f"the least that was tried needs {format_bytes(_least(trials).smallest_fit)}")
     return Plan(
         gpu=target.gpu.name,
         budget_bytes=budget_bytes,
@@ -99,42 +106,12 @@ def plan_checkpointing(
     )
 
 
-def _search(
-    trials: Trials,
-    untouched: Trial,
-    recorder: UnitRecorder,
-    budget_bytes: int,
-    margin: float,
-    limit_bytes: int,
-    max_trials: int,
-    deadline: float,
-    offload: bool,
-    chip: Chip,
-    told: Callable[[str], None],
-) -> list[str]:
-    kinds = recorder.kinds()
-    link = chip.host_bandwidth * PINNED_SHARE if offload else None
-    search = Search(
-        kinds,
-        trials,
-        limit_bytes=limit_bytes,
-        max_trials=max_trials,
-        deadline=deadline,
-        link_bytes_per_second=link,
-        progress=told,
-    )
-    if not search.can_do_anything:
-        raise infeasible(budget_bytes, margin, untouched)
-    least = search.least()
-    told(f"with as much as possible computed again: {format_bytes(least.smallest_fit)}, {1e3 * least.seconds:.1f} ms a step")
-    if not least.completes:
-        raise infeasible(budget_bytes, margin, min(least, untouched, key=lambda trial: trial.smallest_fit))
-    search.run(untouched, least)
+def _notes(kinds: Sequence[UnitKind], untouched: Trial, search: Search) -> list[str]:
     notes = [f"{unit.name} is left as it is: {unit.refusal}" for kind in kinds for unit in kind.units if unit.refusal]
     if untouched.checkpoints_by_itself:
         notes.append("the model computes some of its forward again by itself: the plan is on top of that")
     if search.is_out_of_time:
-        notes.append("the time was over before the search: there may be a faster plan")
+        notes.append("the time was over before the search was: there may be a faster plan")
     return notes
 
 
@@ -142,20 +119,13 @@ def _fits(trial: Trial) -> bool:
     return trial.completes and trial.is_steady
 
 
-def _best(trials: Trials) -> tuple[Trial | None, list[str]]:
+def _best(trials: Trials) -> tuple[Trial, list[str]]:
     """The fastest that fits; where none does without giving memory back in every step, one that does."""
     fitting = [trial for trial in trials.all if _fits(trial)]
     if fitting:
         return min(fitting, key=lambda trial: trial.seconds), []
-    completing = [trial for trial in trials.all if trial.completes]
-    if completing:
-        note = "the allocator gives memory back to the GPU in every step to complete: that takes time which is not counted"
-        return min(completing, key=lambda trial: trial.smallest_fit), [note]
-    return None, []
-
-
-def _least(trials: Trials) -> Trial:
-    return min(trials.all, key=lambda trial: trial.smallest_fit)
+    note = "the allocator gives memory back to the GPU in every step to complete: that takes time which is not counted"
+    return min((trial for trial in trials.all if trial.completes), key=lambda trial: trial.smallest_fit), [note]
 
 
 def _budget(budget: str | int | None, gpu: Gpu, world_size: int) -> int:

@@ -48,7 +48,7 @@ class Capture(TorchDispatchMode):
     """Around one forward of a unit."""
 
     def __init__(self, chip: Chip, inputs: Iterable[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._chip = chip
         self._settings = Settings(
             allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32), convolution_tf32=bool(torch.backends.cudnn.allow_tf32)
@@ -119,7 +119,9 @@ class Capture(TorchDispatchMode):
         call = self._calls[number]
         own = [maker[key] for key in call.written if key in maker and maker[key] != number]
         outside = {key for key in call.written if key not in maker}
-        last_write = max((later for later in range(number, len(self._calls)) if self._calls[later].written & set(call.made)), default=0)
+        last_write = max(
+            (later for later in range(number, len(self._calls)) if self._calls[later].written & set(call.made)), default=0
+        )
         readers = (other for other in range(number + 1, last_write) if not self._calls[other].written & set(call.made))
         is_whole = not any(self._calls[other].read & set(call.made) for other in readers)
         return RecordedCall(
@@ -146,9 +148,7 @@ class Capture(TorchDispatchMode):
         return ""
 
 
-def capture_forward(
-    module: nn.Module, chip: Chip, args: Any, kwargs: Any, forward: Callable[..., Any]
-) -> tuple[Any, Capture]:
+def capture_forward(module: nn.Module, chip: Chip, args: Any, kwargs: Any, forward: Callable[..., Any]) -> tuple[Any, Capture]:
     """The result of a forward, and what it did."""
     capture = Capture(chip, _tensors((args, kwargs)))
     with saved_tensors_hooks(capture.save, lambda saved: saved), capture:
@@ -187,4 +187,8 @@ def _is_random(func: Any, args: Any, kwargs: Any) -> bool:
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
     given = {argument.name: value for argument, value in _arguments(func, args, kwargs)}
-    return given.get("running_mean") is not None and bool(given.get("training", given.get("train", True))) and "backward" not in str(func)
+    return (
+        given.get("running_mean") is not None
+        and bool(given.get("training", given.get("train", True)))
+        and "backward" not in str(func)
+    )

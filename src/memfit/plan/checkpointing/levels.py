@@ -83,10 +83,10 @@ def _seconds(unit: RecordedUnit, call: RecordedCall) -> float:
 def _items(unit: RecordedUnit) -> list[_Item] | None:
     """What is kept together; ``None`` where something must be kept and cannot be."""
     chains: dict[int, list[int]] = {}
-    for number, call in enumerate(unit.calls):
+    for number in range(len(unit.calls)):
         root = number
-        while unit.calls[root].base is not None:
-            root = unit.calls[root].base  # type: ignore[assignment]
+        while (base := unit.calls[root].base) is not None:
+            root = base
         chains.setdefault(root, []).append(number)
     randoms = [chain for chain in chains.values() if any(unit.calls[number].is_random for number in chain)]
     together = [tuple(sorted(number for chain in randoms for number in chain))] if randoms else []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from memfit.errors import SolverTimeoutError
 from memfit.plan.checkpointing.levels import levels_of
 from memfit.plan.checkpointing.solver import Kind, Solution, solve
 from memfit.plan.checkpointing.trials import Trial, Trials
@@ -45,13 +46,12 @@ class Search:
         kinds: Sequence[UnitKind],
         trials: Trials,
         *,
-        limit_bytes: int,
         max_trials: int,
         deadline: float,
         link_bytes_per_second: float | None,
         progress: Callable[[str], None],
     ) -> None:
-        self._units, self._trials, self._limit = kinds, trials, limit_bytes
+        self._units, self._trials, self._limit = kinds, trials, trials.limit_bytes
         self._max_trials, self._deadline, self._progress = max_trials, deadline, progress
         self._kinds = [Kind(len(kind.units), levels_of(kind.one, link_bytes_per_second)) for kind in kinds]
         self.is_out_of_time = False
@@ -74,11 +74,12 @@ class Search:
         moved = ""
         share = _share(self._limit, lo, hi)
         for _ in range(self._max_trials):
-            solution = self._next(lo, hi, share, known)
-            if solution is None:
-                return
-            if time.monotonic() > self._deadline:
+            try:
+                solution = self._next(lo, hi, share, known)
+            except SolverTimeoutError:  # what was found until now is a plan
                 self.is_out_of_time = True
+                return
+            if solution is None:
                 return
             policy = self._policy(solution)
             known.add(policy)
@@ -130,7 +131,10 @@ class Search:
             num_units += kind.num_units * (not kind.levels[0].is_untouched)
         extra = max(0.0, least.seconds - untouched.seconds - counted.seconds) / max(num_units, 1)
         self._kinds = [
-            Kind(kind.num_units, [level if level.is_untouched else replace(level, seconds=level.seconds + extra) for level in kind.levels])
+            Kind(
+                kind.num_units,
+                [level if level.is_untouched else replace(level, seconds=level.seconds + extra) for level in kind.levels],
+            )
             for kind in self._kinds
         ]
 

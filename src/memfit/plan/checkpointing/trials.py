@@ -13,6 +13,7 @@ from torch import nn
 import memfit
 from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, smallest_fit
 from memfit.allocator.engine import SegmentChange
+from memfit.errors import ConfigError, StepFailedError
 from memfit.ledger import Phase
 from memfit.plan.applying import apply
 from memfit.plan.applying.named_units import named_units
@@ -20,6 +21,9 @@ from memfit.plan.checkpointing.roots import Step, seeing_models
 from memfit.plan.plan_file import Figures
 from memfit.plan.policy import CheckpointingPolicy
 from memfit.predict import Prediction
+from memfit.timing.breakdown import covered_seconds
+from memfit.timing.operators.costs import Bound
+from memfit.timing.timeline import COMMUNICATION
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +73,19 @@ class Trial:
             smallest_fit_bytes=int(self.smallest_fit),
             step_seconds=self.prediction.step_seconds,
             recompute_seconds=0.0 if times is None else times.recompute,
+            offload_seconds=self._offload_seconds(),
         )
+
+    def _offload_seconds(self) -> float:
+        """Copies between host and device run in the last step, and nothing else does."""
+        time, policy = self.prediction.time, self.policy
+        if time is None or not time.num_steps or policy is None or not any(group.offloads for group in policy.groups):
+            return 0.0
+        part = slice(time.steps[-2].span, time.steps[-1].span)
+        begin, seconds, cost = time.spans.begin[part], time.spans.seconds[part], time.spans.cost[part]
+        links = np.array([known.bound is Bound.LINK for known in time.costs], dtype=bool)
+        is_copy = links[cost] & (time.spans.stream[part] > COMMUNICATION)
+        return max(0.0, covered_seconds(begin, seconds) - covered_seconds(begin[~is_copy], seconds[~is_copy]))
 
     @property
     def checkpoints_by_itself(self) -> bool:
@@ -77,11 +93,22 @@ class Trial:
         return self.policy is None and bool((self.prediction.ledger.scopes.phase == Phase.RECOMPUTE).any())
 
 
+def predict_planned(build: Callable[[], Step], options: dict[str, Any]) -> Prediction:
+    """As ``memfit.predict``; what is wrong with units is told as such, and not as a step that failed."""
+    try:
+        prediction: Prediction = memfit.predict(build, **options)
+        return prediction
+    except StepFailedError as failed:
+        if isinstance(failed.error, ConfigError):
+            raise failed.error from None
+        raise
+
+
 class Trials:
     """Predicts policies, each once."""
 
     def __init__(self, build: Callable[[], Step], limit_bytes: int, options: dict[str, Any]) -> None:
-        self._build, self._limit, self._options = build, limit_bytes, options
+        self._build, self.limit_bytes, self._options = build, limit_bytes, options
         self._done: dict[CheckpointingPolicy | None, Trial] = {}
 
     @property
@@ -90,8 +117,8 @@ class Trials:
 
     def run(self, policy: CheckpointingPolicy | None) -> Trial:
         if policy not in self._done:
-            prediction = memfit.predict(self._applied(policy), **self._options)
-            self._done[policy] = Trial(policy, prediction, self._limit)
+            prediction = predict_planned(self._applied(policy), self._options)
+            self._done[policy] = Trial(policy, prediction, self.limit_bytes)
         return self._done[policy]
 
     def _applied(self, policy: CheckpointingPolicy | None) -> Callable[[], Step]:

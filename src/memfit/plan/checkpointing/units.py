@@ -128,8 +128,11 @@ def _is_inside(name: str, known: dict[str, nn.Module], blocks: set[nn.Module]) -
 
 def _is_compiled(model: nn.Module, name: str) -> bool:
     """Is the unit compiled, or something around it?"""
-    return any(
-        getattr(module, "_compiled_call_impl", None) is not None
-        for outer, module in named_units(model).items()
-        if name == outer or name.startswith(f"{outer}.")
-    ) or getattr(model, "_compiled_call_impl", None) is not None
+    return (
+        any(
+            getattr(module, "_compiled_call_impl", None) is not None
+            for outer, module in named_units(model).items()
+            if name == outer or name.startswith(f"{outer}.")
+        )
+        or getattr(model, "_compiled_call_impl", None) is not None
+    )
