@@ -17,15 +17,16 @@ from memfit.predict import JobPrediction, Prediction, predict
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
-    """Never raises: ``{"figures": ..., "sources": ...}``, or ``{"error": ..., "details": ...}``."""
+    """Never raises: ``{"figures": ..., "sources": ...}``, or ``{"error": ..., "details": ...}``, which lasts: it was no accident of
+    this process."""
     warnings.filterwarnings("ignore")
     known = set(sys.modules)
     try:
         figures = _predict(job)
     except StepFailedError as failed:
-        return {"error": _one_line(failed.error), "details": failed.users_traceback}
+        return {"error": _one_line(failed.error), "details": failed.users_traceback, "is_lasting": True}
     except Exception as error:
-        return {"error": _one_line(error), "details": ""}
+        return {"error": _one_line(error), "details": "", "is_lasting": not isinstance(error, OSError | MemoryError)}
     return {"figures": figures, "sources": sources_of(job["inputs"], set(sys.modules) - known)}
 
 

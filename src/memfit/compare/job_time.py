@@ -18,6 +18,7 @@ import numpy as np
 from memfit.choices import SCHEDULES, Schedule
 from memfit.ledger import Phase
 from memfit.predict import JobPrediction, Prediction
+from memfit.timing.breakdown import RunTime
 from memfit.timing.pipelines import StageTime, Task, Work, all_forward_first, one_forward_one_backward, pipeline_seconds
 from memfit.torch_compat.pipelining import orders_of
 
@@ -67,10 +68,24 @@ class RankTime:
 
 
 def step_seconds_in_parts(prediction: Prediction, predicted: int, wanted: int) -> float:
-    """Of a batch that is computed in ``wanted`` parts, where ``predicted`` of them were: each part takes as long as any other. 0
-    where no step was seen."""
-    found = RankTime.from_prediction(prediction)
-    return 0.0 if found is None else found.in_pipeline * wanted / predicted + found.afterwards
+    """Of a batch that is computed in ``wanted`` parts, where ``predicted`` of them were: each further one takes as long as the last
+    two are apart. 0 where no step was seen."""
+    time, seconds = prediction.time, prediction.step_seconds
+    if time is None or not seconds:
+        return 0.0
+    begins = _begins_of_parts(time)
+    apart = begins[-1] - begins[-2] if len(begins) == predicted > 1 else seconds / predicted
+    return seconds + (wanted - predicted) * apart
+
+
+def _begins_of_parts(time: RunTime) -> list[float]:
+    """When tokens are looked up, in the last step: every part begins with it."""
+    part = slice(time.steps[-2].span, time.steps[-1].span)
+    found: dict[int, list[float]] = {}
+    for number, begin in zip(time.spans.cost[part].tolist(), time.spans.begin[part].tolist(), strict=True):
+        if time.costs[number].tokens:
+            found.setdefault(number, []).append(begin)
+    return max(found.items(), key=lambda each: time.costs[each[0]].tokens, default=(0, []))[1]
 
 
 def job_step_seconds(job: JobPrediction, schedule: str, pp: int, microbatches: int, *, simulated: int = 0) -> float:

@@ -127,3 +127,26 @@ def test_it_finds_the_fastest_that_fits(rows: list[Any], num_lanes: int):
     assert (best is None) == (not fitting)
     if best is not None:
         assert best.seconds * (1 - SAME_SPEED) <= min(fitting)
+
+
+def test_the_same_search_again_asks_for_the_same_whichever_is_done_first():
+    def asked(slow_one: int) -> list[int]:
+        answers = {number: (2.0 + 0.1 * number, GIB) for number in range(6)}
+        oracle = Oracle(answers, num_lanes=2)
+        held: list[tuple[Future[dict[str, Any]], dict[str, Any]]] = []
+        answer = oracle._answer
+
+        def out_of_order(job: dict[str, Any]) -> Future[dict[str, Any]]:
+            found, later = answer(job), Future[dict[str, Any]]()
+            held.append((later, found.result()))
+            if len(held) == 2 or job["steps"] == 3:
+                for future, result in sorted(held, key=lambda each: each[1]["figures"]["step_seconds"] * slow_one):
+                    future.set_result(result)
+                held.clear()
+            return later
+
+        oracle.runner = Runner(out_of_order, 2, lambda: None)
+        explored([candidate(number, 1.0 + 0.01 * number, tp=1 + number % 2) for number in range(6)], oracle)
+        return oracle.asked
+
+    assert asked(1) == asked(-1)

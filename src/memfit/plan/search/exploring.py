@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memfit.compare.cache import CellCache
@@ -73,22 +73,23 @@ class Exploration:
     # -- the search ---------------------------------------------------------------------------------------------------------------
 
     def explore(self, limit: int) -> None:
-        """Predicts until nothing can be noticeably faster, or ``limit`` were predicted. Ctrl-C ends it; what is known stays."""
-        under_way: dict[Future[Answer], Candidate] = {}
+        """Predicts until nothing can be noticeably faster, or ``limit`` were predicted. Ctrl-C ends it; what is known stays.
+
+        In rounds, as many at a time as are predicted side by side: which come next then does not depend on which is done first, and
+        the same search again asks for the same, which the cache has.
+        """
         num_started = 0
-        try:
-            while True:
-                while len(under_way) < self.runner.num_lanes and num_started < limit:
-                    chosen = self._next(list(under_way.values()))
-                    if chosen is None:
-                        break
-                    num_started += 1
-                    self._start(chosen, under_way, is_final=False)
-                if not under_way:
-                    return
-                self._collect(under_way, is_final=False)
-        except KeyboardInterrupt:
-            self.was_stopped = True
+        while num_started < limit and not self.was_stopped:
+            chosen: list[Candidate] = []
+            while len(chosen) < min(self.runner.num_lanes, limit - num_started):
+                following = self._next(chosen)
+                if following is None:
+                    break
+                chosen.append(following)
+            if not chosen:
+                return
+            num_started += len(chosen)
+            self.predict(chosen)
 
     def settle(self) -> None:
         """The best one with all of its steps and ranks, until the best one is such."""
@@ -98,7 +99,7 @@ class Exploration:
     def predict(self, candidates: Sequence[Candidate], *, is_final: bool = False) -> None:
         """These, whatever their bounds say."""
         under_way: dict[Future[Answer], Candidate] = {}
-        waiting = list(candidates)
+        waiting, num_before = list(candidates), len(self.tried)
         try:
             while waiting or under_way:
                 while waiting and len(under_way) < self.runner.num_lanes:
@@ -107,22 +108,40 @@ class Exploration:
                     self._collect(under_way, is_final=is_final)
         except KeyboardInterrupt:
             self.was_stopped = True
+        order = {id(each): number for number, each in enumerate(candidates)}
+        self.tried[num_before:] = sorted(self.tried[num_before:], key=lambda each: order[id(each.candidate)])
 
     def _start(self, chosen: Candidate, under_way: dict[Future[Answer], Candidate], *, is_final: bool) -> None:
         job = job_of(chosen.inputs, self.settings, is_final=is_final)
-        figures = self.known.find(job) if self.known is not None else None
-        if figures is not None:
-            self._note(chosen, Cell(inputs=chosen.inputs, figures=figures, cached=True), is_final=is_final)
+        known = self._known(chosen, job)
+        if known is not None:
+            self._note(chosen, known, is_final=is_final)
         else:
             under_way[self.runner.submit(job)] = chosen
+
+    def _known(self, chosen: Candidate, job: dict[str, Any]) -> Cell | None:
+        """From the cache."""
+        if self.known is None:
+            return None
+        figures, failure = self.known.find(job), self.known.find_failure(job)
+        if figures is not None:
+            return Cell(inputs=chosen.inputs, figures=figures, cached=True)
+        return replace(_cell(chosen, failure), cached=True) if failure is not None else None
+
+    def _keep(self, chosen: Candidate, job: dict[str, Any], answer: Answer) -> None:
+        if self.known is None:
+            return
+        if "figures" in answer:
+            self.known.keep(job, answer)
+        elif answer.get("is_lasting") and "model" in chosen.inputs:
+            self.known.keep_failure(job, answer)
 
     def _collect(self, under_way: dict[Future[Answer], Candidate], *, is_final: bool) -> None:
         done, _ = wait(under_way, return_when=FIRST_COMPLETED)
         for future in done:
             chosen = under_way.pop(future)
             answer = _answer_of(future)
-            if self.known is not None and "figures" in answer:
-                self.known.keep(job_of(chosen.inputs, self.settings, is_final=is_final), answer)
+            self._keep(chosen, job_of(chosen.inputs, self.settings, is_final=is_final), answer)
             self._note(chosen, _cell(chosen, answer), is_final=is_final)
 
     def _note(self, chosen: Candidate, cell: Cell, *, is_final: bool) -> None:
