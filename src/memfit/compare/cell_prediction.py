@@ -60,7 +60,7 @@ def times_of(found: Prediction | JobPrediction, inputs: dict[str, Any], run: dic
     if isinstance(found, JobPrediction):
         seconds = job_step_seconds(found, inputs["schedule"], inputs["pp"], predicted, simulated=parts)
     elif parts != predicted:
-        seconds = step_seconds_in_parts(found, predicted, parts)
+        seconds = step_seconds_in_parts(found, predicted, parts, is_sharded=inputs["engine"] in ("fsdp2", "fsdp1"))
     else:
         seconds = found.step_seconds or 0.0
     tokens = inputs["batch"] * inputs["seq"] / (inputs["tp"] * inputs["pp"] * inputs["cp"])

@@ -67,15 +67,20 @@ class RankTime:
         )
 
 
-def step_seconds_in_parts(prediction: Prediction, predicted: int, wanted: int) -> float:
-    """Of a batch that is computed in ``wanted`` parts, where ``predicted`` of them were: each further one takes as long as the last
-    two are apart. 0 where no step was seen."""
-    time, seconds = prediction.time, prediction.step_seconds
-    if time is None or not seconds:
+def step_seconds_in_parts(prediction: Prediction, predicted: int, wanted: int, *, is_sharded: bool) -> float:
+    """Of a batch that is computed in ``wanted`` parts, where ``predicted`` of them were. 0 where no step was seen.
+
+    Where gradients are sharded, each further part takes as long as the last two are apart: what is reduced overlaps with the next.
+    Where they are whole, it takes as long as the last one: the first has no gradients to add to.
+    """
+    time, seconds, rank = prediction.time, prediction.step_seconds, RankTime.from_prediction(prediction)
+    if time is None or rank is None or not seconds:
         return 0.0
     begins = _begins_of_parts(time)
-    apart = begins[-1] - begins[-2] if len(begins) == predicted > 1 else seconds / predicted
-    return seconds + (wanted - predicted) * apart
+    if len(begins) != predicted or predicted < 2:
+        return seconds * wanted / predicted
+    last = time.steps[-2].seconds + rank.in_pipeline - begins[-1]
+    return seconds + (wanted - predicted) * (begins[-1] - begins[-2] if is_sharded else last)
 
 
 def _begins_of_parts(time: RunTime) -> list[float]:
