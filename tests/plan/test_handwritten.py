@@ -60,4 +60,5 @@ def test_nothing_to_do_is_said(policy: CheckpointingPolicy | None):
 
 def test_what_the_code_leaves_out_is_said():
     moved = UnitPolicy(units=("0",), choices=(OperatorChoice(operator="aten.addmm.default", call=0, action=Action.OFFLOAD),))
-    assert "offloads some of these outputs to the host; here they stay on the GPU" in write_code(CheckpointingPolicy(groups=(moved,)))
+    code = write_code(CheckpointingPolicy(groups=(moved,)))
+    assert "offloads some of these outputs to the host; here they stay on the GPU" in code

@@ -272,5 +272,6 @@ def test_a_tracker_sees_what_is_computed_again_as_the_unit_s():
     with memfit.track(model) as tracker:
         model(torch.randn(3, DIM)).backward()
     ledger = tracker.ledger
-    again = [ledger.module_path(int(ledger.scopes.module[scope])) for scope in (ledger.scopes.phase == Phase.RECOMPUTE).nonzero()[0]]
+    modules = ledger.scopes.module[ledger.scopes.phase == Phase.RECOMPUTE].tolist()
+    again = [ledger.module_path(module) for module in modules]
     assert [name for name in again if name.count(".") == 1] == ["layers.2", "layers.1", "layers.0"]

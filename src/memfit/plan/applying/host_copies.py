@@ -40,6 +40,7 @@ class HostCopy:
         self._link, self._device, self._stride = link, tensor.device, tensor.stride()
         self._back: Tensor | None = None
         self._is_here: Any = None
+        self._source: Tensor | None = None
         if tensor.device.type != "cuda":
             self._host, self._back = None, tensor.detach()
             return
@@ -48,12 +49,20 @@ class HostCopy:
         with torch.cuda.stream(side):
             self._host = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu", pin_memory=True)
             self._host.copy_(tensor, non_blocking=True)
-        tensor.record_stream(side)
+            self._is_there = side.record_event()
+        self._source = tensor.detach()
+
+    def settle(self) -> None:
+        """What is issued from now on waits until the copy is on the host; its memory on the GPU is free for it."""
+        if self._source is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._is_there)
+            self._source = None
 
     def fetch(self) -> None:
         """Begins to bring it back."""
         if self._back is not None or self._host is None:
             return
+        self.settle()
         here, side = torch.cuda.current_stream(self._device), self._link.stream(self._device)
         self._back = torch.empty_strided(self._host.size(), self._stride, dtype=self._host.dtype, device=self._device)
         side.wait_stream(here)  # the memory may have been another tensor's until now
@@ -83,12 +92,18 @@ class UnitCopies:
     def add(self, tensor: Tensor) -> HostCopy:
         if not self._copies:
             self._before, self._link.last = self._link.last, weakref.ref(self)
+            # One unit at a time is under way: what is needed on the GPU does not depend on how fast the link is.
+            for copy in self._copies_before():
+                copy.settle()
         copy = HostCopy(tensor, self._link)
         self._copies.append(copy)
         return copy
 
     def fetch(self) -> None:
         """Brings back all of this unit, and what the unit before it in forward will need next."""
-        before = self._before() if self._before is not None else None
-        for copy in (*self._copies, *(before._copies if before is not None else ())):
+        for copy in (*self._copies, *self._copies_before()):
             copy.fetch()
+
+    def _copies_before(self) -> list[HostCopy]:
+        before = self._before() if self._before is not None else None
+        return before._copies if before is not None else []

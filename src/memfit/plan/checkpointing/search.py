@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from memfit.errors import SolverTimeoutError
-from memfit.plan.checkpointing.levels import levels_of
+from memfit.plan.checkpointing.levels import Level, levels_of
 from memfit.plan.checkpointing.solver import Kind, Solution, solve
 from memfit.plan.checkpointing.trials import Trial, Trials
 from memfit.plan.checkpointing.units import UnitKind
@@ -52,7 +52,7 @@ class Search:
         progress: Callable[[str], None],
     ) -> None:
         self._units, self._trials, self._limit = kinds, trials, trials.limit_bytes
-        self._max_trials, self._deadline, self._progress = max_trials, deadline, progress
+        self._trials_left, self._deadline, self._progress = max_trials, deadline, progress
         self._kinds = [Kind(len(kind.units), levels_of(kind.one, link_bytes_per_second)) for kind in kinds]
         self.is_out_of_time = False
 
@@ -68,12 +68,23 @@ class Search:
         """Tries policies between the two, of which the first does not fit and the second does."""
         self._correct_compiled(untouched, least)
         self._correct_seconds(untouched, least)
+        every = self._kinds
+        # First units as a whole: where the host is the slow one, choosing operators costs more than it saves.
+        self._kinds = [Kind(kind.num_units, _whole(kind.levels)) for kind in every]
+        self._close_in(untouched, self.least())
+        self._kinds = every
+        self._close_in(untouched, least)
+
+    def _close_in(self, untouched: Trial, least: Trial) -> None:
+        """Solves and tries until nothing faster is between what fits and what does not."""
+        if not least.completes:
+            return
         lo = _Point(self._extreme(0).size_bytes, least.smallest_fit)
         hi = _Point(self._extreme(-1).size_bytes, max(untouched.smallest_fit, self._limit + 1))
         known: set[CheckpointingPolicy | None] = {self._policy(self._extreme(0)), None}
         moved = ""
         share = _share(self._limit, lo, hi)
-        for _ in range(self._max_trials):
+        while self._trials_left > 0:
             try:
                 solution = self._next(lo, hi, share, known)
             except SolverTimeoutError:  # what was found until now is a plan
@@ -83,6 +94,7 @@ class Search:
                 return
             policy = self._policy(solution)
             known.add(policy)
+            self._trials_left -= 1
             trial = self._trials.run(policy)
             point = _Point(solution.size_bytes, trial.smallest_fit)
             fits = trial.completes and trial.is_steady
@@ -165,6 +177,11 @@ class Search:
                 elif taken:
                     groups.append(UnitPolicy(units=tuple(taken), choices=level.choices))
         return CheckpointingPolicy(groups=tuple(groups), untouched=tuple(untouched))
+
+
+def _whole(levels: Sequence[Level]) -> list[Level]:
+    """The level that chooses least, and the unit as it is."""
+    return [*([min(levels[:-1], key=lambda level: len(level.choices))] if len(levels) > 1 else []), levels[-1]]
 
 
 def _share(limit: int, lo: _Point, hi: _Point) -> float:
