@@ -42,6 +42,7 @@ TORCH_FREE = (
     "memfit.guard.plugin",
     "memfit.ledger",
     "memfit.models",
+    "memfit.plan",
     "memfit.testing",
     "memfit.views",
     "memfit.views.drawings",

@@ -124,7 +124,7 @@ def test_cells_are_predicted_without_fork(monkeypatch):
     monkeypatch.setattr(processes, "Lane", LaneWithoutFork)
     job = {"model": "no-such-model"}
     found = dict(processes.run_jobs([job, job, job], num_lanes=1))
-    assert [sorted(answer) for answer in found.values()] == [["details", "error"]] * 3
+    assert [sorted(answer) for answer in found.values()] == [["details", "error", "is_lasting"]] * 3
     assert not [answer for answer in found.values() if "no answer" in answer["error"]]
 
 

@@ -14,8 +14,9 @@ from memfit.analysis import find_peak
 from memfit.ledger import Ledger
 
 NAMES = (
-    *("Category", "Comparison", "Ledger", "Phase", "Prediction", "Report", "Retention", "Tracker", "__version__"),
-    *("assert_no_regression", "build_report", "compare", "format_bytes", "parse_bytes", "predict", "track"),
+    *("Category", "Comparison", "Ledger", "Phase", "Plan", "PlanSearch", "Prediction", "Report", "Retention", "Tracker"),
+    *("__version__", "apply", "assert_no_regression", "build_report", "compare", "format_bytes", "parse_bytes", "plan"),
+    *("predict", "track"),
 )
 
 

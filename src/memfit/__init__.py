@@ -6,8 +6,8 @@
         train()
     tracker.ledger.save("run.memfit")
 
-Names are loaded when they are first used: reading and drawing a saved ledger never imports torch. ``memfit.predict`` and
-``memfit.compare`` are functions; the packages of the same names hold what they are made of.
+Names are loaded when they are first used: reading and drawing a saved ledger never imports torch. ``memfit.predict``,
+``memfit.compare`` and ``memfit.plan`` are functions; the packages of the same names hold what they are made of.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from memfit.compare import Comparison, compare
     from memfit.guard.golden import assert_no_regression
     from memfit.ledger import Category, Ledger, Phase
+    from memfit.plan import Plan
+    from memfit.plan.applying import apply
+    from memfit.plan.search import PlanSearch, plan
     from memfit.predict import Prediction, predict
     from memfit.record import Retention, Tracker, track
     from memfit.units import format_bytes, parse_bytes
@@ -33,15 +36,19 @@ _HOMES = {
     "Comparison": "memfit.compare",
     "Ledger": "memfit.ledger",
     "Phase": "memfit.ledger",
+    "Plan": "memfit.plan",
+    "PlanSearch": "memfit.plan.search",
     "Prediction": "memfit.predict",
     "Report": "memfit.analysis",
     "Retention": "memfit.record",
     "Tracker": "memfit.record",
+    "apply": "memfit.plan.applying",
     "assert_no_regression": "memfit.guard.golden",
     "build_report": "memfit.analysis",
     "compare": "memfit.compare",
     "format_bytes": "memfit.units",
     "parse_bytes": "memfit.units",
+    "plan": "memfit.plan.search",
     "predict": "memfit.predict",
     "track": "memfit.record",
 }
@@ -51,16 +58,20 @@ __all__ = [
     "Comparison",
     "Ledger",
     "Phase",
+    "Plan",
+    "PlanSearch",
     "Prediction",
     "Report",
     "Retention",
     "Tracker",
     "__version__",
+    "apply",
     "assert_no_regression",
     "build_report",
     "compare",
     "format_bytes",
     "parse_bytes",
+    "plan",
     "predict",
     "track",
 ]

@@ -94,6 +94,12 @@ class Schedule(Choice):
     """Does it train with sharded stages? Gradients of weights that are computed apart from the others get lost in FSDP2 of torch
     2.13: ``tests/parallel`` compares them."""
 
+    def stages_of(self, rank: int, pp: int) -> list[int]:
+        """The numbers of the stages that a rank of the pipeline has."""
+        if self.is_v:
+            return [rank, self.stages_a_rank * pp - 1 - rank]
+        return [rank + pp * turn for turn in range(self.stages_a_rank)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Float8(Choice):
@@ -103,6 +109,14 @@ class Float8(Choice):
     """What torchao calls it; empty for none."""
     gathers: bool = False
     """Are sharded weights gathered in 8 bits?"""
+
+
+def layers_of_stages(num_layers: int, num_stages: int) -> list[int]:
+    """How many layers each stage of a pipeline has: as equally many as can be, the embedding and the head counted as one each."""
+    sizes = [(num_layers + 2) // num_stages + (stage < (num_layers + 2) % num_stages) for stage in range(num_stages)]
+    sizes[0] -= 1
+    sizes[-1] -= 1
+    return sizes
 
 
 Row = TypeVar("Row", bound=Choice)
@@ -263,8 +277,8 @@ AXES: Final[dict[str, Axis]] = {
     ),
     "microbatches": Axis(
         flags=("--microbatches",),
-        summary="parts of a batch that go through the pipeline one after another",
-        default="one for each sequence by default",
+        summary="parts of a batch that are computed one after another, before the optimizer's step",
+        default="the batch is not cut by default, in pipelines one for each sequence",
         is_number=True,
         usual=0,
     ),

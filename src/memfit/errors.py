@@ -4,6 +4,7 @@
 
     MemfitError
     ├── ConfigError (also a ValueError)     an argument or setting that cannot be meant
+    │   └── UnknownUnitError                a module that is named and that the model does not have
     ├── LedgerError                         a ledger that cannot be used
     │   ├── LedgerFormatError               the file is not a ledger, is damaged, or is newer than this memfit
     │   └── LedgerLawError                  the events contradict each other
@@ -15,7 +16,10 @@
     ├── GoldenMissingError (also an AssertionError)   there is no golden ledger to hold a prediction against
     ├── MemoryGrewError (also an AssertionError)      a prediction needs more than its golden ledger, and more than is tolerated
     ├── HostMemoryError (also a MemoryError)          this machine itself has too little memory
-    ├── SolverTimeoutError (also a TimeoutError)      no plan was found in the time that was given; there may be one
+    ├── PlanError                           no plan, or one that cannot be used
+    │   ├── InfeasibleError                 nothing that was tried fits
+    │   ├── PlanFormatError                 the file is no plan, is damaged, or is newer than this memfit
+    │   └── SolverTimeoutError (also a TimeoutError)   no plan was found in the time that there was; there may be one
     ├── TraceError                          a recording of an allocator that cannot be used
     └── UnsupportedTorchError               a private part of torch is not where this version of memfit knows it
 
@@ -141,15 +145,48 @@ class HostMemoryError(MemfitError, MemoryError):
         self.what = what
 
 
-class SolverTimeoutError(MemfitError, TimeoutError):
-    """No plan was found in the time that was given. That says nothing of whether there is one."""
+class PlanError(MemfitError):
+    """No plan, or one that cannot be used."""
 
-    def __init__(self, time_limit_s: float, said: str) -> None:
-        super().__init__(
-            f"no plan was found in {time_limit_s:g} s, and it is not known whether there is one: give more time ({said})"
-        )
-        self.time_limit_s = time_limit_s
-        self.said = said
+
+class PlanFormatError(PlanError):
+    """The file is no plan, is damaged, or was written by a newer memfit."""
+
+    def __init__(self, path: Path | str, problem: str, advice: str) -> None:
+        super().__init__(f"{path}: {problem}. {advice}")
+        self.path = Path(path)
+        self.problem = problem
+        self.advice = advice
+
+
+class InfeasibleError(PlanError):
+    """Nothing that was tried fits."""
+
+    def __init__(self, budget_bytes: int, least_bytes: int, binding: str, message: str) -> None:
+        super().__init__(message)
+        self.budget_bytes = budget_bytes
+        self.least_bytes = least_bytes
+        """The least budget of all that was tried."""
+        self.binding = binding
+        """What that least is made of when it is needed: ``states``, ``forward``, ``backward``, ``optimizer`` or ``init``."""
+
+
+class SolverTimeoutError(PlanError, TimeoutError):
+    """No plan was found in the time that there was. There may be one."""
+
+    def __init__(self, seconds: float, found: str) -> None:
+        super().__init__(f"no plan that fits was found in {seconds:.0f} seconds: {found}. Give it more time")
+        self.seconds = seconds
+
+
+class UnknownUnitError(ConfigError):
+    """A module that is named and that the model does not have."""
+
+    def __init__(self, units: tuple[str, ...], known: tuple[str, ...]) -> None:
+        has = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+        super().__init__(f"the model has no module {', '.join(units)}; it has {has}")
+        self.units = units
+        self.known = known
 
 
 class TraceError(MemfitError):

@@ -58,6 +58,24 @@ SURFACE = {
         *("--precision", "--prefetch", "--schedule", "--seq"),
         *("--steps", "--strategy", "--torch-version", "--tp", "--world-size", "-h", "FILE.py:FUNCTION"),
     ],
+    "memfit plan": [
+        *(
+            "--alloc-conf",
+            "--allow",
+            "--axis",
+            "--batch",
+            "--budget",
+            "--checkpointing",
+            "--compile",
+            "--cp",
+            "--dtype",
+            "--engine",
+        ),
+        *("--ep", "--executor", "--float8", "--global-batch", "--gpu", "--help", "--hf", "--interconnect", "--json", "--margin"),
+        *("--mesh", "--microbatches", "--model", "--no-cache", "--offload", "--optimizer", "--out", "--pp", "--precision"),
+        *("--predictions", "--prefetch", "--refine", "--report", "--schedule", "--seq", "--steps", "--strategy"),
+        *("--torch-version", "--tp", "--world-size", "-h", "-o", "FILE.py:FUNCTION"),
+    ],
     "memfit run": [
         *(
             "--alloc-conf",

@@ -37,6 +37,12 @@ def test_the_loss_is_that_of_the_unsharded_model(ranks, name):
         assert results["trained"][name] == pytest.approx(results["plain"], rel=1e-5)
 
 
+def test_a_plan_changes_no_bit_of_the_loss(ranks):
+    for results in ranks:
+        assert results["trained"]["planned"] == results["trained"]["full_shard"] == results["planned_after"]
+        assert results["trained"]["planned_no_shard"] == results["trained"]["no_shard"]
+
+
 def test_training_moves_the_loss(ranks):
     assert len(set(ranks[0]["plain"])) == 3, "else equal losses would prove nothing"
 

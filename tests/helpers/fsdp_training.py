@@ -26,6 +26,7 @@ from memfit.fsdp import (
     shard,
     state_dict,
 )
+from memfit.plan import CheckpointingPolicy, Figures, OperatorChoice, Plan, UnitPolicy
 
 DIM, STEPS = 16, 3
 
@@ -53,6 +54,19 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
 
+PLAN = Plan(
+    gpu="H200",
+    budget_bytes=1,
+    figures=Figures(peak_allocated_bytes=1, peak_reserved_bytes=1, smallest_fit_bytes=1),
+    checkpointing=CheckpointingPolicy(
+        groups=(
+            UnitPolicy(units=("layers.0",), choices=(OperatorChoice(operator="aten.addmm.default", call=0),)),
+            UnitPolicy(units=("layers.1",)),
+        ),
+        untouched=("layers.2",),
+    ),
+)
+
 TRAINED = {
     "full_shard": {},
     "shard_grad_op": {"strategy": "shard_grad_op"},
@@ -69,6 +83,8 @@ TRAINED = {
     "own_policy": {"checkpointing": lambda ctx, op, *args, **kwargs: op is torch.ops.aten.relu.default},
     "checkpointed_no_shard": {"strategy": "no_shard", "checkpointing": "full"},
     "checkpointed_post": {"checkpointing": "full", "backward_prefetch": "backward_post"},
+    "planned": {"checkpointing": PLAN},
+    "planned_no_shard": {"strategy": "no_shard", "checkpointing": PLAN},
     "offloaded": {"cpu_offload": CPUOffload(offload_params=True)},
     "by_size": {"units": 1000},
     "by_name": {"units": "Block"},
@@ -197,6 +213,9 @@ def main(folder):
     results = {"plain": train(*make(None)), "trained": {}, "saved": {}}
     for name, words in TRAINED.items():
         results["trained"][name] = train(*make(words))
+    # Also where the model is sharded before it is planned.
+    model, optimizer = make({})
+    results["planned_after"] = train(memfit.apply(model, PLAN), optimizer)
     for name in ("full_shard", "prefetch_post", "prefetch_none"):
         results["order", name] = order_in_backward(TRAINED[name])
     for name, (words, kinds) in SAVED.items():

@@ -37,7 +37,7 @@ def test_microbatches_are_one_sequence_each_unless_told():
         (8, {"tp": 0}, "tp takes a whole number of at least 1, not 0"),
         (32, {"pp": 32}, "has 32 layers, too few for 32 stages"),
         (8, {"pp": 2, "batch": 3, "microbatches": 2}, "cannot be cut into 2 microbatches"),
-        (8, {"schedule": "gpipe"}, "a schedule and microbatches are a pipeline's"),
+        (8, {"schedule": "gpipe"}, "a schedule is a pipeline's"),
         (8, {"pp": 2, "precision": "fp16-mixed"}, "use bf16-mixed"),
         (8, {"pp": 2, "compile": "model"}, "say --compile blocks"),
         (8, {"pp": 2, "schedule": "zbv-zero-bubble", "microbatches": 4}, "zbv-zero-bubble loses gradients"),

@@ -12,6 +12,7 @@ from memfit.torch_compat.dispatch import (
     DispatchKeySet,
     HigherOrderOperator,
     TorchDispatchMode,
+    detached,
     enter_mode,
     excluding_keys,
     leave_mode,
@@ -66,6 +67,25 @@ def test_keys_can_be_passed_over():
     with excluding_keys(DispatchKeySet(DispatchKey.AutogradCPU)):
         assert (x * 2).grad_fn is None
     assert (x * 2).grad_fn is not None
+
+
+def test_a_detached_alias_notices_changes_in_place():
+    class Keeping(TorchDispatchMode):
+        kept = None
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten.mul.Tensor:
+                self.kept = detached(result)
+            return result
+
+    with Keeping() as mode:
+        product = torch.ones(1, requires_grad=True) * 2
+    before = mode.kept._version
+    with torch.no_grad():
+        product.add_(1)
+    assert mode.kept._version == before + 1
+    assert mode.kept.grad_fn is None
 
 
 def test_trees_and_higher_order_operators():

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from memfit import __version__
-from memfit.cli import compare, demo, diff, doctor, explain, export, fit, predict, report, run, show, top, watch
+from memfit.cli import compare, demo, diff, doctor, explain, export, fit, plan, predict, report, run, show, top, watch
 from memfit.errors import MemfitError, StepFailedError
 from memfit.views.escaping import printable
 
@@ -32,6 +32,7 @@ COMMANDS = {
     "export": export,
     "predict": predict,
     "compare": compare,
+    "plan": plan,
     "run": run,
     "watch": watch,
     "top": top,

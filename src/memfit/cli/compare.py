@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             cache=not args.no_cache,
             progress=progress,
             **given(args),
-            **dict(map(_axis, args.axis)),
+            **dict(map(axis_of, args.axis)),
         )
     if args.json:
         print(json.dumps(comparison.to_json()))
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if comparison.best is not None else 1
 
 
-def _axis(text: str) -> tuple[str, list[Any]]:
+def axis_of(text: str) -> tuple[str, list[Any]]:
     """``layers=2,4`` and ``fused=True,False``: Python's own values where they are such, words otherwise."""
     name, equals, values = text.partition("=")
     if not equals or not name.isidentifier():

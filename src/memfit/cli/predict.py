@@ -19,8 +19,9 @@ from memfit.compare.grid import Subject, read_axes, recipe_of
 from memfit.compare.user_functions import build_of, check_arguments, locate
 from memfit.errors import ConfigError, StepFailedError
 from memfit.hardware import GPUS
+from memfit.models import Recipe
 from memfit.views.escaping import printable
-from memfit.views.timing import time_json
+from memfit.views.timing import format_seconds, time_json
 
 if TYPE_CHECKING:
     from memfit.predict import JobPrediction, Prediction
@@ -66,9 +67,13 @@ def _ranks(args: argparse.Namespace) -> str | list[int] | None:
     """Those that were named; of a named model's pipeline all kinds, because its stages need different memory."""
     if args.ranks is not None or args.rank is not None or args.function:
         return read_ranks(args.ranks)
+    return "all" if _recipe(args).pp > 1 else None
+
+
+def _recipe(args: argparse.Namespace) -> Recipe:
+    """How the named model is trained."""
     options = {name: _single(name, values) for name, values in read_axes(given(args)).items()}
-    recipe = recipe_of({"model": args.model, "hf": args.hf} | options)
-    return "all" if recipe.pp > 1 else None
+    return recipe_of({"model": args.model, "hf": args.hf} | options)
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -127,10 +132,20 @@ def run(args: argparse.Namespace) -> int:
             ranks=_ranks(args),
         )
     if isinstance(found, JobPrediction):
-        tell_job(found, args)
+        tell_job(found, args, _pipeline_seconds(found, args))
     else:
         tell(found, args)
     return 0
+
+
+def _pipeline_seconds(job: JobPrediction, args: argparse.Namespace) -> float | None:
+    """A step of a named model's pipeline, with what its stages wait for each other; ``None`` for any other job."""
+    from memfit.compare.job_time import job_step_seconds
+
+    if args.function:
+        return None
+    recipe = _recipe(args)
+    return job_step_seconds(job, recipe.schedule, recipe.pp, recipe.microbatches) if recipe.pp > 1 else None
 
 
 @contextmanager
@@ -171,7 +186,7 @@ def tell(prediction: Prediction, args: argparse.Namespace) -> None:
         stdout_console().print(Text(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}"))
 
 
-def tell_job(job: JobPrediction, args: argparse.Namespace) -> None:
+def tell_job(job: JobPrediction, args: argparse.Namespace, pipeline_seconds: float | None = None) -> None:
     """The worst rank's ledger is the one that was asked for; those of the others lie beside it."""
     paths = {
         kind.rank: args.out if kind is job.worst else args.out.with_name(f"{args.out.stem}.rank{kind.rank}{args.out.suffix}")
@@ -186,10 +201,13 @@ def tell_job(job: JobPrediction, args: argparse.Namespace) -> None:
     if args.json:
         kinds = [kind.to_json() | {"ledger": str(paths[kind.rank])} for kind in job.kinds]
         more = {"world_size": job.world_size, "axes": dict(job.axes), "worst_rank": job.worst.rank, "ranks": kinds}
+        more |= {"pipeline_step_seconds": pipeline_seconds} if pipeline_seconds else {}
         print(json.dumps(_plain(worst, args) | {"assumptions": job.assumptions} | more))
         return
     console = stdout_console()
     console.print(job)
+    if pipeline_seconds:
+        console.print(Text(f"A step takes {format_seconds(pipeline_seconds)}, with what the stages wait for each other."))
     names = " ".join(printable(str(path)) for path in paths.values())
     console.print(
         Text(f"The ledger of rank {job.worst.rank} is in {printable(str(args.out))}; all ranks on a page: memfit report {names}")

@@ -6,7 +6,7 @@
 
 A cell's name is the hash of all that went into it: its inputs, the versions of memfit (with its sources), torch, transformers and
 Python. The user's own files are not in the name but inside, because which files a function imports is known only afterwards; a
-cell whose files have changed since does not count. Failures are not kept.
+cell whose files have changed since does not count. Failures are not kept, but by a search, which would meet them again each time.
 """
 
 from __future__ import annotations
@@ -49,15 +49,31 @@ class CellCache:
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
+    def find_failure(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        """The answer of a job that could not be predicted, where ``keep_failure`` was told of it."""
+        try:
+            entry = json.loads(read_regular(self._path(job)))
+            return {"error": str(entry["error"]), "details": str(entry["details"])}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
     def keep(self, job: dict[str, Any], answer: dict[str, Any]) -> None:
         """Whole or not at all. A disk that takes no more costs the next comparison time, and this one nothing."""
+        self._write(job, {"sources": answer["sources"], "figures": answer["figures"]})
+
+    def keep_failure(self, job: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Of a model by name, which fails again as long as the versions stay the same. A user's files may have changed since, and a
+        process that died may live the next time: those are not kept."""
+        self._write(job, {"error": answer["error"], "details": answer["details"]})
+
+    def _write(self, job: dict[str, Any], entry: dict[str, Any]) -> None:
         path = self._path(job)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump({"sources": answer["sources"], "figures": answer["figures"]}, file)
+                    json.dump(entry, file)
                 os.replace(name, path)
             finally:
                 Path(name).unlink(missing_ok=True)

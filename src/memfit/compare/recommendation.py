@@ -65,7 +65,7 @@ class NothingFits:
 def choose(cells: Sequence[Cell]) -> Cell | None:
     """The fastest of those that surely fit, or at least fit; of several that are as fast, the one that is cheapest to run."""
     fitting = [cell for cell in cells if cell.fits]
-    return min(as_fast_as_any([cell for cell in fitting if is_sure(cell)] or fitting), key=_burden, default=None)
+    return min(as_fast_as_any([cell for cell in fitting if is_sure(cell)] or fitting), key=burden, default=None)
 
 
 def as_fast_as_any(cells: Sequence[Cell]) -> list[Cell]:
@@ -91,7 +91,7 @@ def is_sure(cell: Cell) -> bool:
     return cell.figures is not None and cell.figures.margin >= SURE * cell.figures.capacity
 
 
-def _burden(cell: Cell) -> tuple[Any, ...]:
+def burden(cell: Cell) -> tuple[Any, ...]:
     """Fewest GPUs, then what costs least, then most work per step, then least memory."""
     inputs = cell.inputs
     costs = [cost_of(axis, inputs.get(axis)) for axis in CHEAPER_FIRST]

@@ -45,7 +45,8 @@ class ShardConfig:
     cpu_offload: CPUOffload = CPUOffload()
     checkpointing: Checkpointing = None
     """``"full"``: a unit's activations are computed again in backward. ``"selective"``: all but the outputs of matrix products,
-    convolutions and attention. A policy: as torch's ``create_selective_checkpoint_contexts`` takes it."""
+    convolutions and attention. A policy: as torch's ``create_selective_checkpoint_contexts`` takes it. A ``memfit.Plan``: what it
+    says for each of its own units."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """Passed on to ``fully_shard``, ``FullyShardedDataParallel`` or ``DistributedDataParallel`` as they are."""
 

@@ -59,7 +59,9 @@ class Degrees:
     schedule: str = ""
     """Left out: ``1f1b`` in pipelines."""
     microbatches: int = 0
-    """Left out: one for each sequence of the batch; without a batch either, as many as the pipeline has stages."""
+    """Parts of a batch that follow one another: through a pipeline, or, without one, forward and backward before the optimizer's
+    step (gradient accumulation). Left out: the batch is not cut; in a pipeline, one for each sequence of the batch, and without a
+    batch either, as many as it has stages."""
     batch: int = LEFT_OUT
     """Sequences per GPU and step; with tensor, context or pipeline parallelism, of all GPUs that share them. Left out: 1, or one
     for each microbatch."""
@@ -159,17 +161,23 @@ def check_degrees(recipe: Degrees) -> None:
 
 def _about_pipelines(recipe: Degrees) -> Iterator[str]:
     if recipe.pp == 1:
-        if recipe.schedule or recipe.microbatches:
-            yield "a schedule and microbatches are a pipeline's: say --pp with the number of its stages, or leave them out"
+        if recipe.schedule:
+            yield "a schedule is a pipeline's: say --pp with the number of its stages, or leave it out"
+        if recipe.microbatches and recipe.batch % recipe.microbatches:
+            yield _uneven(recipe)
         return
     if recipe.batch % recipe.microbatches:
-        yield f"a batch of {recipe.batch} sequences cannot be cut into {recipe.microbatches} microbatches of equal size"
+        yield _uneven(recipe)
     if SCHEDULES[recipe.schedule].stages_a_rank > 1 and recipe.microbatches % max(1, recipe.microbatches // recipe.pp):
         yield f"{recipe.schedule} takes a multiple of pp={recipe.pp} microbatches, not {recipe.microbatches}"
     if SCHEDULES[recipe.schedule].is_v and recipe.microbatches < recipe.num_stages:
         yield f"{recipe.schedule} takes at least {recipe.num_stages} microbatches, one for each stage, not {recipe.microbatches}"
     if recipe.precision and PRECISIONS[recipe.precision].scales_loss:
         yield f"{recipe.precision} scales the loss, which a pipeline's schedule does not: use bf16-mixed"
+
+
+def _uneven(recipe: Degrees) -> str:
+    return f"a batch of {recipe.batch} sequences cannot be cut into {recipe.microbatches} microbatches of equal size"
 
 
 def _about_engines(recipe: Degrees) -> Iterator[str]:

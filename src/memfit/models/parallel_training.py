@@ -15,6 +15,7 @@ from memfit.models.degrees import dp_of
 from memfit.models.settings import TrainingSettings
 from memfit.models.training import (
     MAX_NORM,
+    in_parts,
     make_tokens,
     make_transformer,
     materialised,
@@ -24,6 +25,7 @@ from memfit.models.training import (
 )
 from memfit.models.transformer.splitting import plan_of
 from memfit.parallel import Parallelism, parallelize
+from memfit.parallel.model import Loss
 
 
 def build_parallel_step(recipe: TrainingSettings) -> Callable[[], None]:
@@ -34,7 +36,7 @@ def build_parallel_step(recipe: TrainingSettings) -> Callable[[], None]:
         model,
         parallelism_of(recipe, dist.get_world_size()),
         plan=plan_of(model),
-        loss=_cross_entropy,
+        loss=_cross_entropy if recipe.pp > 1 or recipe.microbatches < 2 else _part_of_loss(recipe.microbatches),
         strategy=recipe.strategy,
         mixed_precision=mixed_precision_of(recipe, Engine.FSDP2),
         backward_prefetch=None if recipe.prefetch == "none" else BackwardPrefetch(recipe.prefetch),
@@ -47,12 +49,14 @@ def build_parallel_step(recipe: TrainingSettings) -> Callable[[], None]:
         if recipe.compile == "model":
             part.compile()
     optimizer = optimizer_of(recipe.optimizer, shared.parameter_groups())
-    tokens = make_tokens(recipe)
+    num_parts, one_part = (1, recipe) if recipe.pp > 1 else in_parts(recipe)
+    tokens = make_tokens(one_part)
 
     def step() -> None:
-        # Context parallelism cuts what it is given, so each step gets its own.
-        inputs, labels = (part.clone() if recipe.cp > 1 else part for part in (tokens[:, :-1], tokens[:, 1:]))
-        shared.forward_backward(inputs, labels)
+        for _ in range(num_parts):
+            # Context parallelism cuts what it is given, so each pass gets its own.
+            inputs, labels = (part.clone() if recipe.cp > 1 else part for part in (tokens[:, :-1], tokens[:, 1:]))
+            shared.forward_backward(inputs, labels)
         shared.clip_grad_norm_(MAX_NORM)
         optimizer.step()
         shared.after_step()
@@ -83,6 +87,11 @@ def _replicas(recipe: TrainingSettings, world_size: int) -> int:
         return int(recipe.mesh[0])
     dp = dp_of(recipe, world_size)
     return max(1, dp // max(1, GPUS_PER_NODE // (recipe.tp * recipe.cp)))
+
+
+def _part_of_loss(num_parts: int) -> Loss:
+    """So that the gradients of all parts add up to that of their mean."""
+    return lambda logits, labels: _cross_entropy(logits, labels) / num_parts
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

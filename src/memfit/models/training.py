@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from memfit.choices import OPTIMIZERS, PRECISIONS
 from memfit.fsdp import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy, shard
@@ -30,15 +32,18 @@ MAX_NORM = 1.0
 def build_step(recipe: TrainingSettings) -> Callable[[], None]:
     """What ``memfit.predict`` calls: all in the order in which a training script does it."""
     recipe = settle(recipe)
+    num_parts, recipe = in_parts(recipe)
     workload = _workload(recipe)
     model = _prepared(recipe, workload.model)
     optimizer = make_optimizer(recipe.optimizer, model)
     scaler = torch.amp.GradScaler("cuda", enabled=PRECISIONS[recipe.precision].scales_loss)
 
     def step() -> None:
-        with _autocast(recipe):
-            loss = workload.loss(model)
-        scaler.scale(loss).backward()
+        for part in range(num_parts):
+            with _gradients_kept(model, is_last=part == num_parts - 1):
+                with _autocast(recipe):
+                    loss = workload.loss(model)
+                scaler.scale(loss / num_parts if num_parts > 1 else loss).backward()
         scaler.unscale_(optimizer)
         clip = getattr(model, "clip_grad_norm_", None)  # FSDP1's own, which knows of the other ranks
         clip(MAX_NORM) if clip is not None else nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
@@ -56,6 +61,17 @@ def settle(recipe: TrainingSettings) -> TrainingSettings:
     if recipe.strategy and not dist.is_initialized():
         dist.init_process_group("nccl")
     return recipe
+
+
+def in_parts(recipe: TrainingSettings) -> tuple[int, TrainingSettings]:
+    """How many parts a batch without a pipeline is computed in, and the recipe of one of them."""
+    num_parts = max(1, recipe.microbatches)
+    return num_parts, replace(recipe, batch=recipe.batch // num_parts, microbatches=0)
+
+
+def _gradients_kept(model: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:
+    """Until the last part, DDP's gradients stay on their GPU. FSDP's are reduced part by part: whole ones would not fit."""
+    return nullcontext() if is_last or not isinstance(model, DistributedDataParallel) else model.no_sync()
 
 
 def _workload(recipe: TrainingSettings) -> Workload:

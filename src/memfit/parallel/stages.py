@@ -13,6 +13,7 @@ import copy
 
 from torch import nn
 
+from memfit.choices import layers_of_stages
 from memfit.errors import ConfigError
 from memfit.parallel.config import Parallelism
 from memfit.parallel.plan import Plan
@@ -20,8 +21,7 @@ from memfit.parallel.plan import Plan
 
 def stages_of_rank(wanted: Parallelism, pp_rank: int) -> list[int]:
     """The numbers of the stages that a rank of the pipeline has."""
-    first = [pp_rank + wanted.pp * turn for turn in range(wanted.schedule_row.stages_a_rank)]
-    return [pp_rank, wanted.num_stages - 1 - pp_rank] if wanted.schedule_row.is_v else first
+    return wanted.schedule_row.stages_of(pp_rank, wanted.pp)
 
 
 def blocks_of_stages(num_blocks: int, num_stages: int) -> list[range]:
@@ -31,9 +31,7 @@ def blocks_of_stages(num_blocks: int, num_stages: int) -> list[range]:
             f"{num_blocks} blocks are too few for {num_stages} stages of a pipeline: the first and the last have the embedding and "
             "the head beside at least one block"
         )
-    sizes = [(num_blocks + 2) // num_stages + (stage < (num_blocks + 2) % num_stages) for stage in range(num_stages)]
-    sizes[0] -= 1
-    sizes[-1] -= 1
+    sizes = layers_of_stages(num_blocks, num_stages)
     starts = [sum(sizes[:stage]) for stage in range(num_stages + 1)]
     return [range(starts[stage], starts[stage + 1]) for stage in range(num_stages)]
 

@@ -158,6 +158,12 @@ def _module_call(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def seen_as_call(work: Callable[..., Any]) -> Callable[..., Any]:
+    """For what computes a module again without calling it: takes the module before the arguments of ``work``, and tells whoever
+    follows modules."""
+    return _module_call(lambda module, *args, **kwargs: work(*args, **kwargs))
+
+
 def _storage_resize(original: Callable[..., Any]) -> Callable[..., Any]:
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
         result = original(storage, size)

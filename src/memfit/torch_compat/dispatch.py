@@ -24,6 +24,16 @@ without_modes: Callable[[], Any] = need(_python_dispatch, "_disable_current_mode
 excluding_keys: Callable[..., Any] = need(torch._C, "_ExcludeDispatchKeyGuard")
 """A guard under which the given dispatch keys are passed over in this thread."""
 
+_with_exclusion: Callable[..., Any] = need(torch._C, "_SetExcludeDispatchKeyGuard")
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """For dispatch modes: an alias without a graph, that notices when the tensor is changed in place. Below autograd, torch does
+    not let aliases share their version unless it is asked to."""
+    with _with_exclusion(torch._C.DispatchKey.ADInplaceOrView, False):
+        return tensor.detach()
+
+
 has_kernel: Callable[[str, str], bool] = need(torch._C, "_dispatch_has_kernel_for_dispatch_key")
 """Has an operator a kernel of its own for a dispatch key?"""
 
@@ -117,6 +127,7 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "all_operator_names",
+    "detached",
     "enter_mode",
     "excluding_keys",
     "flags_of_modes",

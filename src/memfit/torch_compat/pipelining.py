@@ -9,7 +9,8 @@ gradient; where one of those is installed, it asks and tells by ``recv_object_li
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ def need_everything() -> None:
     need_in(STAGES, "PipelineStage._recv_meta", "PipelineStage._send_meta", "PipelineStage._forward_metadata_inference")
     need_in(STAGES, "PipelineStage._backward_metadata_inference", "PipelineStage._post_metadata_inference_cleanup")
     need_in(SCHEDULES, "_PipelineSchedule._warmup_p2p")
+    need_in(SCHEDULES, "get_schedule_class")
 
 
 def infers_gradients(stages: Any) -> bool:
@@ -173,3 +175,43 @@ def _learning(metas: Any) -> Any:
 def _of_gradients(metas: Any) -> Any:
     """Gradients look like what they are the gradients of."""
     return tuple(dataclasses.replace(meta, requires_grad=False) if meta.requires_grad else None for meta in metas)
+
+
+# -- in which order a schedule works ----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class _StageOfNothing:
+    """As much of a stage as a schedule asks for when it makes its order."""
+
+    stage_index: int
+    num_stages: int
+    group_size: int
+    group_rank: int = 0
+    is_first: bool = False
+    is_last: bool = False
+    has_backward: bool = True
+    submod: Any = dataclasses.field(default_factory=torch.nn.Identity)
+    stage_index_to_group_rank: Any = None
+
+
+def orders_of(torch_name: str, num_ranks: int, num_microbatches: int, stages_a_rank: int) -> list[list[tuple[int, str, int]]]:
+    """What each rank does in its order: the stage, ``F``, ``B``, ``I`` (backward of inputs) or ``W`` (of weights), the microbatch.
+
+    For schedules with several stages a rank, which run the order that they have made. Those with one stage do not: the list that
+    ``Schedule1F1B`` of torch 2.13 makes counts the last rank's microbatches from one.
+    """
+    schedules = importlib.import_module(SCHEDULES)
+    stages = [_StageOfNothing(turn * num_ranks, num_ranks * stages_a_rank, num_ranks) for turn in range(stages_a_rank)]
+    made = schedules.get_schedule_class(torch_name)(stages, num_microbatches, loss_fn=lambda outputs, labels: outputs)
+    found = made.pipeline_order
+    return [[leaf for action in found[rank] if action is not None for leaf in _leaves(action)] for rank in range(num_ranks)]
+
+
+def _leaves(action: Any) -> Iterator[tuple[int, str, int]]:
+    """An action that is several at once, one after the other; what moves no microbatch is left out."""
+    if action.sub_actions is not None:
+        for each in action.sub_actions:
+            yield from _leaves(each)
+    elif action.computation_type.value in ("F", "B", "I", "W"):
+        yield action.stage_index, action.computation_type.value, action.microbatch_index

@@ -14,11 +14,13 @@ from memfit.analysis import build_report
 from memfit.compare import Comparison
 from memfit.drawing import Drawing, register
 from memfit.ledger import Ledger
+from memfit.plan.search import PlanSearch
 from memfit.views.comparison import draw
 from memfit.views.comparison_words import make_sheet
 from memfit.views.escaping import printable
 from memfit.views.jobs import job_sections
 from memfit.views.notebook import notebook_html
+from memfit.views.plan import plan_sections
 from memfit.views.terminal import report_sections
 from memfit.views.timing import time_words
 from memfit.views.verdicts import verdict_sections
@@ -55,7 +57,11 @@ def _comparison_html(comparison: Comparison) -> str:
     return _as_text(comparison)
 
 
-def _as_text(result: Comparison | JobPrediction) -> str:
+def _plan_html(found: PlanSearch) -> str:
+    return _as_text(found)
+
+
+def _as_text(result: Comparison | JobPrediction | PlanSearch) -> str:
     """What a terminal shows, for a notebook."""
     console = Console(file=io.StringIO(), width=COMPARISON_WIDTH, color_system=None)
     console.print(result)
@@ -71,3 +77,4 @@ register("Ledger", Drawing(html=notebook_html, terminal=_ledger_sections))
 register("Prediction", Drawing(html=_prediction_html, terminal=_prediction_sections))
 register("JobPrediction", Drawing(html=_job_html, terminal=_job_sections))
 register("Comparison", Drawing(html=_comparison_html, terminal=_comparison_sections))
+register("PlanSearch", Drawing(html=_plan_html, terminal=plan_sections))

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
+from memfit.views.timing import format_seconds
 from memfit.views.verdicts import verdict_sections
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _headline(job: JobPrediction) -> str:
 
 def _table(job: JobPrediction) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False)
-    for title in ("rank", "where", "stands for", "allocated", "smallest fit", "reserved", "to spare", ""):
+    for title in ("rank", "where", "stands for", "allocated", "smallest fit", "reserved", "to spare", "a step alone", ""):
         table.add_column(title, justify="left" if title in ("where", "") else "right", overflow="fold")
     for kind in job.kinds:
         table.add_row(*_cells(kind, is_worst=kind is job.worst))
@@ -46,4 +47,6 @@ def _cells(kind: RankPrediction, *, is_worst: bool) -> list[str]:
     verdict = kind.prediction.verdict
     spare = f"{'-' if verdict.margin < 0 else ''}{format_bytes(abs(verdict.margin))}"
     sizes = [format_bytes(size) for size in (verdict.peak_allocated, verdict.smallest_fit, verdict.peak_reserved)]
-    return [str(kind.rank), printable(kind.label), f"{kind.num_ranks:,}", *sizes, spare, "<- worst" if is_worst else ""]
+    seconds = kind.prediction.step_seconds
+    time = format_seconds(seconds) if seconds is not None else ""
+    return [str(kind.rank), printable(kind.label), f"{kind.num_ranks:,}", *sizes, spare, time, "<- worst" if is_worst else ""]

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from memfit.phantom.clock.operator_clock import OperatorClock
+from memfit.timing import spending
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.torch_compat.patches import Patches
 
@@ -24,12 +25,14 @@ def begin(patches: Patches, clock: OperatorClock) -> None:
     """Launches advance this clock, until the patches are undone."""
     global _clock
     _clock = clock
+    spending.listen(clock.timeline.spend)
     patches.finally_call(_end)
 
 
 def _end() -> None:
     global _clock
     _clock = None
+    spending.listen(None)
 
 
 def launched(name: str, arguments: Iterable[Any]) -> None:

@@ -27,6 +27,9 @@ milliseconds."""
 
 NEW_MEMORY_BYTES: Final = 32 * 2**20
 
+UNTOUCHED: Final = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"))
+"""Memory is taken and not written to: the system gives it when it is touched. Pinned memory is kept by torch, and used again."""
+
 
 def price_transfer(call: Call, chip: Chip) -> Cost:
     """A copy from the host or to it."""
@@ -40,6 +43,8 @@ def price_transfer(call: Call, chip: Chip) -> Cost:
 
 def price_on_host(call: Call) -> Cost:
     """An operator whose tensors are all on the host: the host itself takes this long."""
+    if call.name in UNTOUCHED:
+        return Cost(call.operator, 0.0, Bound.HOST, num_kernels=0)
     moved = sum(tensor.touched_bytes for tensor in (*call.inputs, *call.outputs))
     seconds = moved / HOST_BANDWIDTH
     if not call.name.endswith("_"):

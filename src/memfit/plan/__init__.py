@@ -1,0 +1,19 @@
+"""How to train so that it fits, and what that costs in time.
+
+::
+
+    checkpointing/  a budget becomes a policy: what each unit keeps, offloads and computes again, operator by operator
+                        │ policy.py
+                        v
+    plan_file.py    Plan: what was asked, what to do, what it will take ──> JSON, and back
+                        │                                              └─> handwritten.py: the same in a few lines of torch
+                        v
+    applying/       a model that does it: memfit.apply(model, plan)
+
+A plan is plain data: reading one imports no torch, and applying one imports no solver.
+"""
+
+from memfit.plan.plan_file import Figures, Plan
+from memfit.plan.policy import Action, CheckpointingPolicy, OperatorChoice, UnitPolicy
+
+__all__ = ["Action", "CheckpointingPolicy", "Figures", "OperatorChoice", "Plan", "UnitPolicy"]

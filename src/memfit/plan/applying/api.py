@@ -1,0 +1,26 @@
+"""``memfit.apply``: a plan, its file or a policy becomes what a model does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memfit.errors import ConfigError
+from memfit.plan.applying.model import Model, apply_policy
+from memfit.plan.plan_file import Plan
+from memfit.plan.policy import CheckpointingPolicy
+
+
+def apply(model: Model, plan: Plan | CheckpointingPolicy | Path | str) -> Model:
+    """Has the model compute again, keep and offload what a plan says; the model is changed in place, and returned.
+
+    ``plan`` is a ``Plan``, the path of its file, or a policy. Call it before the first step, before or after the model is sharded
+    or compiled: names of parameters and state dicts stay as they are. What the model computes stays the same, bit by bit where its
+    kernels give the same twice. ``memfit.plan.applying.undo(model)`` takes it back.
+    """
+    if isinstance(plan, str | Path):
+        plan = Plan.load(plan)
+    if isinstance(plan, Plan):
+        return apply_policy(model, plan.checkpointing)
+    if isinstance(plan, CheckpointingPolicy):
+        return apply_policy(model, plan)
+    raise ConfigError(f"memfit.apply takes a plan, its file or a policy, not {type(plan).__name__}")

@@ -1,0 +1,75 @@
+"""A unit's forward that computes again in backward what its policy does not keep.
+
+The unit stays the module that it is: its class, its name, its parameters' names and its hooks. Only ``forward`` is another one,
+so that what is around the unit (FSDP's hooks, ``module.compile()``) is around it as before.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import MethodType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from memfit.plan.applying.host_copies import HostLink
+from memfit.plan.applying.kept_outputs import Choices, compiled_contexts, contexts
+from memfit.plan.policy import Action, UnitPolicy
+from memfit.record.run_hooks import seen_as_call
+from memfit.torch_compat.autograd import graph_task_id
+
+_OPTIONS: Final = "_memfit_checkpointing"
+_ORIGINAL: Final = "_memfit_forward"
+
+
+class Options:
+    """How a unit is checkpointed: the arguments of ``torch.utils.checkpoint``, for eager and for compiled code."""
+
+    def __init__(self, policy: UnitPolicy, link: HostLink) -> None:
+        self.eager: dict[str, Any] = {"use_reentrant": False}
+        self.compiled: dict[str, Any] = {"use_reentrant": False}
+        if policy.choices:
+            keeps = tuple((choice.operator, choice.call) for choice in policy.choices if choice.action is Action.KEEP)
+            self.eager["context_fn"] = functools.partial(contexts, Choices(policy.choices), link)
+            self.compiled["context_fn"] = functools.partial(compiled_contexts, keeps)
+
+    def __deepcopy__(self, memo: Any) -> Options:
+        return self
+
+
+def is_checkpointed(unit: nn.Module) -> bool:
+    return _OPTIONS in unit.__dict__
+
+
+def checkpoint_forward(unit: nn.Module, options: Options) -> None:
+    """From now on the unit computes again."""
+    # Bound methods, not closures: a copy of the model has methods of its own.
+    unit.__dict__[_OPTIONS] = options
+    unit.__dict__[_ORIGINAL] = unit.forward
+    unit.forward = MethodType(_checkpointed, unit)
+
+
+def restore_forward(unit: nn.Module) -> None:
+    del unit.__dict__[_OPTIONS]
+    original = unit.__dict__.pop(_ORIGINAL)
+    del unit.forward
+    if getattr(unit.forward, "__func__", unit.forward) is not getattr(original, "__func__", original):
+        unit.forward = original  # somebody had replaced it before
+
+
+def _checkpointed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    options: Options = unit._memfit_checkpointing  # type: ignore[assignment]
+    if torch.compiler.is_compiling():
+        return checkpoint(unit._memfit_forward, *args, **options.compiled, **kwargs)
+    if not torch.is_grad_enabled():
+        return unit._memfit_forward(*args, **kwargs)  # type: ignore[operator]
+    return checkpoint(functools.partial(_computed, unit), *args, **options.eager, **kwargs)
+
+
+def _computed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    original: Any = unit._memfit_forward
+    if graph_task_id() == -1:
+        return original(*args, **kwargs)
+    return seen_as_call(original)(unit, *args, **kwargs)

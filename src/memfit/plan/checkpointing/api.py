@@ -1,0 +1,140 @@
+"""``plan_checkpointing``: what to keep, offload and compute again, so that a training run fits."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from memfit.errors import ConfigError, SolverTimeoutError
+from memfit.hardware import Gpu
+from memfit.phantom.target import DEFAULT_TORCH, Target
+from memfit.plan.checkpointing.infeasible import infeasible
+from memfit.plan.checkpointing.roots import Step
+from memfit.plan.checkpointing.search import Search
+from memfit.plan.checkpointing.trials import Trial, Trials, predict_planned
+from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
+from memfit.plan.plan_file import Plan
+from memfit.timing.chips import chip_of
+from memfit.timing.operators.transfers import PINNED_SHARE
+from memfit.units import format_bytes, parse_bytes
+
+MARGIN: Final = 0.02
+"""Of a budget: predictions of what the allocator needs are this good for nine runs in ten (docs/accuracy.md)."""
+
+MAX_TRIALS: Final = 10
+"""Predictions between the first two and the plan; few searches need more than six."""
+
+
+def plan_checkpointing(
+    build: Callable[[], Step],
+    *,
+    budget: str | int | None = None,
+    gpu: str = "H200",
+    world_size: int = 1,
+    rank: int = 0,
+    units: Sequence[str] | None = None,
+    offload: bool = False,
+    margin: float = MARGIN,
+    steps: int = 3,
+    max_trials: int = MAX_TRIALS,
+    time_limit: float | None = None,
+    torch_version: str = DEFAULT_TORCH,
+    alloc_conf: str = "",
+    expected: Mapping[str, float] | None = None,
+    interconnect: str = "",
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """The fastest way to checkpoint a training run such that it completes within a budget.
+
+    ``build`` is what ``memfit.predict`` takes. ``budget`` is what the allocator may get, ``"40GiB"``; without one it is what the
+    GPU has left beside its context. ``units`` names modules that are decided on, by default the repeated layers. ``offload``
+    allows activations to wait in pinned memory of the host. ``margin`` is the part of the budget that is left free.
+
+    Every figure of the plan is predicted for the plan as it is. ``InfeasibleError`` says the least that would fit;
+    ``SolverTimeoutError`` that ``time_limit``, in seconds, was over before anything was found.
+    """
+    target = Target.parse(gpu, torch_version)
+    budget_bytes = _budget(budget, target.gpu, world_size)
+    if not 0.0 <= margin < 1.0:
+        raise ConfigError(f"margin={margin}: it is a part of the budget, 0.02 for two in a hundred")
+    limit_bytes = int(budget_bytes * (1.0 - margin))
+    told = progress or (lambda sentence: None)
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    options: dict[str, Any] = {
+        "gpu": gpu,
+        "world_size": world_size,
+        "rank": rank,
+        "steps": steps,
+        "torch_version": torch_version,
+        "alloc_conf": alloc_conf,
+        "expected": expected,
+        "interconnect": interconnect,
+    }
+    trials = Trials(build, limit_bytes, options)
+    recorder = UnitRecorder(chip_of(target.gpu), units)
+    if units is not None:  # a name that is wrong is told also where everything fits
+        predict_planned(recorder.recording(build), options | {"steps": 1})
+    untouched = trials.run(None)
+    told(f"as it is: {format_bytes(untouched.smallest_fit)}, {1e3 * untouched.seconds:.1f} ms a step")
+    notes: list[str] = []
+    if not _fits(untouched):
+        if units is None:
+            predict_planned(recorder.recording(build), options | {"steps": 1})
+        link = chip_of(target.gpu).host_bandwidth * PINNED_SHARE if offload else None
+        kinds = recorder.kinds()
+        search = Search(kinds, trials, max_trials=max_trials, deadline=deadline, link_bytes_per_second=link, progress=told)
+        if not search.can_do_anything:
+            raise infeasible(budget_bytes, margin, untouched)
+        if time.monotonic() > deadline:
+            raise SolverTimeoutError(time_limit or 0.0, "there was no time to try anything")
+        least = search.least()
+        told(f"with as much as possible computed again: {format_bytes(least.smallest_fit)}, {1e3 * least.seconds:.1f} ms a step")
+        if not least.completes:
+            raise infeasible(budget_bytes, margin, min(least, untouched, key=lambda trial: trial.smallest_fit))
+        search.run(untouched, least)
+        notes = _notes(kinds, untouched, search)
+    best, luck = _best(trials)
+    return Plan(
+        gpu=target.gpu.name,
+        budget_bytes=budget_bytes,
+        world_size=world_size,
+        checkpointing=best.policy,
+        figures=best.figures(),
+        assumptions=(*best.prediction.assumptions, *recorder.notes, *notes, *luck),
+    )
+
+
+def _notes(kinds: Sequence[UnitKind], untouched: Trial, search: Search) -> list[str]:
+    notes = [f"{unit.name} is left as it is: {unit.refusal}" for kind in kinds for unit in kind.units if unit.refusal]
+    if untouched.checkpoints_by_itself:
+        notes.append("the model computes some of its forward again by itself: the plan is on top of that")
+    if search.is_out_of_time:
+        notes.append("the time was over before the search was: there may be a faster plan")
+    return notes
+
+
+def _fits(trial: Trial) -> bool:
+    return trial.completes and trial.is_steady
+
+
+def _best(trials: Trials) -> tuple[Trial, list[str]]:
+    """The fastest that fits; where none does without giving memory back in every step, one that does."""
+    fitting = [trial for trial in trials.all if _fits(trial)]
+    if fitting:
+        return min(fitting, key=lambda trial: trial.seconds), []
+    note = "the allocator gives memory back to the GPU in every step to complete: that takes time which is not counted"
+    return min((trial for trial in trials.all if trial.completes), key=lambda trial: trial.smallest_fit), [note]
+
+
+def _budget(budget: str | int | None, gpu: Gpu, world_size: int) -> int:
+    most = gpu.capacity(int(world_size > 1))
+    if budget is None:
+        return most
+    wanted = parse_bytes(budget)
+    if wanted < 1:
+        raise ConfigError(f"a budget of {budget} is nothing to plan with")
+    if wanted > gpu.usable_bytes:
+        raise ConfigError(f"a budget of {format_bytes(wanted)} is more than a {gpu.name} has, {format_bytes(gpu.usable_bytes)}")
+    return wanted

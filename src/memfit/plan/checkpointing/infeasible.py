@@ -1,0 +1,51 @@
+"""Why nothing fits: what the least that was found is made of, when it is needed."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from memfit.analysis.families import Family, family_of
+from memfit.errors import InfeasibleError
+from memfit.ledger import Phase
+from memfit.plan.checkpointing.trials import Trial
+from memfit.units import format_bytes
+
+STATES: Final = "states"
+
+_ADVICE: Final = {
+    STATES: "Shard them over more GPUs, offload them, or use an optimizer with less state",
+    "init": "It is needed before the first step: build the model on the meta device, or load it piece by piece",
+    "optimizer": "It is needed in the optimizer's step: use a fused one, or one with less state",
+    "backward": "Use a smaller batch or shorter sequences, or name smaller units",
+    "forward": "Use a smaller batch or shorter sequences, or name smaller units",
+}
+
+
+def infeasible(budget_bytes: int, margin: float, least: Trial) -> InfeasibleError:
+    """The answer where even the least does not fit."""
+    prediction = least.prediction
+    states = sum(size for category, size in prediction.breakdown.items() if family_of(category) in _STATES)
+    moment = prediction.ledger.moment_at(prediction.replay.peak_event)
+    binding = STATES if states > least.limit_bytes else _binding(moment.phase, moment.in_a_step)
+    enough = math.ceil(least.smallest_fit / (1.0 - margin))
+    free = f", of which {margin:.0%} is left free," if margin else ""
+    return InfeasibleError(
+        budget_bytes,
+        enough,
+        binding,
+        f"a budget of {format_bytes(budget_bytes)}{free} is not enough: the least that fits needs {format_bytes(enough)}. "
+        f"Its peak is in {moment.label}; parameters, gradients and optimizer state are {format_bytes(states)} of it. "
+        f"{_ADVICE[binding]}",
+    )
+
+
+_STATES: Final = (Family.PARAMETERS, Family.GRADIENTS, Family.OPTIMIZER_STATE)
+
+
+def _binding(phase: Phase | None, in_a_step: bool) -> str:
+    if not in_a_step:
+        return "init"
+    if phase is Phase.OPTIMIZER:
+        return "optimizer"
+    return "forward" if phase is Phase.FORWARD else "backward"

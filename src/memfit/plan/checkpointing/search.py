@@ -1,0 +1,193 @@
+"""The search: solve, apply, predict, tell the solver what it really cost, and solve again.
+
+::
+
+    kept bytes   least ────────── lo (fits) ──── ? ──── hi (does not) ────────── all that autograd keeps
+                                            capacity of the next solution: where the budget lies between what lo and hi needed
+
+The solver knows sums of bytes; the allocator knows what they come to. Each prediction moves ``lo`` or ``hi``, so the search ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from memfit.errors import SolverTimeoutError
+from memfit.plan.checkpointing.levels import Level, levels_of
+from memfit.plan.checkpointing.solver import Kind, Solution, solve
+from memfit.plan.checkpointing.trials import Trial, Trials
+from memfit.plan.checkpointing.units import UnitKind
+from memfit.plan.policy import CheckpointingPolicy, UnitPolicy
+from memfit.units import format_bytes
+
+WORTH: Final = 0.003
+"""Of a step's time: the search ends when no plan could be faster by more."""
+
+MOST_NUDGES: Final = 12
+"""So often the capacity is raised where a solution is the one that is known, before the search ends."""
+
+
+@dataclass(frozen=True)
+class _Point:
+    size_bytes: float
+    """What the solver counts."""
+    need: float
+    """What the allocator needs."""
+
+
+class Search:
+    """Finds the fastest policy that fits."""
+
+    def __init__(
+        self,
+        kinds: Sequence[UnitKind],
+        trials: Trials,
+        *,
+        max_trials: int,
+        deadline: float,
+        link_bytes_per_second: float | None,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._units, self._trials, self._limit = kinds, trials, trials.limit_bytes
+        self._trials_left, self._deadline, self._progress = max_trials, deadline, progress
+        self._kinds = [Kind(len(kind.units), levels_of(kind.one, link_bytes_per_second)) for kind in kinds]
+        self.is_out_of_time = False
+
+    @property
+    def can_do_anything(self) -> bool:
+        return any(len(kind.levels) > 1 for kind in self._kinds)
+
+    def least(self) -> Trial:
+        """As little as possible is kept."""
+        return self._trials.run(self._policy(self._extreme(0)))
+
+    def run(self, untouched: Trial, least: Trial) -> None:
+        """Tries policies between the two, of which the first does not fit and the second does."""
+        self._correct_compiled(untouched, least)
+        self._correct_seconds(untouched, least)
+        every = self._kinds
+        # First units as a whole: where the host is the slow one, choosing operators costs more than it saves.
+        self._kinds = [Kind(kind.num_units, _whole(kind.levels)) for kind in every]
+        self._close_in(untouched, self.least())
+        self._kinds = every
+        self._close_in(untouched, least)
+
+    def _close_in(self, untouched: Trial, least: Trial) -> None:
+        """Solves and tries until nothing faster is between what fits and what does not."""
+        if not least.completes:
+            return
+        lo = _Point(self._extreme(0).size_bytes, least.smallest_fit)
+        hi = _Point(self._extreme(-1).size_bytes, max(untouched.smallest_fit, self._limit + 1))
+        known: set[CheckpointingPolicy | None] = {self._policy(self._extreme(0)), None}
+        moved = ""
+        share = _share(self._limit, lo, hi)
+        while self._trials_left > 0:
+            try:
+                solution = self._next(lo, hi, share, known)
+            except SolverTimeoutError:  # what was found until now is a plan
+                self.is_out_of_time = True
+                return
+            if solution is None:
+                return
+            policy = self._policy(solution)
+            known.add(policy)
+            self._trials_left -= 1
+            trial = self._trials.run(policy)
+            point = _Point(solution.size_bytes, trial.smallest_fit)
+            fits = trial.completes and trial.is_steady
+            self._progress(_told(trial, fits))
+            if fits:
+                lo = point
+            else:
+                hi = replace(point, need=max(point.need, self._limit + 1))
+            # What is needed does not grow evenly: where one side came closer twice, the next is half-way.
+            share = 0.5 if moved == str(fits) else _share(self._limit, lo, hi)
+            moved = str(fits)
+
+    def _next(self, lo: _Point, hi: _Point, share: float, known: set[CheckpointingPolicy | None]) -> Solution | None:
+        """The best solution that is not known yet, for a capacity between the two."""
+        capacity = lo.size_bytes + share * (hi.size_bytes - lo.size_bytes)
+        worth = WORTH * max(trial.seconds for trial in self._trials.all)
+        best = solve(self._kinds, hi.size_bytes - 1, self._deadline - time.monotonic())
+        now = solve(self._kinds, lo.size_bytes)
+        if best is None or now is None or now.seconds - best.seconds < worth:
+            return None
+        for _ in range(MOST_NUDGES):
+            solution = solve(self._kinds, capacity, self._deadline - time.monotonic())
+            if solution is not None and self._policy(solution) not in known:
+                return solution
+            capacity += (hi.size_bytes - capacity) / 4
+        return None
+
+    def _correct_compiled(self, untouched: Trial, least: Trial) -> None:
+        """A compiler keeps less than autograd does: how much, is known from the two predictions."""
+        sizes = [self._extreme(place).size_bytes for place in (0, -1)]
+        share = min(1.0, (untouched.smallest_fit - least.smallest_fit) / max(sizes[1] - sizes[0], 1))
+        corrected = []
+        for unit, kind in zip(self._units, self._kinds, strict=True):
+            first, last = kind.levels[0], kind.levels[-1]
+            if unit.one.is_compiled and len(kind.levels) > 1:
+                size = first.size_bytes + int(share * (last.size_bytes - first.size_bytes))
+                between = [level for level in kind.levels[:-1] if level.size_bytes < size or level is first]
+                kind = Kind(kind.num_units, [*between, replace(last, size_bytes=size)])
+            corrected.append(kind)
+        self._kinds = corrected
+
+    def _correct_seconds(self, untouched: Trial, least: Trial) -> None:
+        """Computing a unit again costs the host something whatever is kept: what the prediction took longer than its kernels."""
+        counted, num_units = self._extreme(0), 0
+        for kind in self._kinds:
+            num_units += kind.num_units * (not kind.levels[0].is_untouched)
+        extra = max(0.0, least.seconds - untouched.seconds - counted.seconds) / max(num_units, 1)
+        self._kinds = [
+            Kind(
+                kind.num_units,
+                [level if level.is_untouched else replace(level, seconds=level.seconds + extra) for level in kind.levels],
+            )
+            for kind in self._kinds
+        ]
+
+    def _extreme(self, place: int) -> Solution:
+        """All units at their first level, or at their last."""
+        counts, size, seconds = [], 0, 0.0
+        for kind in self._kinds:
+            row = [0] * len(kind.levels)
+            row[place] = kind.num_units
+            counts.append(tuple(row))
+            size += kind.num_units * kind.levels[place].size_bytes
+            seconds += kind.num_units * kind.levels[place].seconds
+        return Solution(tuple(counts), seconds, size)
+
+    def _policy(self, solution: Solution) -> CheckpointingPolicy:
+        """Which unit gets which level: those that compute most again come first in forward.
+
+        Backward begins with the last ones. When it comes to the first, what the last ones kept is gone, and what is computed
+        again has its place.
+        """
+        groups, untouched = [], []
+        for unit, kind, counts in zip(self._units, self._kinds, solution.counts, strict=True):
+            names = list(unit.names)
+            for level, count in zip(kind.levels, counts, strict=True):
+                taken, names = names[:count], names[count:]
+                if taken and level.is_untouched:
+                    untouched += taken
+                elif taken:
+                    groups.append(UnitPolicy(units=tuple(taken), choices=level.choices))
+        return CheckpointingPolicy(groups=tuple(groups), untouched=tuple(untouched))
+
+
+def _whole(levels: Sequence[Level]) -> list[Level]:
+    """The level that chooses least, and the unit as it is."""
+    return [*([min(levels[:-1], key=lambda level: len(level.choices))] if len(levels) > 1 else []), levels[-1]]
+
+
+def _share(limit: int, lo: _Point, hi: _Point) -> float:
+    """Where the limit lies between what the two need."""
+    return min(max((limit - lo.need) / max(hi.need - lo.need, 1), 0.05), 0.95)
+
+
+def _told(trial: Trial, fits: bool) -> str:
+    return f"{format_bytes(trial.smallest_fit)}, {1e3 * trial.seconds:.1f} ms a step: {'fits' if fits else 'does not fit'}"

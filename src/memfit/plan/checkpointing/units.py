@@ -1,0 +1,138 @@
+"""The units of a model: the repeated layers, and what else is worth a decision of its own; equal ones are one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from memfit.errors import ConfigError, UnknownUnitError
+from memfit.fsdp.units import repeated_blocks
+from memfit.plan.applying.named_units import named_units
+from memfit.plan.checkpointing.capture import Capture, capture_forward
+from memfit.plan.checkpointing.recorded import RecordedUnit
+from memfit.plan.checkpointing.roots import Step, seeing_models
+from memfit.timing.chips import Chip
+
+_NEVER_CALLED: Final = (nn.ModuleList, nn.ModuleDict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitKind:
+    """Equal units, in the order of forward: one decision, and how many of them it is for."""
+
+    units: tuple[RecordedUnit, ...]
+
+    @property
+    def one(self) -> RecordedUnit:
+        return self.units[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(unit.name for unit in self.units)
+
+
+class UnitRecorder:
+    """Finds the units of a model when it is first called, and writes down the first forward of each."""
+
+    def __init__(self, chip: Chip, wanted: Sequence[str] | None) -> None:
+        self._chip, self._wanted = chip, None if wanted is None else tuple(wanted)
+        self._captures: dict[str, Capture] = {}
+        self._num_forwards: dict[str, int] = {}
+        self._modules: dict[str, nn.Module] = {}
+        self._compiled: set[str] = set()
+        self._originals: list[tuple[nn.Module, Any]] = []
+        self.notes: list[str] = []
+        self._root: nn.Module | None = None
+
+    def recording(self, build: Callable[[], Step]) -> Callable[[], Step]:
+        """A ``build`` whose first step is written down. What is compiled runs eagerly in it."""
+        inner = seeing_models(build, self._see)
+
+        def build_and_record() -> Step:
+            step = inner()
+
+            def eagerly() -> Any:
+                with torch.compiler.set_stance("force_eager"):
+                    return step()
+
+            return eagerly
+
+        return build_and_record
+
+    def _see(self, model: nn.Module) -> None:
+        known = named_units(model)
+        chosen = self._chosen(model, known)
+        if not chosen:
+            return
+        if self._root is not None:
+            self.notes.append(f"only {type(self._root).__name__} is planned: {type(model).__name__} runs beside it")
+            return
+        self._root = model
+        for name in chosen:
+            self._follow(name, known[name], _is_compiled(model, name))
+
+    def _chosen(self, model: nn.Module, known: dict[str, nn.Module]) -> list[str]:
+        if self._wanted is not None:
+            missing = tuple(name for name in self._wanted if name not in known)
+            if missing:
+                raise UnknownUnitError(missing, tuple(known))
+            nested = [name for name in self._wanted if any(name.startswith(f"{outer}.") for outer in self._wanted)]
+            if nested:
+                raise ConfigError(f"units must not be inside each other: {', '.join(nested)} is inside another one")
+            return list(self._wanted)
+        blocks = set(repeated_blocks(model))
+        return [name for name, module in known.items() if module in blocks and not _is_inside(name, known, blocks)]
+
+    def _follow(self, name: str, module: nn.Module, is_compiled: bool) -> None:
+        self._modules[name] = module
+        if is_compiled:
+            self._compiled.add(name)
+        original = module.forward
+
+        def forward(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return original(*args, **kwargs)
+            self._num_forwards[name] = self._num_forwards.get(name, 0) + 1
+            if name in self._captures:
+                return original(*args, **kwargs)
+            result, self._captures[name] = capture_forward(unit, self._chip, args, kwargs, original)
+            return result
+
+        module.forward = MethodType(forward, module)
+
+    def kinds(self) -> list[UnitKind]:
+        """The units that ran, equal ones together."""
+        found: dict[object, list[RecordedUnit]] = {}
+        for name, capture in self._captures.items():
+            unit = capture.unit(name, self._modules[name], self._num_forwards[name], name in self._compiled)
+            found.setdefault(unit.signature, []).append(unit)
+        silent = [name for name in self._modules if name not in self._captures]
+        if silent and self._wanted is not None:
+            self.notes.append(f"{', '.join(silent)} did not run in the first step with gradients: left as it is")
+        return [UnitKind(units=tuple(units)) for units in found.values()]
+
+
+def _is_inside(name: str, known: dict[str, nn.Module], blocks: set[nn.Module]) -> bool:
+    outer = name.rpartition(".")[0]
+    while outer:
+        if known.get(outer) in blocks:
+            return True
+        outer = outer.rpartition(".")[0]
+    return False
+
+
+def _is_compiled(model: nn.Module, name: str) -> bool:
+    """Is the unit compiled, or something around it?"""
+    return (
+        any(
+            getattr(module, "_compiled_call_impl", None) is not None
+            for outer, module in named_units(model).items()
+            if name == outer or name.startswith(f"{outer}.")
+        )
+        or getattr(model, "_compiled_call_impl", None) is not None
+    )

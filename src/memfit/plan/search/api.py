@@ -1,0 +1,308 @@
+"""``memfit.plan``: the fastest way to train that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from memfit.compare.cache import CellCache, default_folder
+from memfit.compare.cell import Inputs
+from memfit.compare.grid import Subject, combinations, read_axes
+from memfit.compare.recommendation import SURE
+from memfit.compare.user_functions import arguments, build_of, check_arguments, locate
+from memfit.errors import ConfigError
+from memfit.hardware import find_gpu
+from memfit.models import find_model
+from memfit.plan.search.candidate import Candidate
+from memfit.plan.search.executors import Runner, open_runner
+from memfit.plan.search.exploring import Exploration, Progress
+from memfit.plan.search.jobs import Settings
+from memfit.plan.search.least_memory import state_bytes
+from memfit.plan.search.result import Infeasible, PlanSearch
+from memfit.plan.search.space import CHANGES_TRAINING, Space
+from memfit.timing import parse_interconnect
+from memfit.units import parse_bytes
+
+_LAYERS_TO_PREDICT = 512
+"""A search predicts about so many layers, unless the user says otherwise: some minutes of two cores."""
+
+_FEWEST, _MOST = 8, 24
+"""Candidates that are predicted at least and at most, then."""
+
+_FOR_THE_FRONTIER = 4
+"""So many more, to show what less memory costs and what more would buy."""
+
+_MOST_GPUS = 16
+"""So many times the GPUs are tried where nothing fits."""
+
+
+def plan(
+    function: str | Callable[..., Any] = "",
+    *,
+    model: str = "",
+    hf: str | Path = "",
+    gpu: str = "H200",
+    world_size: int = 1,
+    global_batch: int = 0,
+    seq: int = 0,
+    budget: int | str | None = None,
+    margin: float = SURE,
+    allow: Sequence[str] = (),
+    predictions: int = 0,
+    refine: bool = False,
+    executor: str | Executor | None = None,
+    jobs: int | None = None,
+    torch_version: str = "",
+    alloc_conf: str = "",
+    interconnect: str = "",
+    steps: int = 3,
+    cache: bool | Path = True,
+    progress: Progress | None = None,
+    **axes: Any,
+) -> PlanSearch:
+    """Searches for the fastest configuration that fits, on a machine without a GPU.
+
+    ::
+
+        found = memfit.plan(model="llama3-70b", gpu="H100-80GB", world_size=64, global_batch=512)
+        found.best.inputs, found.best.figures.step_seconds      # the fastest that fits with margin
+        found.frontier, found.gains                             # time against memory, and what more memory would buy
+        found.plan.save("plan.json")
+
+    For a model by name or a Hugging Face config, whatever is not given as a keyword is left open, but for what changes the training
+    itself: ``allow=("precision", "optimizer", "float8", "batch")`` says what of that may vary. A function is called with the axes
+    that are given, by name: every combination of them is a candidate.
+
+    Where a function does not fit as it is, what it computes again is decided operator by operator, to the budget; ``refine`` does
+    the same for the best configuration of a model, on top of the search. ``found.plan`` then has a policy for ``memfit.apply``.
+
+    ``budget`` is what the allocator may get, where that is less than the GPU has; ``margin`` is the share of it that must stay
+    free. ``executor`` says who predicts: ``"processes:8"``, ``"dask:tcp://host:8786"``, ``"slurm"``, or a ``concurrent.futures``
+    executor.
+    """
+    subject = Subject(model=model, hf=str(Path(hf).resolve()) if hf else "", function=locate(function) if function else "")
+    settings = Settings(torch_version=torch_version, alloc_conf=alloc_conf, interconnect=interconnect, steps=steps)
+    _check(margin, predictions, steps, jobs, interconnect)
+    chosen_gpu = find_gpu(gpu)
+    capacity = chosen_gpu.capacity(int(world_size > 1))
+    if budget is not None:
+        capacity = min(capacity, parse_bytes(budget) if isinstance(budget, str) else budget)
+    if capacity < 1:
+        raise ConfigError(f"a budget of {budget} leaves nothing to the allocator: say how many bytes it may get, as in 40GiB")
+    room = int(capacity * (1 - margin))
+    space = None
+    if subject.function:
+        candidates = _of_function(subject, chosen_gpu.name, world_size, axes)
+    else:
+        space = Space(
+            subject=subject,
+            gpu=gpu,
+            world_size=world_size,
+            global_batch=global_batch,
+            seq=seq,
+            given=axes,
+            allowed=tuple(allow),
+        )
+        candidates = [Candidate.of(inputs, interconnect) for inputs in space.candidates()]
+    known = CellCache(cache if isinstance(cache, Path) else default_folder()) if cache else None
+    with _opened(executor, jobs) as runner:
+        exploration = Exploration(candidates, room, runner, settings, known, progress or (lambda done, best: None))
+        limit = predictions or usual_predictions(subject, len(candidates))
+        found = _search(exploration, space, subject, chosen_gpu.name, world_size, capacity, limit)
+    return found if found.was_stopped else _with_checkpointing(found, candidates, settings, margin, wanted=refine)
+
+
+def usual_predictions(subject: Subject, num_candidates: int) -> int:
+    """Of a function, all that the user has named; of a model, fewer the larger it is."""
+    if not subject.model:
+        return num_candidates if subject.function else _FEWEST
+    return min(_MOST, max(_FEWEST, _LAYERS_TO_PREDICT // find_model(subject.model).layers))
+
+
+def _check(margin: float, predictions: int, steps: int, jobs: int | None, interconnect: str) -> None:
+    if not 0 <= margin < 1:
+        raise ConfigError(f"margin is the share of the memory that stays free, at least 0 and less than 1, not {margin}")
+    for name, value in {"predictions": predictions or 1, "steps": steps, "jobs": 1 if jobs is None else jobs}.items():
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
+    if interconnect:
+        parse_interconnect(interconnect)
+
+
+def _of_function(subject: Subject, gpu: str, world_size: int, axes: dict[str, Any]) -> list[Candidate]:
+    """Every combination of what the user gave for the function's own arguments."""
+    given = read_axes(axes)
+    check_arguments(subject.function, arguments(dict.fromkeys(given)))
+    inputs = subject.inputs | {"gpu": gpu, "world_size": world_size}
+    return [Candidate.of(inputs | chosen) for chosen in combinations(given)]
+
+
+@contextmanager
+def _opened(executor: str | Executor | None, jobs: int | None) -> Iterator[Runner]:
+    runner = open_runner(executor, jobs)
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+def _search(
+    exploration: Exploration, space: Space | None, subject: Subject, gpu: str, world_size: int, capacity: int, predictions: int
+) -> PlanSearch:
+    """The search, then the answer in full, then what is around it."""
+    if (
+        not subject.function or len(exploration.candidates) > 1
+    ):  # one function alone is predicted where its checkpointing is planned
+        exploration.explore(predictions)
+    if exploration.best is None and space is not None and _may_offload(space) and not exploration.was_stopped:
+        exploration.candidates += [
+            Candidate.of(inputs, exploration.settings.interconnect) for inputs in space.candidates(offload=("params",))
+        ]
+        exploration.explore(predictions)
+    exploration.settle()
+    infeasible = None
+    if exploration.best is not None:
+        _look_around(exploration)
+    elif not exploration.was_stopped and not subject.function:
+        infeasible = _find_what_would_fit(exploration, space)
+    best = exploration.best
+    left = exploration.open_candidates()
+    too_large = sum(each.least_bytes > exploration.room for each in exploration.candidates)
+    tried = {id(each.candidate) for each in exploration.tried}
+    num_untried = sum(id(each) not in tried and each.least_bytes <= exploration.room for each in exploration.candidates)
+    return PlanSearch(
+        subject=subject,
+        gpu=gpu,
+        world_size=world_size,
+        room=exploration.room,
+        capacity=capacity,
+        tried=tuple(exploration.tried),
+        best_tried=best,
+        num_candidates=len(exploration.candidates),
+        num_too_large=too_large,
+        num_too_slow=num_untried - len(left),
+        left=tuple(left),
+        was_stopped=exploration.was_stopped,
+        varied=tuple(name for name in CHANGES_TRAINING if space is not None and name in space.allowed),
+        infeasible=infeasible,
+        space_assumptions=space.assumptions if space is not None else (),
+    )
+
+
+def _with_checkpointing(
+    found: PlanSearch, candidates: Sequence[Candidate], settings: Settings, margin: float, *, wanted: bool
+) -> PlanSearch:
+    """What is computed again, decided operator by operator: for a function that does not fit as it is, or where it is wanted."""
+    inputs = _to_be_checkpointed(found, candidates, wanted=wanted)
+    if inputs is None:
+        return found
+    # Planning runs the model, so that it imports torch: a search alone does not.
+    from memfit.phantom.target import DEFAULT_TORCH
+    from memfit.plan.checkpointing import plan_checkpointing
+
+    planned = plan_checkpointing(
+        build_of(inputs),
+        budget=found.capacity,
+        gpu=found.gpu,
+        world_size=found.world_size,
+        margin=margin,
+        steps=settings.steps,
+        torch_version=settings.torch_version or DEFAULT_TORCH,
+        alloc_conf=settings.alloc_conf,
+        interconnect=settings.interconnect,
+    )
+    best = found.best.figures.step_seconds if found.best is not None and found.best.figures is not None else float("inf")
+    if planned.step_seconds is not None and planned.step_seconds > best:
+        return found
+    return replace(found, by_checkpointing=planned, checkpointed=inputs)
+
+
+def _to_be_checkpointed(found: PlanSearch, candidates: Sequence[Candidate], *, wanted: bool) -> Inputs | None:
+    """A function that does not fit: the one that came closest. A model's best configuration, with nothing computed again so far."""
+    if found.subject.function:
+        if found.best is not None:
+            return None
+        return found.points[0].cell.inputs if found.points else candidates[0].inputs
+    best = found.best
+    if not wanted or best is None or best.inputs["checkpointing"] == "none":
+        return None
+    if best.inputs["pp"] > 1 or best.inputs["microbatches"] > 1:
+        raise ConfigError(
+            "checkpointing can be planned for configurations without a pipeline and microbatches, and the best one has them: leave "
+            "out refine, or say --pp 1 --microbatches 1"
+        )
+    return best.inputs | {"checkpointing": "none"}
+
+
+def _may_offload(space: Space) -> bool:
+    return "offload" not in space.given and space.world_size > 1
+
+
+def _look_around(exploration: Exploration) -> None:
+    """What would be smaller and what would be faster, by what is known so far: the outline of all of it, and some of that
+    predicted."""
+    best = exploration.best
+    if best is None or not best.candidate.least_bytes:
+        return
+    tried = {id(each.candidate) for each in exploration.tried}
+    fresh = [each for each in exploration.candidates if id(each) not in tried and each.least_bytes <= 2 * exploration.room]
+    needed = best.cell.smallest_fit or 0
+    seconds = best.seconds or 0.0
+    expected = {id(each): (exploration.expected_bytes(each), exploration.expected_seconds(each)) for each in fresh}
+    smaller = _outline([each for each in fresh if expected[id(each)][0] < 0.9 * needed], expected)
+    faster = _outline(
+        [each for each in fresh if expected[id(each)][0] > exploration.room and expected[id(each)][1] < seconds], expected
+    )
+    exploration.predict([*_spread(smaller, _FOR_THE_FRONTIER // 2), *_spread(faster, _FOR_THE_FRONTIER // 2)])
+
+
+def _outline(candidates: Sequence[Candidate], expected: dict[int, tuple[float, float]]) -> list[Candidate]:
+    """Those that no other is expected to beat in both time and memory, the smallest first."""
+    found: list[Candidate] = []
+    for each in sorted(candidates, key=lambda each: expected[id(each)]):
+        if not found or expected[id(each)][1] < expected[id(found[-1])][1]:
+            found.append(each)
+    return found
+
+
+def _spread(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+    """The fastest, and others at equal distances from it."""
+    if len(candidates) <= count:
+        return list(candidates)
+    return [candidates[len(candidates) - 1 - number * (len(candidates) // count)] for number in range(count)]
+
+
+def _find_what_would_fit(exploration: Exploration, space: Space | None) -> Infeasible:
+    """The least that any candidate needs here, and how many GPUs would do."""
+    tried = {id(each.candidate) for each in exploration.tried}
+    smallest = sorted(exploration.candidates, key=lambda each: each.least_bytes)
+    exploration.predict([each for each in smallest[:2] if id(each) not in tried])
+    cells = [each.cell for each in exploration.tried if each.cell.figures is not None]
+    closest = min(cells, key=lambda cell: cell.smallest_fit or 0, default=None)
+    states = min((state_bytes(each.inputs) for each in exploration.candidates if "model" in each.inputs), default=0)
+    infeasible = Infeasible(closest=closest, least_state_bytes=states)
+    factor = 2
+    while space is not None and space.subject.model and factor <= _MOST_GPUS and not exploration.was_stopped:
+        found = _smallest_on(exploration, space, factor)
+        if found is not None and exploration.fits(found):
+            return replace(infeasible, world_size=space.world_size * factor, on_more_gpus=found.cell)
+        factor *= 2
+    return infeasible
+
+
+def _smallest_on(exploration: Exploration, space: Space, factor: int) -> Any:
+    """The candidate that needs least on so many times the GPUs, predicted; ``None`` where none could fit. A batch grows with
+    them."""
+    larger = replace(space, world_size=space.world_size * factor, global_batch=space.global_batch * factor)
+    candidates = [Candidate.of(inputs, exploration.settings.interconnect) for inputs in larger.candidates()]
+    smallest = min(candidates, key=lambda each: each.least_bytes)
+    if smallest.least_bytes > exploration.room:
+        return None
+    elsewhere = Exploration([smallest], exploration.room, exploration.runner, exploration.settings, exploration.known)
+    elsewhere.predict([smallest])
+    exploration.was_stopped = exploration.was_stopped or elsewhere.was_stopped
+    return elsewhere.tried[-1] if elsewhere.tried else None

@@ -1,0 +1,96 @@
+"""One configuration of a search: what goes in, and what it cannot do better than."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from memfit.compare.cell import Cell, Inputs
+from memfit.plan.search.least_memory import least_bytes
+from memfit.plan.search.least_time import least_seconds
+from memfit.plan.search.space import sequences_of
+
+_ALIKE: Final = (
+    *("tp", "pp", "cp", "ep", "schedule", "strategy", "checkpointing", "compile", "microbatches", "batch"),
+    *("precision", "float8", "optimizer", "offload"),
+)
+"""The axes by which two candidates are alike."""
+
+
+_USUALLY_ABOVE: Final = {"tp": 0.05, "cp": 0.1, "ep": 0.2, "pp": 0.4}
+"""Predictions of Llama-3 70B on 64 H100 were about so far above their bounds."""
+
+_COMPILED_IN_PIECES: Final = 0.2
+"""And so much further where collectives cut compiled code."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """Seconds are those of one sequence of the global batch: then steps of different batches can be compared."""
+
+    inputs: Inputs
+    least_seconds: float
+    """0 where nothing is known of the model before it is built."""
+    least_bytes: int
+    kind: tuple[object, ...]
+
+    @classmethod
+    def of(cls, inputs: Inputs, interconnect: str = "") -> Candidate:
+        kind = tuple(inputs.get(axis) for axis in _ALIKE)
+        if "model" not in inputs:
+            return cls(inputs=inputs, least_seconds=0.0, least_bytes=0, kind=kind)
+        seconds = least_seconds(inputs, interconnect) / sequences_of(inputs)
+        return cls(inputs=inputs, least_seconds=seconds, least_bytes=least_bytes(inputs), kind=kind)
+
+    @property
+    def usual_ratio(self) -> float:
+        """How far above its bound a candidate of its sort is expected to be before any was predicted. It decides which are tried
+        first, and nothing else."""
+        shared = [axis for axis in _USUALLY_ABOVE if isinstance(self.inputs.get(axis), int) and self.inputs[axis] > 1]
+        ratio = 1 + sum(_USUALLY_ABOVE[axis] for axis in shared)
+        return ratio + (_COMPILED_IN_PIECES if shared and self.inputs.get("compile", "none") != "none" else 0.0)
+
+    @cached_property
+    def sort(self) -> tuple[object, ...]:
+        """Candidates of one sort use the same parts of torch."""
+        degrees = (self.inputs.get(axis, 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
+        return (*degrees, *(self.inputs.get(axis) for axis in ("schedule", "compile", "float8", "offload", "engine")))
+
+    def can_fail_like(self, other: Candidate) -> bool:
+        """Where one of them cannot be predicted, most likely the other cannot."""
+        return self.sort == other.sort and self.inputs.get("checkpointing") == other.inputs.get("checkpointing")
+
+    def likeness(self, other: Candidate) -> float:
+        """The share of axes on which both are the same."""
+        return sum(mine == theirs for mine, theirs in zip(self.kind, other.kind, strict=True)) / len(self.kind)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tried:
+    """A candidate that was predicted."""
+
+    candidate: Candidate
+    cell: Cell
+    is_final: bool = False
+    """With all of its steps and ranks?"""
+
+    @property
+    def seconds(self) -> float | None:
+        """For one sequence of the global batch; ``None`` where no time is known."""
+        figures = self.cell.figures
+        if figures is None or not figures.step_seconds:
+            return None
+        inputs = self.cell.inputs
+        return figures.step_seconds / (sequences_of(inputs) if "model" in inputs or "hf" in inputs else 1)
+
+    @property
+    def time_ratio(self) -> float:
+        """How far above its bound it is."""
+        bound, seconds = self.candidate.least_seconds, self.seconds
+        return seconds / bound if seconds is not None and bound else 1.0
+
+    @property
+    def memory_ratio(self) -> float:
+        bound, needed = self.candidate.least_bytes, self.cell.smallest_fit
+        return needed / bound if needed is not None and bound else 1.0

@@ -1,0 +1,201 @@
+"""Plans for small models on a phantom GPU: they fit, they are faster than what people do by hand, and they are what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import memfit
+from memfit.errors import ConfigError, InfeasibleError, SolverTimeoutError, UnknownUnitError
+from memfit.plan import CheckpointingPolicy, Plan, UnitPolicy
+from memfit.plan.checkpointing import plan_checkpointing
+from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
+from memfit.timing.chips import chip_of
+
+DIM, TOKENS = 512, 16384
+
+
+class Block(nn.Module):
+    def __init__(self, hidden: int = 4 * DIM) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(DIM), nn.Linear(DIM, hidden), nn.Linear(hidden, DIM)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.dropout(self.down(F.gelu(self.up(self.norm(x)))))
+
+
+class Model(nn.Module):
+    def __init__(self, wide: int = 0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([*(Block() for _ in range(4)), *(Block(8 * DIM) for _ in range(wide))])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.float().square().mean()
+
+
+def building(make: Callable[[], nn.Module] = Model, prepare: Callable[[nn.Module], Any] = lambda model: None) -> Callable[[], Any]:
+    def build() -> Any:
+        with torch.device("cuda"):
+            model = make().to(torch.bfloat16)
+        prepare(model)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        batch = torch.randn(TOKENS, DIM, device="cuda", dtype=torch.bfloat16)
+
+        def step() -> None:
+            model(batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return build
+
+
+def plan_for(**asked: Any) -> Plan:
+    return plan_checkpointing(building(), steps=2, **asked)
+
+
+def recorded(build: Callable[[], Any]) -> list[UnitKind]:
+    recorder = UnitRecorder(chip_of(memfit.predict(build, steps=1).target.gpu), None)
+    memfit.predict(recorder.recording(build), steps=1)
+    return recorder.kinds()
+
+
+def test_equal_layers_are_one_kind_and_their_forward_is_written_down():
+    kinds = recorded(building(lambda: Model(wide=2)))
+    assert [kind.names for kind in kinds] == [("layers.0", "layers.1", "layers.2", "layers.3"), ("layers.4", "layers.5")]
+    one = kinds[0].one
+    calls = {(call.operator, call.call): call for call in one.calls}
+    up, down, dropout = calls["aten.addmm.default", 0], calls["aten.addmm.default", 1], calls["aten.native_dropout.default", 0]
+    assert (up.size_bytes, down.size_bytes) == (2 * TOKENS * 4 * DIM, 2 * TOKENS * DIM)
+    assert dropout.is_random
+    assert dropout.size_bytes == 2 * TOKENS * DIM + TOKENS * DIM
+    assert up.is_run_again
+    # What autograd keeps: norm (output, mean, rstd), both sides of gelu, and the mask.
+    assert one.saved_bytes == 2 * TOKENS * DIM + 2 * 4 * TOKENS + 2 * 2 * TOKENS * 4 * DIM + TOKENS * DIM
+
+
+class Counter(nn.Module):
+    """Normalises by a batch, activates in place, and adds to its input in place where it is asked to."""
+
+    def __init__(self, spoils: bool) -> None:
+        super().__init__()
+        self.spoils, self.linear, self.norm = spoils, nn.Linear(DIM, DIM), nn.BatchNorm1d(DIM)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.spoils:
+            x.add_(1.0)
+        return x + F.relu_(self.norm(self.linear(x)))
+
+
+class Counters(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(DIM, DIM)
+        self.layers = nn.ModuleList([Counter(False), Counter(False), Counter(True)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x.float().square().mean()
+
+
+def test_statistics_chains_and_spoiled_inputs_are_seen():
+    plain, spoiled = (kind.one for kind in recorded(building(Counters)))
+    by_operator = {call.operator: call for call in plain.calls}
+    norm = next(call for operator, call in by_operator.items() if "batch_norm" in operator)
+    relu, counter = by_operator["aten.relu_.default"], by_operator["aten.add_.Tensor"]
+    assert norm.must_keep
+    assert counter.must_keep
+    assert relu.base == plain.calls.index(norm)
+    assert not plain.refusal
+    assert spoiled.refusal == "it changes its own input with aten.add_.Tensor"
+
+
+@pytest.fixture(scope="module")
+def ends() -> tuple[memfit.Prediction, memfit.Prediction]:
+    """As it is, and with all layers computed again."""
+    full = CheckpointingPolicy(groups=(UnitPolicy(units=tuple(f"layers.{number}" for number in range(4))),))
+    return memfit.predict(building(), steps=2), memfit.predict(building(prepare=lambda model: memfit.apply(model, full)), steps=2)
+
+
+def test_a_plan_fits_is_faster_than_full_checkpointing_and_is_what_runs(ends: Any):
+    untouched, full = ends
+    budget = int(full.smallest_fit + 0.5 * (untouched.smallest_fit - full.smallest_fit))
+    plan = plan_for(budget=budget)
+    assert plan.smallest_fit <= 0.98 * budget
+    assert untouched.step_seconds < plan.step_seconds < full.step_seconds
+    assert plan.figures.recompute_seconds > 0
+    # What a user gets who applies it: the same to the byte.
+    again = memfit.predict(building(prepare=lambda model: memfit.apply(model, Plan.from_json(plan.to_json()))), steps=2)
+    assert again.smallest_fit == plan.smallest_fit
+    assert again.step_seconds == pytest.approx(plan.step_seconds)
+    assert again.peak_allocated == plan.figures.peak_allocated_bytes
+
+
+def test_what_fits_as_it_is_stays_as_it_is(ends: Any):
+    plan = plan_for(budget=2 * int(ends[0].smallest_fit))
+    assert plan.checkpointing is None
+    assert plan.step_seconds == pytest.approx(ends[0].step_seconds)
+    assert plan.code() == "# Nothing is computed again: train the model as it is.\n"
+
+
+def test_what_cannot_fit_says_the_least_that_would(ends: Any):
+    with pytest.raises(InfeasibleError, match="Use a smaller batch or shorter sequences") as raised:
+        plan_for(budget=int(0.8 * ends[1].smallest_fit))
+    assert raised.value.binding == "backward"
+    least = raised.value.least_bytes
+    assert plan_for(budget=least, max_trials=0).smallest_fit <= least
+
+
+def test_states_that_are_too_much_alone_are_said_to_be():
+    with pytest.raises(InfeasibleError, match="Shard them over more GPUs") as raised:
+        plan_for(budget="16MiB")
+    assert raised.value.binding == "states"
+
+
+def test_one_layer_may_be_named_and_a_wrong_name_is_told(ends: Any):
+    budget = int(0.97 * ends[0].smallest_fit)
+    plan = plan_for(budget=budget, units=["layers.1"], margin=0.0)
+    assert plan.checkpointing is not None
+    assert (*plan.checkpointing.units, *plan.checkpointing.untouched) == ("layers.1",)
+    with pytest.raises(UnknownUnitError, match=r"the model has no module layers\.7"):
+        plan_for(budget=budget, units=["layers.7"])
+    with pytest.raises(ConfigError, match=r"layers\.1\.up is inside another one"):
+        plan_for(budget=budget, units=["layers.1", "layers.1.up"])
+
+
+def test_no_time_is_told_apart_from_no_plan(ends: Any):
+    with pytest.raises(SolverTimeoutError, match="there was no time to try anything"):
+        plan_for(budget=int(0.97 * ends[0].smallest_fit), time_limit=0.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [("40GX", "write it like 38GiB"), ("0GiB", "is nothing to plan with"), ("1TiB", "is more than a H200 has")],
+)
+def test_a_bad_budget_is_told_before_anything_runs(budget: str, said: str):
+    def build() -> Any:
+        raise AssertionError("it ran")
+
+    with pytest.raises(ConfigError, match=said):
+        plan_checkpointing(build, budget=budget)
+
+
+def test_offloading_waits_on_the_host(ends: Any):
+    untouched, full = ends
+    budget = int(full.smallest_fit + 0.4 * (untouched.smallest_fit - full.smallest_fit))
+    plan = plan_for(budget=budget, offload=True, max_trials=1)
+    assert plan.checkpointing is not None
+    assert any(group.offloads for group in plan.checkpointing.groups)
+    assert plan.smallest_fit <= budget
+    assert plan.step_seconds < full.step_seconds

@@ -1,0 +1,132 @@
+"""What no configuration can beat must never be above what is predicted: the search leaves out by it."""
+
+from typing import Any
+
+import pytest
+from helpers.planned_models import few_layers, inputs_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memfit.choices import SCHEDULES, layers_of_stages
+from memfit.compare.grid import recipe_of
+from memfit.compare.job_time import job_step_seconds, pipeline_orders
+from memfit.models.catalog import MODELS
+from memfit.parallel.stages import blocks_of_stages
+from memfit.plan.search.least_memory import least_bytes, passes_under_way, state_bytes
+from memfit.plan.search.least_time import least_seconds
+from memfit.predict import JobPrediction, predict
+from memfit.timing.pipelines import StageTime, pipeline_seconds
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "one GPU": ("llama3-8b", {"world_size": 1}),
+    "full_shard": ("llama3-8b", {"checkpointing": "full"}),
+    "in parts": ("llama3-8b", {"strategy": "shard_grad_op", "checkpointing": "selective", "batch": 2, "microbatches": 2}),
+    "several nodes": ("llama3-8b", {"world_size": 64, "strategy": "hybrid_shard"}),
+    "compiled": ("llama3-8b", {"compile": "blocks"}),
+    "compiled, selective": ("llama3-8b", {"compile": "blocks", "checkpointing": "selective"}),
+    "compiled, another model": ("qwen3-8b", {"compile": "blocks", "world_size": 1, "precision": "bf16"}),
+    "tp": ("llama3-8b", {"tp": 4, "checkpointing": "full"}),
+    "cp": ("llama3-8b", {"cp": 2, "batch": 2}),
+    "offloaded": ("llama3-8b", {"offload": "params"}),
+    "no_shard": ("qwen3-0.6b", {"strategy": "no_shard"}),
+    "gpt2": ("gpt2", {"world_size": 1, "precision": "bf16"}),
+    "experts": ("qwen3-30b-a3b", {"ep": 4}),
+    "latent": ("deepseek-v2-lite", {"optimizer": "sgd"}),
+    "pipeline": ("llama3-8b", {"pp": 2, "microbatches": 6, "batch": 6}),
+    "interleaved": ("llama3-8b", {"pp": 2, "microbatches": 4, "batch": 4, "schedule": "interleaved-1f1b", "tp": 2}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+@pytest.mark.parametrize("case", CASES)
+def test_no_prediction_is_below_its_bounds(case: str):
+    model, chosen = CASES[case]
+    with few_layers(model, 6 if "pp" in chosen else 2) as name:
+        inputs = inputs_of(name, **chosen)
+        found = predict(
+            recipe_of(inputs).build,
+            gpu=inputs["gpu"],
+            world_size=inputs["world_size"],
+            steps=2,
+            ranks=[0, 7] if inputs["pp"] > 1 else None,
+        )
+        bounds = least_seconds(inputs), least_bytes(inputs)
+    if isinstance(found, JobPrediction):
+        seconds = job_step_seconds(found, inputs["schedule"], inputs["pp"], inputs["microbatches"])
+        needed = max(kind.prediction.peak_allocated for kind in found.kinds)
+    else:
+        seconds, needed = found.step_seconds, found.peak_allocated
+    assert bounds[0] <= seconds
+    assert bounds[1] <= needed
+    if case != "offloaded":  # whose optimizer steps on the host
+        assert bounds[0] > 0.1 * seconds, "a bound that says nothing leaves nothing out"
+        assert bounds[1] > 0.1 * needed
+
+
+STAGES = st.tuples(st.floats(0.1, 10), st.floats(0.1, 10))
+
+
+@given(
+    name=st.sampled_from(["1f1b", "gpipe"]),
+    stages=st.lists(STAGES, min_size=1, max_size=5),
+    num_microbatches=st.integers(1, 9),
+)
+def test_a_pipeline_takes_at_least_its_slowest_rank_and_filling(name: str, stages: list[Any], num_microbatches: int):
+    times = {stage: StageTime(forward=forward, backward=backward) for stage, (forward, backward) in enumerate(stages)}
+    pp, sums = len(stages), [sum(stage) for stage in stages]
+    found = pipeline_seconds(pipeline_orders(SCHEDULES[name], pp, num_microbatches), times)
+    assert found >= (1 - 1e-9) * num_microbatches * max(sums)
+    fastest = StageTime(forward=min(forward for forward, _ in stages), backward=min(backward for _, backward in stages))
+    rounds = num_microbatches + pp - 1
+    assert found >= (1 - 1e-9) * rounds * (fastest.forward + fastest.backward)
+    assert found <= (1 + 1e-9) * (num_microbatches + pp) * sum(sums), "and it ends"
+
+
+@pytest.mark.parametrize(("pp", "microbatches"), [(2, 4), (4, 8), (4, 16), (8, 16)])
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"])
+def test_equal_stages_wait_as_long_as_the_closed_form_says(name: str, pp: int, microbatches: int):
+    row = SCHEDULES[name]
+    stages = {stage: StageTime(forward=1.0, backward=2.0) for stage in range(pp * row.stages_a_rank)}
+    found = pipeline_seconds(pipeline_orders(row, pp, microbatches), stages)
+    assert found == pytest.approx(3 * row.stages_a_rank * (microbatches + (pp - 1) / row.stages_a_rank))
+
+
+@pytest.mark.parametrize("name", ["zbv-zero-bubble", "dualpipe-v", "interleaved-zero-bubble"])
+def test_schedules_that_split_backward_wait_less(name: str):
+    row = SCHEDULES[name]
+    stages = {stage: StageTime(forward=1.0, backward=2.0) for stage in range(4 * row.stages_a_rank)}
+    found = pipeline_seconds(pipeline_orders(row, 4, 16), stages)
+    assert 3 * 2 * 16 <= found < 3 * 2 * 16 + 3 * 3
+
+
+@pytest.mark.parametrize(("pp", "microbatches"), [(2, 2), (2, 8), (4, 4), (4, 16), (8, 16), (8, 4)])
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "interleaved-1f1b"])
+def test_passes_under_way_are_those_of_the_schedule(name: str, pp: int, microbatches: int):
+    live = most = 0
+    for task in pipeline_orders(SCHEDULES[name], pp, microbatches)[0]:
+        live += 1 if task.work == "F" else -1
+        most = max(most, live)
+    assert passes_under_way(SCHEDULES[name], pp, microbatches) == most
+
+
+@given(layers=st.integers(4, 130), stages=st.integers(1, 32))
+def test_layers_are_shared_out_as_they_are_split(layers: int, stages: int):
+    if layers + 2 < 2 * stages:
+        return
+    assert layers_of_stages(layers, stages) == [len(blocks) for blocks in blocks_of_stages(layers, stages)]
+
+
+@settings(max_examples=60)
+@given(
+    model=st.sampled_from(sorted(MODELS)),
+    strategy=st.sampled_from(["full_shard", "shard_grad_op", "hybrid_shard", "no_shard"]),
+    checkpointing=st.sampled_from(["none", "selective", "full"]),
+    compiled=st.sampled_from(["none", "blocks"]),
+    world_size=st.sampled_from([8, 16, 64]),
+)
+def test_bounds_order_as_they_must(model: str, strategy: str, checkpointing: str, compiled: str, world_size: int):
+    chosen = {"strategy": strategy, "checkpointing": checkpointing, "compile": compiled, "world_size": world_size}
+    once = inputs_of(model, **chosen)
+    twice = inputs_of(model, **chosen | {"batch": 2})
+    assert 0 < least_seconds(once) <= least_seconds(twice)
+    assert 0 < state_bytes(once) < least_bytes(once) <= least_bytes(twice)
