@@ -242,7 +242,7 @@ def test_settings_fill_in_the_kind():
         (lambda: StateDictSettings("full"), "takes a StateDictType"),
         (lambda: FullStateDictConfig.from_torch(theirs.ShardedStateDictConfig()), "takes torch's FullStateDictConfig"),
         (lambda: ShardConfig(checkpointing="some"), "say 'full', 'selective'"),
-        (lambda: ShardConfig(checkpointing=3), "takes 'full', 'selective', None or a policy"),
+        (lambda: ShardConfig(checkpointing=3), "takes 'full', 'selective', None, a policy or a plan"),
     ],
 )
 def test_a_bad_combination_is_refused(build, reason):

@@ -20,8 +20,8 @@ from memfit.plan.policy import Action, UnitPolicy
 from memfit.record.run_hooks import seen_as_call
 from memfit.torch_compat.autograd import graph_task_id
 
-_OPTIONS: Final = "_memfit_checkpointing"
-_ORIGINAL: Final = "_memfit_forward"
+_OPTIONS: Final = "memfit_checkpointing"
+_ORIGINAL: Final = "memfit_forward"
 
 
 class Options:
@@ -60,16 +60,16 @@ def restore_forward(unit: nn.Module) -> None:
 
 
 def _checkpointed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    options: Options = unit._memfit_checkpointing  # type: ignore[assignment]
+    options: Options = unit.memfit_checkpointing  # type: ignore[assignment]
     if torch.compiler.is_compiling():
-        return checkpoint(unit._memfit_forward, *args, **options.compiled, **kwargs)
+        return checkpoint(unit.memfit_forward, *args, **options.compiled, **kwargs)
     if not torch.is_grad_enabled():
-        return unit._memfit_forward(*args, **kwargs)  # type: ignore[operator]
+        return unit.memfit_forward(*args, **kwargs)  # type: ignore[operator]
     return checkpoint(functools.partial(_computed, unit), *args, **options.eager, **kwargs)
 
 
 def _computed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    original: Any = unit._memfit_forward
+    original: Any = unit.memfit_forward
     if graph_task_id() == -1:
         return original(*args, **kwargs)
     return seen_as_call(original)(unit, *args, **kwargs)

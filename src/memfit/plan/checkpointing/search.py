@@ -96,6 +96,7 @@ class Search:
             known.add(policy)
             self._trials_left -= 1
             trial = self._trials.run(policy)
+            self._learn_seconds(solution, trial.seconds - untouched.seconds)
             point = _Point(solution.size_bytes, trial.smallest_fit)
             fits = trial.completes and trial.is_steady
             self._progress(_told(trial, fits))
@@ -149,6 +150,21 @@ class Search:
             )
             for kind in self._kinds
         ]
+
+    def _learn_seconds(self, solution: Solution, seconds: float) -> None:
+        """Where choosing operators cost more than their kernels, all levels that choose cost so much more."""
+        chosen = [
+            count
+            for kind, counts in zip(self._kinds, solution.counts, strict=True)
+            for level, count in zip(kind.levels, counts, strict=True)
+            if level.choices
+        ]
+        extra = (seconds - solution.seconds) / max(sum(chosen), 1)
+        if sum(chosen) and extra > 0:
+            self._kinds = [
+                Kind(kind.num_units, [replace(one, seconds=one.seconds + extra * bool(one.choices)) for one in kind.levels])
+                for kind in self._kinds
+            ]
 
     def _extreme(self, place: int) -> Solution:
         """All units at their first level, or at their last."""
