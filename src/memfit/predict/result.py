@@ -110,7 +110,8 @@ class Prediction(Drawn):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of this rank, in the last step: what its embeddings looked up. ``None`` where they looked nothing up."""
+        """Of this rank, in the last step: what its embeddings looked up. ``None`` where they looked nothing up. GPUs of one tensor
+        parallel group look up the same tokens: their share of the job's is this, divided by the size of the group."""
         tokens = self.time.tokens(but_not=self._recomputed) if self._has_steps and self.time is not None else 0
         return tokens / self.step_seconds if tokens and self.step_seconds else None
 
