@@ -142,7 +142,10 @@ def _tell(found: PlanSearch, args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(found.to_json()))
     else:
-        stdout_console().print(found)
+        console = stdout_console()
+        console.print(found)
+        if args.out is not None and found.plan is not None:
+            console.print(f'Written to {args.out}: memfit.apply(model, "{args.out}") does it.', highlight=False)
 
 
 @contextmanager

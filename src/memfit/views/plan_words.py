@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from memfit.choices import AXES
 from memfit.compare import Cell
 from memfit.models import find_model
 from memfit.plan import Plan
+from memfit.plan.policy import Action, UnitPolicy
 from memfit.plan.search import PlanSearch, Point
 from memfit.units import format_bytes
 from memfit.views.comparison_words import in_words
@@ -27,6 +29,8 @@ def title(found: PlanSearch) -> str:
 
 def how_it_was_searched(found: PlanSearch) -> str:
     """How many ways there are, and what became of them."""
+    if not found.tried and found.by_checkpointing is not None:
+        return "Its checkpointing was planned to the budget."
     tried = {id(each.candidate) for each in found.tried}
     said = [f"{count(found.num_candidates, 'configuration')}: {found.num_too_large:,} cannot fit"]
     if found.num_too_slow:
@@ -111,8 +115,21 @@ def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
         return
     again = f", {format_seconds(figures.recompute_seconds)} of it to compute again" if figures.recompute_seconds else ""
     yield f"Apply the plan (memfit.apply): {time.removesuffix(', ')}{again}, {memory}."
+    for group in plan.checkpointing.groups:
+        yield _group(group)
     if found.checkpointed is not None and "function" not in found.checkpointed:
         yield "It is for the configuration below, with its own checkpointing left out."
+
+
+def _group(group: UnitPolicy) -> str:
+    """``0 ... 5 (6 modules): computed again; kept are aten.addmm.default (1)``."""
+    names = group.units[0] if len(group.units) == 1 else f"{group.units[0]} ... {group.units[-1]} ({len(group.units)} modules)"
+    said = [f"{names}: computed again"]
+    for action, word in ((Action.KEEP, "kept"), (Action.OFFLOAD, "offloaded")):
+        chosen = Counter(choice.operator for choice in group.choices if choice.action is action)
+        if chosen:
+            said.append(f"{word} are {', '.join(f'{operator} ({calls})' for operator, calls in chosen.items())}")
+    return "; ".join(said) + "."
 
 
 def _time(cell: Cell) -> str:
