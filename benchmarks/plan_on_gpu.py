@@ -20,6 +20,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -285,7 +286,7 @@ def main() -> None:
     parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--trials", type=int, default=10, help="predictions after the first two, for each plan")
     parser.add_argument("--jobs", type=int, default=6)
-    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("/tmp/plan_on_gpu"))
+    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir(), "plan_on_gpu"))
     parser.add_argument("plans", nargs="*", metavar="PLAN")
     given = parser.parse_args()
     cases = given.plans or list(CASES)
