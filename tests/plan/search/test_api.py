@@ -78,6 +78,9 @@ def test_a_function_is_planned_to_a_budget(train: str):
     assert found.plan is not None
     assert found.plan.checkpointing is None, "it fits as it is"
     assert "Run it as it is" in shown(found)
+    assert "no operator was timed on T4" in found.plan.assumptions[-1], "a time says what it is from"
+    assert "assumed: kernels and allocator are those of" in shown(found), "what the prediction assumed is told, too"
+    assert repr(found).startswith("PlanSearch(")
 
 
 def test_a_function_that_cannot_fit_says_the_least(train: str):

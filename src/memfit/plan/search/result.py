@@ -10,11 +10,13 @@ from memfit.compare.cell import Cell, Inputs
 from memfit.compare.grid import Subject
 from memfit.compare.recommendation import SAME_SPEED
 from memfit.drawing import Drawn
+from memfit.hardware import find_gpu
 from memfit.plan.plan_file import Figures as PlanFigures
 from memfit.plan.plan_file import Plan
 from memfit.plan.search.candidate import Candidate, Tried
 from memfit.plan.search.jobs import what_was_shortened
 from memfit.plan.search.space import varying_axes
+from memfit.timing.chips import MEASURED, chip_of
 
 _WORTH_A_LINE = 0.01
 """A configuration that is faster by less than this buys nothing."""
@@ -86,6 +88,10 @@ class PlanSearch(Drawn):
     """The configuration that this was decided for."""
     space_assumptions: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        found = self.plan if self.plan is not None else "nothing fits"
+        return f"PlanSearch({self.subject.name}, {found})"
+
     @property
     def best(self) -> Cell | None:
         """The fastest that fits with margin; ``None`` where nothing does."""
@@ -137,19 +143,20 @@ class PlanSearch(Drawn):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        best = self.best
-        if best is None or best.figures is None or self.best_tried is None:
-            return self.space_assumptions
-        return tuple(
-            filter(
-                None,
-                (
-                    *self.space_assumptions,
-                    what_was_shortened(best.inputs, is_final=self.best_tried.is_final),
-                    *best.figures.assumptions,
-                ),
-            )
-        )
+        """What was taken for granted: in the search, by the prediction of its answer, and about times."""
+        best, found = self.best, [*self.space_assumptions]
+        if self.by_checkpointing is not None:
+            found += self.by_checkpointing.assumptions
+        if best is not None and best.figures is not None and self.best_tried is not None:
+            found += [what_was_shortened(best.inputs, is_final=self.best_tried.is_final), *best.figures.assumptions]
+        return tuple(dict.fromkeys(sentence for sentence in (*found, self._about_times()) if sentence))
+
+    def _about_times(self) -> str:
+        basis = chip_of(find_gpu(self.gpu)).basis
+        links = "; links between GPUs were never measured" if self.world_size > 1 else ""
+        if basis == MEASURED:
+            return f"times are those of a clock that was read off an H200{links}"
+        return f"no operator was timed on {self.gpu}: times are from {basis}{links}"
 
     @property
     def varying(self) -> tuple[str, ...]:
@@ -161,7 +168,8 @@ class PlanSearch(Drawn):
         """The answer as a plan file has it; ``None`` where nothing fits."""
         if self.by_checkpointing is not None:
             inputs = self.checkpointed or {}
-            return replace(self.by_checkpointing, recipe=None if "function" in inputs else _plain(inputs))
+            recipe = None if "function" in inputs else _plain(inputs)
+            return replace(self.by_checkpointing, recipe=recipe, assumptions=self.assumptions)
         best = self.best
         if best is None or best.figures is None:
             return None
