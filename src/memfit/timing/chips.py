@@ -166,3 +166,12 @@ def chip_of(gpu: Gpu) -> Chip:
         if chip.name == gpu.name:
             return chip
     raise ConfigError(f"the speed of {gpu.name} is not known: memfit knows {', '.join(chip.name for chip in CHIPS)}")
+
+
+def what_times_are_from(gpu: Gpu, world_size: int) -> str:
+    """For whoever shows a time beside other figures."""
+    basis = chip_of(gpu).basis
+    links = "; links between GPUs were never measured" if world_size > 1 else ""
+    if basis == MEASURED:
+        return f"times are those of a clock that was read off an {gpu.name}{links}"
+    return f"no operator was timed on {gpu.name}: times are from {basis}{links}"

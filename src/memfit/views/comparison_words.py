@@ -8,7 +8,9 @@ from typing import Any
 from memfit.choices import AXES
 from memfit.compare import Cell, Comparison, Figures
 from memfit.compare.recommendation import SURE, NothingFits, Recommendation, Setting, advise, choose
+from memfit.hardware import find_gpu
 from memfit.models import find_model
+from memfit.timing.chips import what_times_are_from
 from memfit.units import format_bytes
 from memfit.views.comparison import FailedRow, GpuAnswer, Sheet, SheetRow
 from memfit.views.timing import format_seconds
@@ -29,9 +31,16 @@ def make_sheet(comparison: Comparison) -> Sheet:
         failed=tuple(_failed_rows(rows, several=len(comparison.gpus) > 1)),
         left_out=comparison.left_out,
         closing=tuple(said for gpu in comparison.gpus for said in closing_words(comparison.cells, comparison.varying, gpu)),
-        assumptions=tuple(dict.fromkeys(each for cell in comparison.cells if cell.figures for each in cell.figures.assumptions)),
+        assumptions=tuple(dict.fromkeys(each for cell in comparison.cells for each in _assumptions(cell))),
         details="" if comparison.best else next((cell.details for cell in comparison.cells if cell.details), ""),
     )
+
+
+def _assumptions(cell: Cell) -> Iterator[str]:
+    if cell.figures is not None:
+        yield from cell.figures.assumptions
+        if cell.figures.step_seconds:
+            yield what_times_are_from(find_gpu(cell.inputs["gpu"]), cell.inputs["world_size"])
 
 
 def _rows(rows: dict[tuple[str, ...], dict[str, Cell]], comparison: Comparison) -> Iterator[SheetRow]:

@@ -16,7 +16,7 @@ from memfit.plan.plan_file import Plan
 from memfit.plan.search.candidate import Candidate, Tried
 from memfit.plan.search.jobs import what_was_shortened
 from memfit.plan.search.space import varying_axes
-from memfit.timing.chips import MEASURED, chip_of
+from memfit.timing.chips import what_times_are_from
 
 _WORTH_A_LINE = 0.01
 """A configuration that is faster by less than this buys nothing."""
@@ -149,14 +149,8 @@ class PlanSearch(Drawn):
             found += self.by_checkpointing.assumptions
         if best is not None and best.figures is not None and self.best_tried is not None:
             found += [what_was_shortened(best.inputs, is_final=self.best_tried.is_final), *best.figures.assumptions]
-        return tuple(dict.fromkeys(sentence for sentence in (*found, self._about_times()) if sentence))
-
-    def _about_times(self) -> str:
-        basis = chip_of(find_gpu(self.gpu)).basis
-        links = "; links between GPUs were never measured" if self.world_size > 1 else ""
-        if basis == MEASURED:
-            return f"times are those of a clock that was read off an H200{links}"
-        return f"no operator was timed on {self.gpu}: times are from {basis}{links}"
+        found.append(what_times_are_from(find_gpu(self.gpu), self.world_size))
+        return tuple(dict.fromkeys(filter(None, found)))
 
     @property
     def varying(self) -> tuple[str, ...]:
