@@ -10,9 +10,10 @@ the allocator, some with its history on and nobody who reads it, and bare ones a
 over the median of its bare ones, and of the rounds the median: machines become faster and slower by a third within seconds.
 
 The peak of the allocator's ledger is compared with ``torch.cuda.max_memory_allocated()`` of the same run, byte by byte, and with
-that of the bare run; where a bare run differs from itself, with the nearest of two. The operators' ledger has what was asked for,
-in units of 512 bytes; replayed through the allocator it also has what CUDA gave on top by not splitting a cached block. cuBLAS's
-workspaces come from no operator, so the dispatch mode cannot see them: they are measured by clearing them, and counted apart.
+that of the bare run, without what a run before left (FSDP1 never frees a model that is not sharded); where a bare run differs from
+itself, with the nearest of two. The operators' ledger has what was asked for, in units of 512 bytes; replayed through the allocator
+it also has what CUDA gave on top by not splitting a cached block. cuBLAS's workspaces come from no operator, so the dispatch mode
+cannot see them: they are measured by clearing them, and counted apart.
 
 Where both witnesses' ledgers differ, by category and by module: at the peak of what operators show. Temporaries that a kernel takes
 and gives back while it runs are in the allocator's ledger alone, and can move its own peak to another module; so both are looked at
@@ -60,6 +61,7 @@ from memfit.analysis.timeline import Timeline, block_bytes_at, events_on
 from memfit.ledger import Category, Ledger, Phase
 from memfit.ledger.moments import running_at, steps_at
 from memfit.ledger.schema import Slack
+from memfit.record.history.joining import BEFORE
 from memfit.torch_compat import memory_history
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -156,6 +158,7 @@ def run_bare(name: str, turns: Turns, steps: int) -> tuple[dict, Any]:
     found = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "peaks": []}
     with turns.taken(alone=False):
         torch.manual_seed(0)
+        found["left_before"] = torch.cuda.memory_allocated()
         run = zoo.ZOO[name]("cuda")
         for _ in range(steps):
             torch.cuda.reset_peak_memory_stats()
@@ -189,10 +192,16 @@ def seen_by_both(ledger: Ledger) -> Ledger:
     return dataclasses.replace(ledger, slack=Slack.from_rows([]))
 
 
+def is_of_the_run(ledger: Ledger):
+    """Per block: can an operator of this run have made it? Not so workspaces that libraries keep, and what a run before left."""
+    before = ledger.strings.index(BEFORE) if BEFORE in ledger.strings else -1
+    return (ledger.categories != Category.WORKSPACE) & (ledger.blocks.op != before)
+
+
 def totals(ledger: Ledger) -> Timeline:
-    """What is in use on the GPU, without the workspaces that libraries keep: no operator shows them."""
+    """What operators of this run have in use on the GPU."""
     events = events_on(ledger, cuda_of(ledger))
-    events = events[ledger.categories[ledger.events.subject[events]] != Category.WORKSPACE]
+    events = events[is_of_the_run(ledger)[ledger.events.subject[events]]]
     return Timeline.from_deltas(events, ledger.deltas[events])
 
 
@@ -224,7 +233,7 @@ def what_ran(ledger: Ledger, events) -> tuple:
 
 def held_at(ledger: Ledger, event: int) -> dict:
     """By category and by module, as asked for."""
-    held = block_bytes_at(ledger, event) * (ledger.blocks.device == cuda_of(ledger)) * (ledger.categories != Category.WORKSPACE)
+    held = block_bytes_at(ledger, event) * (ledger.blocks.device == cuda_of(ledger)) * is_of_the_run(ledger)
     found = {"category": collections.Counter(), "module": collections.Counter()}
     for owner, category, size in zip(find_owners(ledger).tolist(), ledger.categories.tolist(), held.tolist(), strict=True):
         if size:
@@ -259,6 +268,7 @@ def run_tracked(name: str, turns: Turns, steps: int, timed_steps: int, witness: 
     with turns.taken(alone=False):
         torch.manual_seed(0)
         torch.cuda.reset_peak_memory_stats()
+        left_before = torch.cuda.memory_allocated()
         tracker = memfit.track(witness=witness)
         tracker.__enter__()
         run = zoo.ZOO[name]("cuda")
@@ -278,6 +288,7 @@ def run_tracked(name: str, turns: Turns, steps: int, timed_steps: int, witness: 
     replayed = replay(requests_from_ledger(ledger, "cuda:0"), parse_alloc_conf("", torch.__version__))
     return {
         "counted": counted,
+        "left_before": left_before,
         "peak": peak.size_bytes,
         "when": peak.label,
         "peaks": step_peaks[:steps],
@@ -396,8 +407,9 @@ def slowdown(row: dict, kind: str) -> float | None:
 
 def off_from_bare(row: dict) -> float:
     """From the peak of the bare run that is nearest: some differ from themselves."""
-    truths = [max(run["peaks"]) for run in (row["bare"], row.get("again", row["bare"]))]
-    return min((row["allocator"]["peak"] / truth - 1 for truth in truths), key=abs)
+    truths = [max(run["peaks"]) - run.get("left_before", 0) for run in (row["bare"], row.get("again", row["bare"]))]
+    peak = row["allocator"]["peak"] - row["allocator"].get("left_before", 0)
+    return min((peak / truth - 1 for truth in truths), key=abs)
 
 
 COLUMNS = (

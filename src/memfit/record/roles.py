@@ -161,9 +161,16 @@ class Roles:
         for parameter, state in optimizer.state.items():
             fresh = [tensor for tensor in tensors_in(state) if not self._is_written(tensor, Category.OPTIMIZER_STATE)]
             if fresh:
-                _, module, name = self._owner_of(parameter if isinstance(parameter, torch.Tensor) else None)
+                module, name = self._updated_parameter(parameter)
                 for tensor in fresh:
                     self.assign(tensor, Category.OPTIMIZER_STATE, module, name, before=before)
+
+    def _updated_parameter(self, parameter: Any) -> tuple[int, str | None]:
+        """The module and name of what an optimizer updates: of a part of FSDP1's flat parameter its own, not those of the whole."""
+        _, _, name = self._parameters.get(id(parameter), (None, None, None))
+        if name is not None:
+            return self._names.number_for_path(name.rpartition(".")[0]), name
+        return self._owner_of(parameter if isinstance(parameter, torch.Tensor) else None)[1:]
 
     # -- inputs --------------------------------------------------------------------------------------------------------------
 

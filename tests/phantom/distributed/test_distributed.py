@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import memfit
+from memfit.ledger import Category
 from memfit.phantom.distributed.ddp_reducer import Bucket, Logger, Reducer
 from memfit.units import MIB
 
@@ -85,6 +86,20 @@ def test_fsdp1(strategy: str):
     with phantom(world_size=4):
         dist.init_process_group("nccl")
         train(FullyShardedDataParallel(model(), sharding_strategy=ShardingStrategy[strategy], use_orig_params=True, device_id=0))
+
+
+@pytest.mark.filterwarnings("ignore:The `NO_SHARD`")
+def test_state_of_a_part_of_a_flat_parameter_is_of_the_part():
+    def build():
+        dist.init_process_group("nccl")
+        net = FullyShardedDataParallel(model(), sharding_strategy=ShardingStrategy.NO_SHARD, use_orig_params=True, device_id=0)
+        return lambda: train(net, steps=1)
+
+    ledger = memfit.predict(build, world_size=2, steps=1).ledger
+    state = ledger.roles.role == Category.OPTIMIZER_STATE
+    owners = {ledger.module_path(module) for module in ledger.roles.module[state].tolist()}
+    assert owners == {"0", "2"}
+    assert all(not ledger.strings[name].endswith("flat_param") for name in ledger.roles.name[state].tolist())
 
 
 @pytest.mark.parametrize("views", [False, True])

@@ -268,6 +268,7 @@ class HistorySession(Listener):
 
     def learn_gradients_of_unit(self, unit: Any, gradients: Sequence[Any]) -> None:
         self._addresses.learn_gradients_of_unit(id(unit), gradients)
+        self._say_learned()  # FSDP is about to free them
 
     def emptied_cache(self) -> None:
         self._marks.write(MarkKind.EMPTY_CACHE)
