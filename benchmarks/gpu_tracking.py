@@ -508,7 +508,8 @@ def main() -> None:
     for found in in_fresh_processes([] if args.show else args.workloads, args.jobs, args.limit, start + args.until):
         known[found["name"]] = found
         print(f"{time.monotonic() - start:6.1f} s", line_of(found), found.get("traceback", ""), flush=True)
-        file.write_text(json.dumps([known[name] for name in zoo.ZOO if name in known], indent=1) + "\n")
+        rows = (json.dumps(known[name]) for name in zoo.ZOO if name in known)
+        file.write_text("[\n" + ",\n".join(rows) + "\n]\n")
     lines = table([known[name] for name in zoo.ZOO if name in known])
     (args.out / "gpu_tracking.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
