@@ -43,6 +43,7 @@ class Recorder(Listener, TorchDispatchMode):
     """Writes what it sees, and what ``run_hooks.py`` tells it, to a builder."""
 
     supports_higher_order_operators = True
+    looks_into_compiled_graphs = True
 
     def __init__(self, builder: LedgerBuilder, observers: Sequence[OperatorObserver] = ()) -> None:
         super().__init__()

@@ -105,6 +105,8 @@ class CompilerParts:
         """Chooses one of several kernels; ``lookup`` says how long each takes."""
         self.has_triton: bool = need(importlib.import_module("torch._inductor.runtime.triton_compat"), "HAS_TRITON")
         """Is Triton installed?"""
+        self.wrapping = importlib.import_module("torch._higher_order_ops.wrap")
+        """Has the operator that calls a compiled graph, where selective checkpointing is to see graphs."""
         self.fake_modes = importlib.import_module("torch._subclasses.fake_tensor")
         self.proxy_modes = importlib.import_module("torch.fx.experimental.proxy_tensor")
         self.functional_modes = importlib.import_module("torch._subclasses.functional_tensor")
@@ -317,3 +319,10 @@ def configured(parts: CompilerParts) -> Iterator[None]:
     finally:
         for patch in reversed(entered):
             patch.__exit__(None, None, None)
+
+
+def compiled_graph(wrapping: ModuleType, graph: Any) -> Callable[[list[Any]], Any]:
+    """What the operator that calls a compiled graph was given: in code that was traced, the number of it."""
+    found: Callable[[list[Any]], Any]
+    found = wrapping.inductor_code_side_table.get_callable(graph) if isinstance(graph, int) else graph
+    return found

@@ -24,6 +24,13 @@ def test_max_autotune_plans_as_usual_and_says_so():
     assert not [sentence for sentence in plain.assumptions if sentence.startswith("max-autotune")]
 
 
+def test_a_graph_that_is_one_operator_for_other_modes_runs_as_it_was_compiled():
+    plain = memfit.predict(training(torch.compile), steps=2)
+    wrapped = memfit.predict(training(partial(torch.compile, options={"wrap_inductor_compiled_regions": True})), steps=2)
+    assert peaks(wrapped) == peaks(plain)
+    assert wrapped.peak_reserved == plain.peak_reserved
+
+
 def test_the_backend_of_cuda_graphs_replays():
     first, second, third, fourth = peaks(memfit.predict(training(partial(torch.compile, backend="cudagraphs")), steps=4))
     assert third == fourth < min(first, second)

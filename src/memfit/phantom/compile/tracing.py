@@ -25,8 +25,8 @@ from torch import nn
 
 from memfit.phantom.device.two_names import INNER, outer
 from memfit.phantom.kernels import RULES
-from memfit.torch_compat.compiler import INIT_GROUP, CompilerParts
-from memfit.torch_compat.dispatch import TorchDispatchMode, without_modes
+from memfit.torch_compat.compiler import INIT_GROUP, CompilerParts, compiled_graph
+from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread, without_modes
 from memfit.torch_compat.fake_tensors import SUBCLASSES_MODULE, FakeTensor
 from memfit.torch_compat.patches import Aside, Patches, set_aside
 
@@ -110,9 +110,24 @@ def install(patches: Patches, parts: CompilerParts, tracing: Tracing) -> None:
     patches.wrap(parts.output_graph.OutputGraph, "call_user_compiler", lambda call: _with_own_inputs(parts, call))
     patches.wrap(parts.aot_autograd, "process_inputs", lambda process: _of_one_mode(parts, process))
     patches.wrap(parts.guards.CheckFunctionManager, "__init__", lambda init: _guarding(init, tracing))
+    if hasattr(parts.wrapping, "InductorCompiledCode"):
+        patches.wrap(parts.wrapping.InductorCompiledCode, "__call__", lambda call: _as_what_it_calls(parts, call))
     # Graphs write their code when they first run, and know devices by torch's own type.
     patches.wrap(parts.fx_graph.Graph, "python_code", lambda write: _while_tracing(write, tracing))
     patches.wrap(parts.optimizer_variable, "call_method", lambda call: _making_state(call, tracing))
+
+
+def _as_what_it_calls(parts: CompilerParts, call: Callable[..., Any]) -> Callable[..., Any]:
+    """With ``wrap_inductor_compiled_regions``, a compiled graph is one operator for modes such as selective checkpointing's. Ours
+    must see what it does, and torch would run it uncompiled for fake tensors."""
+
+    def __call__(operator: Any, graph: Any, inputs: Any, **kwargs: Any) -> Any:
+        modes = modes_of_this_thread()
+        if modes and getattr(modes[-1], "looks_into_compiled_graphs", False):
+            return compiled_graph(parts.wrapping, graph)(inputs)
+        return call(operator, graph, inputs, **kwargs)
+
+    return __call__
 
 
 def _naming_cuda(dispatch: Callable[..., Any]) -> Callable[..., Any]:

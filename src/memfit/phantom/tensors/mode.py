@@ -73,6 +73,7 @@ class PhantomMode(FakeTensorMode):
     """The dispatch mode under which tensors of the phantom GPU exist."""
 
     supports_higher_order_operators = True
+    looks_into_compiled_graphs = True
 
     def __init__(self, values: Values) -> None:
         super().__init__(allow_non_fake_inputs=True)
