@@ -39,6 +39,7 @@ def cut(ledger: Ledger, num_events: int) -> Ledger:
         slack=replace(slack, block=block_number[slack.block]),
         returns=replace(returns, block=block_number[returns.block]),
         levels=_rows(ledger.levels, np.flatnonzero(ledger.levels.time_ns <= last_ns)),
+        work=_rows(ledger.work, np.flatnonzero(ledger.work.end_ns <= last_ns)),
     )
 
 

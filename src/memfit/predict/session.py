@@ -25,6 +25,7 @@ from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction
+from memfit.predict.work import with_work
 from memfit.predict.workspaces import WorkspaceObserver
 from memfit.record.session import RecordingSession
 from memfit.torch_compat.autograd import calibrate
@@ -128,13 +129,14 @@ class PhantomSession:
         ledger = self.ledger(notes)
         if not any(known.name == self.device for known in ledger.devices):
             raise NoGpuWorkError(self.device)
+        time = run_time(self.world.clock)
         return Prediction(
-            ledger=ledger,
+            ledger=with_work(ledger, time, self.world.clock.communication.group_names),
             target=self.target,
             torch_version=self.torch_version,
             alloc_conf=ledger.info.alloc_conf,
             device=self.device,
-            time=run_time(self.world.clock),
+            time=time,
         )
 
 
