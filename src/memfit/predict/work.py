@@ -38,7 +38,7 @@ _KINDS: Final[Mapping[Phase, WorkKind]] = {
 }
 
 
-def with_work(ledger: Ledger, time: RunTime, groups: Mapping[int, str]) -> Ledger:
+def with_work(ledger: Ledger, time: RunTime, groups: Mapping[int, str], most_spans: int = MOST_SPANS) -> Ledger:
     """The ledger with the work of the last step in it, where there was a step. ``groups`` names process groups by their number."""
     if not time.num_steps:
         return ledger
@@ -47,7 +47,7 @@ def with_work(ledger: Ledger, time: RunTime, groups: Mapping[int, str]) -> Ledge
     lanes = []
     for stream in np.unique(kernels.stream).tolist():
         joined = join(take(kernels, np.flatnonzero(kernels.stream == stream)), _LONGEST_PAUSE_NS)
-        lanes.append(thin(joined, MOST_SPANS, ledger.modules.parent))
+        lanes.append(thin(joined, most_spans, ledger.modules.parent))
     return replace(ledger, work=Work.concatenate(lanes), strings=words.all())
 
 
