@@ -44,7 +44,11 @@ def name_lane(lane: Lane) -> str:
     return printable(f"communication{number}" + (f" ({lane.group})" if lane.group else ""))
 
 
+NAMED_BY_OPERATOR = (WorkKind.COMMUNICATION, WorkKind.COPY)
+"""Work whose operator says more than its kind."""
+
+
 def name_work(kind: WorkKind, module: str, operator: str) -> str:
     """What a stream did: ``backward of layers.3``, ``_allgather_base_ of layers.3``."""
-    what = operator if kind in (WorkKind.COMMUNICATION, WorkKind.COPY) else kind.label
+    what = operator if kind in NAMED_BY_OPERATOR else kind.label
     return printable(f"{what} of {module}" if module else what)

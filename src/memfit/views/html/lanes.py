@@ -14,7 +14,7 @@ from memfit.ledger import WorkKind
 from memfit.views.html.markup import Markup, element, join, table
 from memfit.views.html.runs import Run
 from memfit.views.html.texts import Texts
-from memfit.views.wording import count, format_duration, name_lane, name_work
+from memfit.views.wording import NAMED_BY_OPERATOR, count, format_duration, name_lane, name_work
 
 SPANS: Final = 30_000
 """For all streams of all runs of a page together."""
@@ -99,10 +99,12 @@ def _hows(run: Run, lane: Lane) -> list[str]:
     """``2.13 ms, 12 kernels, most of it in mm``."""
     work, strings = lane.work, run.ledger.strings
     found = []
-    columns = (work.begin_ns, work.end_ns, work.busy_ns, work.num_kernels, work.op)
-    for begin, end, busy, kernels, op in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (work.kind, work.begin_ns, work.end_ns, work.busy_ns, work.num_kernels, work.op)
+    for kind, begin, end, busy, kernels, op in zip(*(column.tolist() for column in columns), strict=True):
         lasts, works = format_duration(end - begin), format_duration(busy)
-        most = f", most of it {strings[op]}" if kernels > 1 else f", {strings[op]}"
+        most = f", {'most of it ' if kernels > 1 else ''}{strings[op]}"
+        if kind in NAMED_BY_OPERATOR:
+            most = ""
         found.append(f"{lasts if lasts == works else f'{works} of {lasts}'}, {count(kernels, 'kernel')}{most}")
     return found
 
