@@ -8,7 +8,7 @@ import type { Clock, Packed } from "./packed";
 const NAME = 16;
 const BAR = 18;
 const LANE = NAME + BAR + 6;
-const FAINTEST = 0.3;
+const FAINTEST = 0.2;
 
 /** Work of a stream, or the time before it in which the stream did nothing. */
 type Chosen = { lane: number; span: number; isIdle?: boolean };
@@ -60,27 +60,50 @@ export class Lanes {
   }
 
   private drawLane(context: CanvasRenderingContext2D, plot: uPlot, lane: number): void {
-    const { label, begins, ends, kinds, shares } = this.clock.lanes[lane];
     const [left, width, top] = [plot.over.offsetLeft, plot.over.clientWidth, lane * LANE];
     context.fillStyle = colour("quiet");
-    context.fillText(label, left, top + NAME / 2);
+    context.fillText(this.clock.lanes[lane].label, left, top + NAME / 2);
     context.fillStyle = colour("w-idle");
     context.fillRect(left, top + NAME, width, BAR);
     context.save();
     context.beginPath();
     context.rect(left, top + NAME, width, BAR);
     context.clip();
-    const fills = new Map(this.clock.kinds.map(({ key }) => [key, colour(`w-${key}`)]));
-    const [from, to] = [plot.scales.x.min!, plot.scales.x.max!];
-    for (let span = lowerBound(ends, from); span < begins.length && begins[span] <= to; span++) {
-      const start = left + plot.valToPos(begins[span], "x");
-      context.fillStyle = fills.get(kinds[span])!;
-      context.globalAlpha = Math.max(shares[span] / 100, FAINTEST);
-      context.fillRect(start, top + NAME, left + plot.valToPos(ends[span], "x") - start, BAR);
-    }
+    this.drawColumns(context, plot, lane, left, top + NAME);
     context.globalAlpha = 1;
     if (this.chosen?.lane === lane && !this.chosen.isIdle) this.outline(context, plot, top);
     context.restore();
+  }
+
+  /** Each column of pixels has the colour of what is most of it, the fainter the longer the stream does nothing in it. */
+  private drawColumns(context: CanvasRenderingContext2D, plot: uPlot, lane: number, left: number, top: number): void {
+    const [first, size] = [Math.round(left * devicePixelRatio), 1 / devicePixelRatio];
+    const fills = this.clock.kinds.map(({ key }) => colour(`w-${key}`));
+    const busy = this.busyColumns(plot, lane);
+    for (let column = 0; column < busy[0].length; column++) {
+      const shares = busy.map((columns) => columns[column]);
+      const all = shares.reduce((sum, share) => sum + share, 0);
+      if (!all) continue;
+      context.fillStyle = fills[shares.indexOf(Math.max(...shares))];
+      context.globalAlpha = Math.min(Math.max(all, FAINTEST), 1);
+      context.fillRect((first + column) * size, top, size, BAR);
+    }
+  }
+
+  /** How much of each column of pixels a stream is busy, for each kind of work. */
+  private busyColumns(plot: uPlot, lane: number): Float64Array[] {
+    const { begins, ends, kinds, shares } = this.clock.lanes[lane];
+    const [from, to] = [plot.scales.x.min!, plot.scales.x.max!];
+    const numColumns = Math.round(plot.over.clientWidth * devicePixelRatio);
+    const columns = (at: number) => Math.min(Math.max(((at - from) / (to - from)) * numColumns, 0), numColumns);
+    const busy = this.clock.kinds.map(() => new Float64Array(numColumns));
+    const number = new Map(this.clock.kinds.map(({ key }, i) => [key, i]));
+    for (let span = lowerBound(ends, from); span < begins.length && begins[span] <= to; span++) {
+      const [start, end, ofKind] = [columns(begins[span]), columns(ends[span]), busy[number.get(kinds[span])!]];
+      for (let column = Math.floor(start); column < end; column++)
+        ofKind[column] += ((Math.min(end, column + 1) - Math.max(start, column)) * shares[span]) / 100;
+    }
+    return busy;
   }
 
   private outline(context: CanvasRenderingContext2D, plot: uPlot, top: number): void {

@@ -124,7 +124,7 @@ def _phases(run: Run, window: Window) -> list[list[Any]]:
 
 def _kinds(lanes: list[Lane]) -> list[WorkKind]:
     """Those that there are, in their order."""
-    there = {kind for lane in lanes for kind in lane.busy_by_kind()}
+    there = {kind for lane in lanes for kind in lane.work.kind.tolist()}
     return [kind for kind in WorkKind if kind in there]
 
 
