@@ -72,6 +72,7 @@ class PhantomSession:
         recorder = recording.recorder
         recorder.let_compile()
         clock.num_distributed = lambda: recorder.num_deferred
+        clock.running_scope = lambda: recorder.position.scopes.top
         compiled.watch(recording.recorder)
         return cls(
             target=target,
