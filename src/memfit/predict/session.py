@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -27,6 +28,7 @@ from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction
 from memfit.predict.work import with_work
 from memfit.predict.workspaces import WorkspaceObserver
+from memfit.record.recorder import Recorder
 from memfit.record.session import RecordingSession
 from memfit.torch_compat.autograd import calibrate
 
@@ -73,6 +75,7 @@ class PhantomSession:
         recorder.let_compile()
         clock.num_distributed = lambda: recorder.num_deferred
         clock.running_scope = lambda: recorder.position.scopes.top
+        meter.on_use = partial(_note_use, builder, recorder)
         compiled.watch(recording.recorder)
         return cls(
             target=target,
@@ -139,6 +142,12 @@ class PhantomSession:
             device=self.device,
             time=time,
         )
+
+
+def _note_use(builder: TimedBuilder, recorder: Recorder, tensor: torch.Tensor, stream: int) -> None:
+    """What ``tensor.record_stream`` says; of the stream that a block is from, it says nothing new."""
+    for block in recorder.blocks_of_other_streams(tensor, stream):
+        builder.used_on(block, stream)
 
 
 def _version_notes(torch_version: str) -> tuple[str, ...]:
