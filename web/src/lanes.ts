@@ -17,7 +17,7 @@ export class Lanes {
   readonly element = make("div", { class: "lanes", hidden: "" });
   private readonly canvas = make("canvas", { class: "streams" });
   private readonly slider = make("div", { class: "streams-frame", tabindex: "0", role: "slider", "aria-orientation": "horizontal" });
-  private readonly words = make("p", { class: "said", "aria-live": "polite" });
+  private readonly words = make("p", { class: "said" });
   private chosen: Chosen | null = null;
   private plot: uPlot | null = null;
 
