@@ -89,13 +89,12 @@ CASES = {"side stream": side_stream, "offload": offload, "prefetch": prefetch}
 
 
 def build(case: str, waits: bool) -> Callable[[], None]:
-    """Twice: the first time also starts libraries, which takes long and lets the GPU catch up."""
     return CASES[case](waits)
 
 
 def measure_one(case: str, waits: bool) -> dict[str, int]:
     step = build(case, waits)
-    for _ in range(2):
+    for _ in range(2):  # the first time also starts libraries, which takes long and lets the GPU catch up
         step()
         torch.cuda.synchronize()
     return {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
