@@ -62,14 +62,21 @@ def test_where_there_is_too_much_what_begins_together_is_one() -> None:
         (FORWARD, 3, 7, 0, 10),
         (FORWARD, 4, 8, 10, 35),
         (FORWARD, 3, 7, 45, 50),
-        (FORWARD, 2, 7, 60, 65),
+        (FORWARD, 2, 7, 52, 57),
         (BACKWARD, -1, 7, 90, 100),
         (OPTIMIZER, -1, 7, 110, 150),
     )
     assert thin(work, 6, parents) is work
+    assert rows_of(thin(work, 4, parents)) == [
+        (FORWARD, 1, 8, 0, 35, 35, 2),
+        (FORWARD, 0, 7, 45, 57, 10, 2),
+        (BACKWARD, -1, 7, 90, 100, 10, 1),
+        (OPTIMIZER, -1, 7, 110, 150, 40, 1),
+    ]
+    # Still too many: rows of several kinds are one.
     assert rows_of(thin(work, 3, parents)) == [
         (FORWARD, 1, 8, 0, 35, 35, 2),
-        (FORWARD, 0, 7, 45, 65, 10, 2),
+        (FORWARD, 0, 7, 45, 57, 10, 2),
         (OTHER, -1, 7, 90, 150, 50, 2),
     ]
 

@@ -5,7 +5,7 @@
     kernels   |mm|add|mm| gelu |mm|      |all-gather|...    one row of ``Work`` each
                 └──────┬──────┘
     join      |    mlp, forward   |      |all-gather|       those that do the same without a pause are one
-    thin      at most so many: what begins in the same small part of the step is one
+    thin      at most so many: neighbours that begin in the same small part of the step are one
 """
 
 from __future__ import annotations
@@ -86,15 +86,20 @@ def join(work: Work, longest_pause_ns: int) -> Work:
 
 
 def thin(work: Work, most: int, module_parents: Array) -> Work:
-    """Rows of one stream, in the order of time: of more than ``most``, those that begin in the same part of their time are one.
+    """Rows of one stream, in the order of time: of more than ``most``, neighbours that begin in the same part of it are one.
 
-    There are ``most`` parts of equal length.
+    There are ``most`` parts of equal length. Only where it must be, rows of several kinds are one.
     """
-    if len(work) <= most:
-        return work
-    begin = work.begin_ns - work.begin_ns[0]
-    part = begin // (int(begin[-1]) // most + 1)
-    return _put_together(work, np.flatnonzero(np.concatenate(([True], np.diff(part) != 0))), module_parents)
+    for of_one_kind in (True, False):
+        if len(work) <= most:
+            break
+        begin = work.begin_ns - work.begin_ns[0]
+        part = begin // (int(begin[-1]) // most + 1)
+        is_other = np.diff(part) != 0
+        if of_one_kind:
+            is_other |= np.diff(work.kind.astype(np.int64)) != 0
+        work = _put_together(work, np.flatnonzero(np.concatenate(([True], is_other))), module_parents)
+    return work
 
 
 def take(work: Work, rows: Array) -> Work:
