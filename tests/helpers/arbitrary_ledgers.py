@@ -6,11 +6,11 @@ shrinks well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from memfit.ledger import Category, Ledger, LedgerBuilder, Phase, RunInfo
+from memfit.ledger import Category, Ledger, LedgerBuilder, Phase, RunInfo, Work, WorkKind
 
 DEVICES = ("cpu", "cuda:0", "cuda:1")
 
@@ -42,6 +42,7 @@ actions = st.builds(
             "step",
             "role",
             "module",
+            "work",
         )
     ),
     pick=st.integers(0, 2**16),
@@ -67,6 +68,8 @@ class Player:
         self.builder = builder
         self.alive: list[int] = []
         self.open: dict[int, int] = {}
+        self.work: list[int] = []
+        self.stream_ends: dict[int, int] = {}
 
     def perform(self, action: Action) -> None:
         getattr(self, f"_{action.name}")(action)
@@ -116,6 +119,15 @@ class Player:
     def _module(self, action: Action) -> None:
         self.builder.module(action.text, "Linear", self._known_module(action))
 
+    def _work(self, action: Action) -> None:
+        """A stream does something, after what it did before and a pause."""
+        stream = action.pick % 5 - 2
+        begin = self.stream_ends.get(stream, 0) + action.pick % 7
+        end = self.stream_ends[stream] = begin + action.size % 5_000
+        op, module = self.builder.string(action.text), self._known_module(action)
+        kind = action.pick % len(WorkKind)
+        self.work += (stream, op if stream < 0 else -1, kind, module, op, begin, end, (end - begin) * (action.pick % 3) // 2, 1)
+
     def _words(self, action: Action) -> tuple[int, int]:
         return self.builder.device(DEVICES[action.pick % len(DEVICES)]), self.builder.string(action.text)
 
@@ -131,7 +143,7 @@ def play(recording: list[Action], info: RunInfo | None = None) -> Ledger:
     player = Player(LedgerBuilder(info))
     for action in recording:
         player.perform(action)
-    return player.builder.build()
+    return replace(player.builder.build(), work=Work.from_rows(player.work))
 
 
 ledgers = st.builds(play, recordings, infos)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from memfit.phantom import PhantomWorld, Target
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.values.expected import Expected
@@ -20,6 +22,8 @@ class NoMeter:
     def reset_accumulated(self) -> None: ...
 
     def configure(self, settings: str) -> None: ...
+
+    def used_on(self, tensor: torch.Tensor, stream: int) -> None: ...
 
 
 def phantom(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memfit.ledger import Category, Ledger, LedgerBuilder, Phase, RunInfo
+from memfit.ledger import CLOCK, Category, Ledger, LedgerBuilder, Phase, RunInfo, Work, WorkKind
 from memfit.testing import ledger
 
 HOSTILE = "<script>alert(1)</script>"
@@ -35,6 +35,39 @@ def training(*, layers: int = 3, steps: int = 2, scale: int = 1) -> Ledger:
         lines.append("exit")
         lines += [f"free layers.{i}.mlp.g" for i in range(layers)]
     return replace(ledger("; ".join(lines)), info=GPU_INFO)
+
+
+NS_PER_MS = 1_000_000
+
+
+def timed() -> Ledger:
+    """The same as a prediction with a clock: every event takes a millisecond, and three streams work in the last step."""
+    run = training()
+    strings = (*run.strings, "mm", "all_gather", "mesh_dp")
+    mm, gather, group = (strings.index(word) for word in ("mm", "all_gather", "mesh_dp"))
+    paths = [run.module_path(number) for number in range(len(run.modules))]
+    first, second = paths.index("layers.0.mlp"), paths.index("layers.1.mlp")
+    rows = (
+        # stream, group, kind, module, operator, beginning and end in milliseconds of the step, busy, kernels
+        (0, -1, WorkKind.FORWARD, first, mm, 1, 5, 4, 3),
+        (0, -1, WorkKind.FORWARD, second, mm, 5, 9, 2, 2),
+        (0, -1, WorkKind.BACKWARD, first, mm, 20, 30, 10, 1),
+        (0, -1, WorkKind.OPTIMIZER, -1, mm, 31, 33, 2, 1),
+        (4, -1, WorkKind.COPY, first, mm, 0, 2, 2, 1),
+        (-1, group, WorkKind.COMMUNICATION, first, gather, 2, 22, 20, 1),
+    )
+    begin = int(run.step_starts[-1])
+    table = [
+        (stream, group, int(kind), module, op, *((begin + at) * NS_PER_MS for at in span), busy * NS_PER_MS, kernels)
+        for stream, group, kind, module, op, *span, busy, kernels in rows
+    ]
+    return replace(
+        run,
+        events=replace(run.events, time_ns=NS_PER_MS * run.events.time_ns // 1_000),
+        strings=strings,
+        work=Work.from_rows([value for row in table for value in row]),
+        info=replace(GPU_INFO, versions=GPU_INFO.versions | {CLOCK: "timed"}),
+    ).check()
 
 
 def hostile() -> Ledger:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from hypothesis import strategies as st
 
 from memfit.analysis import build_report
 from memfit.errors import LedgerError, LedgerFormatError
-from memfit.ledger import Ledger, LedgerBuilder
+from memfit.ledger import Ledger, LedgerBuilder, Work, WorkKind
 from memfit.ledger.journal import Journal
 from memfit.ledger.storage import MAGIC
 from memfit.testing import ledger
 
-SAMPLE = ledger("alloc 4KiB parameter layers.0.w; step; enter forward layers.0; alloc 1KiB x; resize x 2KiB; exit; free x")
+SAMPLE = replace(
+    ledger("alloc 4KiB parameter layers.0.w; step; enter forward layers.0; alloc 1KiB x; resize x 2KiB; exit; free x"),
+    work=Work.from_rows([-1, 0, int(WorkKind.COMMUNICATION), 0, 0, 100, 200, 100, 1]),
+)
 
 
 @pytest.fixture
@@ -245,6 +249,16 @@ def test_info_of_wrong_types(path: Path, info: Any):
     assert_refused(path, "unreadable metadata", "record the run again")
 
 
+def test_a_file_without_what_streams_did_is_one_of_an_older_memfit(path: Path):
+    write_with_columns(path, **{f"work__{name}": None for name in Work.dtypes()})
+    assert len(Ledger.load(path).check().work) == 0
+
+
+def test_a_table_that_is_not_known_is_of_a_later_memfit_and_is_left_out(path: Path):
+    write_with_columns(path, later__column=np.arange(3))
+    assert Ledger.load(path).same_as(SAMPLE)
+
+
 def test_info_from_a_later_memfit_may_say_more(path: Path):
     write_with_words(path, info={"source": "predicted", "weather": "fine"})
     assert Ledger.load(path).info.source == "predicted"
@@ -300,6 +314,9 @@ def test_columns_that_are_not_columns(path: Path, shape: tuple[int, ...]):
         "roles.block",
         "roles.module",
         "roles.name",
+        "work.group",
+        "work.module",
+        "work.op",
     ],
 )
 def test_references_outside_their_table(path: Path, column: str, value: int):
@@ -310,7 +327,7 @@ def test_references_outside_their_table(path: Path, column: str, value: int):
     assert_refused(path, f"{column} points outside", "record the run again")
 
 
-@pytest.mark.parametrize("column", ["events.kind", "scopes.phase", "roles.role"])
+@pytest.mark.parametrize("column", ["events.kind", "scopes.phase", "roles.role", "work.kind"])
 def test_words_outside_their_list(path: Path, column: str):
     table, _, name = column.partition(".")
     values = getattr(getattr(SAMPLE, table), name).copy()
@@ -319,7 +336,7 @@ def test_words_outside_their_list(path: Path, column: str):
     assert_refused(path, f"{column} points outside", "record the run again")
 
 
-@pytest.mark.parametrize("column", ["blocks.device", "blocks.op", "modules.path", "modules.kind", "roles.block"])
+@pytest.mark.parametrize("column", ["blocks.device", "blocks.op", "modules.path", "modules.kind", "roles.block", "work.op"])
 def test_references_that_must_be_there(path: Path, column: str):
     table, _, name = column.partition(".")
     values = getattr(getattr(SAMPLE, table), name).copy()

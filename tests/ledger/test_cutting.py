@@ -6,7 +6,7 @@ from helpers.arbitrary_ledgers import ledgers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.ledger import Failure, Ledger
+from memfit.ledger import Failure, Ledger, Work
 from memfit.ledger.cutting import cut, cut_at_failure
 from memfit.testing import ledger
 from memfit.units import MIB
@@ -18,6 +18,11 @@ def test_blocks_and_scopes_that_come_later_are_gone():
     assert (len(early.events), len(early.blocks), len(early.scopes)) == (3, 2, 1)
     assert early.scope_exit.tolist() == [3]
     assert early.deltas.sum() == 3 * MIB
+
+
+def test_what_streams_did_is_of_a_whole_step():
+    run = replace(ledger("alloc 1MiB w; step; free w"), work=Work.from_rows([0, -1, 0, -1, 0, 0, 10, 10, 1]))
+    assert [len(cut(run, count).work) for count in (2, 3)] == [0, 1]
 
 
 def test_a_run_that_did_not_run_out_is_left_whole():

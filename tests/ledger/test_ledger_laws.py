@@ -129,6 +129,17 @@ def _resized_after_free(ledger: Ledger) -> Ledger:
     return _with_events(ledger, **columns)
 
 
+def _with_last_work(ledger: Ledger, column: str, value: int) -> Ledger:
+    values = getattr(ledger.work, column).copy()
+    values[-1] = value
+    return replace(ledger, work=replace(ledger.work, **{column: values}))
+
+
+def _two_at_once(ledger: Ledger) -> Ledger:
+    work = replace(ledger.work, end_ns=ledger.work.end_ns + 1)
+    return replace(ledger, work=type(work).concatenate([work, work]))
+
+
 CORRUPTIONS = {
     "an allocation is missing": lambda ledger: _dropped(ledger, EventKind.ALLOC),
     "an allocation happens twice": lambda ledger: _twice(ledger, EventKind.ALLOC),
@@ -148,10 +159,16 @@ CORRUPTIONS = {
     "a scope is inside one that is over": _child_of_a_closed_scope,
     "a scope is its own parent": lambda ledger: _own_parent(ledger, "scopes"),
     "a module is its own parent": lambda ledger: _own_parent(ledger, "modules"),
+    "work ends before it begins": lambda ledger: _with_last_work(ledger, "end_ns", -1),
+    "a stream is busy for longer than its work lasts": lambda ledger: _with_last_work(ledger, "busy_ns", 10**9),
+    "work without a kernel": lambda ledger: _with_last_work(ledger, "num_kernels", 0),
+    "a stream does two things at once": _two_at_once,
 }
 
 
-A_LITTLE_OF_EVERYTHING = [Action(name, 0, 8, "x") for name in ("module", "alloc", "resize", "free", "enter", "exit", "enter")]
+A_LITTLE_OF_EVERYTHING = [
+    Action(name, 0, 8, "x") for name in ("module", "alloc", "resize", "free", "enter", "exit", "enter", "work")
+]
 
 
 @pytest.mark.parametrize("corrupt", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())

@@ -1,43 +1,59 @@
 // Memory over the run: stacked areas, a line for what is reserved, and one chosen moment.
 
 import uPlot from "uplot";
-import { button, colour, make } from "./dom";
+import { type Axis, overEvents, overTime } from "./axis";
+import { button, choice, colour, make } from "./dom";
+import { Lanes } from "./lanes";
 import { drawMarks, MARKS_HEIGHT } from "./marks";
 import type { Packed, Timeline } from "./packed";
 import { Readout } from "./readout";
+import { bounds, lowerBound } from "./search";
 
 const MOST_POINTS = 3200;
 const ZOOM = 2;
-const CLOSEST = 8;
 
 export class Chart {
   private readonly frame = make("div", { class: "frame", tabindex: "0", role: "slider" });
   private readonly fineness = make("span", { class: "quiet" });
   private readonly marker = make("div", { class: "marker" });
+  private readonly wholeButton = button("", "0", () => this.viewAll());
   private readonly readout: Readout;
-  private readonly levelEvents: number[][];
-  private readonly plot: uPlot;
+  private readonly lanes: Lanes | null;
+  private axis: Axis;
+  private places: number[][] = [];
+  private plot!: uPlot;
   private shown: number[] = [];
   private chosen: number;
   private from = 0;
-  private to: number;
+  private to = 0;
 
   constructor(host: HTMLElement, private readonly data: Timeline, packed: Packed) {
     this.readout = new Readout(data, packed);
-    this.levelEvents = data.levels.map((level) => level.map((moment) => data.events[moment]));
+    this.axis = overEvents(data);
     this.chosen = data.peak;
-    this.to = this.end;
-    host.append(make("div", { class: "chart" }, this.toolbar(), this.frame), this.readout.element);
+    this.lanes = data.clock && new Lanes(data.clock, packed, (at) => this.follow(at), (event) => this.onKey(event));
+    const chart = make("div", { class: "chart" }, this.toolbar(), this.frame, ...(this.lanes ? [this.lanes.element] : []));
+    host.append(chart, this.readout.element);
     this.frame.setAttribute("aria-label", `Memory over the run. ${host.dataset.keys}`);
     this.readout.show(this.chosen);
-    this.plot = new uPlot(this.options(), this.points(0, this.end), this.frame);
-    this.plot.over.append(this.marker);
+    this.use(this.axis);
     this.listen();
-    this.choose(data.peak);
   }
 
-  private get end(): number {
-    return Math.max(this.data.numEvents - 1, 1);
+  /** Draws over these from now on, all of them. */
+  private use(axis: Axis): void {
+    const { data } = this;
+    this.axis = axis;
+    this.wholeButton.textContent = axis.whole;
+    this.readout.isOverTime = axis.isDense;
+    if (this.lanes) this.lanes.element.hidden = !axis.isDense;
+    this.places = data.levels.map((level) => level.filter((moment) => moment >= axis.first).map((moment) => axis.at(moment)));
+    [this.from, this.to] = [0, axis.end];
+    if (this.plot) this.plot.destroy();
+    this.plot = new uPlot(this.options(), this.points(0, axis.end), this.frame);
+    this.plot.over.append(this.marker);
+    this.listenToPlot();
+    this.choose(this.chosen < axis.first ? axis.peak : this.chosen);
   }
 
   // -- what is drawn ---------------------------------------------------------------------------------------------------------
@@ -54,7 +70,7 @@ export class Chart {
       cursor: { x: false, y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
       scales: { x: { time: false, range: (_, min, max) => [min, max] }, y: { range: [0, data.height] } },
       axes: [
-        { ...axis, grid: { show: false }, size: 24, label: "events", labelSize: 18, labelFont: font, labelGap: 0, values: (_, splits) => splits.map(asEvent) },
+        { ...axis, grid: { show: false }, size: 24, label: this.axis.label, labelSize: 18, labelFont: font, labelGap: 0, values: (_, splits) => splits.map(this.axis.write) },
         {
           ...axis,
           size: 66,
@@ -65,20 +81,25 @@ export class Chart {
       ],
       series: [{}, ...this.areas(), ...(data.reserved ? [this.line()] : [])],
       hooks: {
-        draw: [(plot) => drawMarks(plot, data, font)],
+        draw: [
+          (plot) => drawMarks(plot, data, this.axis, font),
+          (plot) => this.placeMarker(plot),
+          (plot) => this.axis.isDense && this.lanes?.draw(plot),
+        ],
         setCursor: [(plot) => this.point(plot.cursor.left ?? -1)],
         setSelect: [(plot) => this.zoomToSelection(plot)],
       },
     };
   }
 
-  /** The highest first, each down to the ground: those below are painted over it. */
+  /** The highest first, each down to the ground: those below are painted over it. What takes no time is a line of one pixel. */
   private areas(): uPlot.Series[] {
     return [...this.data.categories].reverse().map(({ key, label }) => ({
       label,
       paths: uPlot.paths.stepped!({ align: 1 }),
       fill: () => colour(`c-${key}`),
-      width: 0,
+      stroke: () => colour(`c-${key}`),
+      width: this.axis.isDense ? 1 / devicePixelRatio : 0,
       points: { show: false },
     }));
   }
@@ -95,25 +116,27 @@ export class Chart {
 
   /** The moments of the finest level that is not too fine for this part of the run. */
   private points(from: number, to: number): uPlot.AlignedData {
-    const { data, levelEvents } = this;
-    let level = levelEvents.length - 1;
-    let [first, last] = bounds(levelEvents[level], from, to);
+    const { data, places, axis } = this;
+    let level = places.length - 1;
+    let [first, last] = bounds(places[level], from, to);
     while (level > 0 && last - first > MOST_POINTS) {
       level -= 1;
-      [first, last] = bounds(levelEvents[level], from, to);
+      [first, last] = bounds(places[level], from, to);
     }
     this.fineness.textContent = data.levelTexts[level];
-    this.shown = data.levels[level].slice(first, last);
+    const before = data.levels[level].length - places[level].length;
+    this.shown = data.levels[level].slice(before + first, before + last);
     const column = (values: number[]) => this.shown.map((moment) => values[moment]);
     const areas = data.stack.map(column).reverse();
-    return [column(data.events), ...areas, ...(data.reserved ? [column(data.reserved)] : [])];
+    return [this.shown.map((moment) => axis.at(moment)), ...areas, ...(data.reserved ? [column(data.reserved)] : [])];
   }
 
   // -- zoom ------------------------------------------------------------------------------------------------------------------
 
   private view(from: number, to: number): void {
-    const width = Math.min(Math.max(to - from, CLOSEST), this.end);
-    const start = Math.min(Math.max((from + to - width) / 2, 0), this.end - width);
+    const { closest, end } = this.axis;
+    const width = Math.min(Math.max(to - from, closest), end);
+    const start = Math.min(Math.max((from + to - width) / 2, 0), end - width);
     [this.from, this.to] = [start, start + width];
     this.plot.batch(() => {
       this.plot.setData(this.points(this.from, this.to), false);
@@ -122,7 +145,23 @@ export class Chart {
     this.placeMarker();
   }
 
-  private zoom(factor: number, around = this.data.events[this.chosen]): void {
+  private viewAll(): void {
+    this.view(0, this.axis.end);
+  }
+
+  /** Moves what is shown such that `at` is in it. */
+  private lookAt(at: number): void {
+    const width = this.to - this.from;
+    if (at < this.from || at > this.to) this.view(at - width / 2, at + width / 2);
+  }
+
+  /** Where something was chosen below, it is shown what was in use then. */
+  private follow(at: number): void {
+    this.lookAt(at);
+    this.chooseAt(at);
+  }
+
+  private zoom(factor: number, around = this.axis.at(this.chosen)): void {
     const middle = around < this.from || around > this.to ? (this.from + this.to) / 2 : around;
     this.view(middle - (middle - this.from) / factor, middle + (this.to - middle) / factor);
   }
@@ -136,10 +175,10 @@ export class Chart {
   }
 
   private goToPeak(): void {
-    const peak = this.data.events[this.data.peak];
-    const reach = Math.max(this.end / 40, CLOSEST);
-    this.view(peak - reach, peak + reach);
-    this.choose(this.data.peak);
+    const { peak, end, closest } = this.axis;
+    const reach = Math.max(end / 40, closest);
+    this.view(this.axis.at(peak) - reach, this.axis.at(peak) + reach);
+    this.choose(peak);
   }
 
   // -- the chosen moment -----------------------------------------------------------------------------------------------------
@@ -149,57 +188,62 @@ export class Chart {
     this.readout.show(moment);
     this.placeMarker();
     this.frame.setAttribute("aria-valuemin", "0");
-    this.frame.setAttribute("aria-valuemax", String(this.data.numEvents - 1));
-    this.frame.setAttribute("aria-valuenow", String(this.data.events[moment]));
+    this.frame.setAttribute("aria-valuemax", String(this.axis.end));
+    this.frame.setAttribute("aria-valuenow", String(this.axis.at(moment)));
     this.frame.setAttribute("aria-valuetext", this.readout.sentence(moment));
   }
 
   /** What is drawn at a position is the last moment before it. */
   private point(left: number): void {
-    if (left < 0) return;
-    const events = this.plot.data[0] as number[];
-    const after = lowerBound(events, Math.floor(this.plot.posToVal(left, "x")) + 1);
+    if (left >= 0) this.chooseAt(this.plot.posToVal(left, "x"));
+  }
+
+  private chooseAt(at: number): void {
+    const after = lowerBound(this.plot.data[0] as number[], Math.floor(at) + 1);
     this.choose(this.shown[Math.max(after - 1, 0)]);
   }
 
-  private placeMarker(): void {
-    const event = this.data.events[this.chosen];
-    this.marker.hidden = event < this.from || event > this.to;
-    this.marker.style.left = `${this.plot.valToPos(event, "x")}px`;
+  private placeMarker(plot = this.plot): void {
+    const at = this.axis.at(this.chosen);
+    this.marker.hidden = at < this.from || at > this.to;
+    this.marker.style.left = `${plot.valToPos(at, "x")}px`;
   }
 
   /** To another of the moments that are drawn; the view follows. */
   private move(by: number): void {
-    const event = this.data.events[this.chosen];
-    const here = this.shown.findIndex((moment) => this.data.events[moment] >= event);
+    const here = this.shown.findIndex((moment) => moment >= this.chosen);
     const next = this.shown[Math.min(Math.max((here < 0 ? 0 : here) + by, 0), this.shown.length - 1)];
     this.choose(next);
-    const at = this.data.events[next];
-    const width = this.to - this.from;
-    if (at < this.from || at > this.to) this.view(at - width / 2, at + width / 2);
+    this.lookAt(this.axis.at(next));
   }
 
   // -- hands -----------------------------------------------------------------------------------------------------------------
 
   private toolbar(): HTMLElement {
+    const [events, time] = [this.axis, overTime(this.data)];
+    const axes = time ? [choice("Drawn over", ["events", "milliseconds"], 0, (chosen) => this.use([events, time][chosen]))] : [];
     return make(
       "div",
       { class: "toolbar" },
+      ...axes,
       button("Go to the peak", "P", () => this.goToPeak()),
       button("Zoom in", "+", () => this.zoom(ZOOM)),
       button("Zoom out", "−", () => this.zoom(1 / ZOOM)),
-      button("Whole run", "0", () => this.view(0, this.end)),
+      this.wholeButton,
       this.fineness,
     );
   }
 
-  private listen(): void {
+  private listenToPlot(): void {
     const { over } = this.plot;
-    this.frame.addEventListener("keydown", (event) => this.onKey(event));
     over.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
-    over.addEventListener("dblclick", () => this.view(0, this.end));
+    over.addEventListener("dblclick", () => this.viewAll());
     for (const kind of ["touchstart", "touchmove"] as const)
       over.addEventListener(kind, (event) => this.onTouch(event), { passive: true });
+  }
+
+  private listen(): void {
+    this.frame.addEventListener("keydown", (event) => this.onKey(event));
     new ResizeObserver(() => {
       if (!this.frame.clientWidth) return; // another run is shown
       this.plot.setSize({ width: this.frame.clientWidth, height: this.height() });
@@ -218,7 +262,7 @@ export class Chart {
       "+": () => this.zoom(ZOOM),
       "=": () => this.zoom(ZOOM),
       "-": () => this.zoom(1 / ZOOM),
-      "0": () => this.view(0, this.end),
+      "0": () => this.viewAll(),
       p: () => this.goToPeak(),
       P: () => this.goToPeak(),
     };
@@ -243,23 +287,4 @@ export class Chart {
     const { left } = this.plot.over.getBoundingClientRect();
     this.point(event.touches[0].clientX - left);
   }
-}
-
-function asEvent(value: number): string {
-  return Number.isInteger(value) ? value.toLocaleString("en") : "";
-}
-
-/** The part of rising `events` that lies between two of them, with one more at each side. */
-function bounds(events: number[], from: number, to: number): [number, number] {
-  return [Math.max(lowerBound(events, from) - 1, 0), Math.min(lowerBound(events, to) + 1, events.length)];
-}
-
-function lowerBound(events: number[], at: number): number {
-  let [low, high] = [0, events.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (events[middle] < at) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

@@ -1,6 +1,7 @@
 // What is drawn over the areas: steps and phases above them, the peak, where the GPU ends, where the run broke off.
 
 import type uPlot from "uplot";
+import type { Axis } from "./axis";
 import { colour } from "./dom";
 import type { Timeline } from "./packed";
 
@@ -8,12 +9,12 @@ export const MARKS_HEIGHT = 46;
 const STRIP = 16;
 const CLOSEST = 4;
 
-export function drawMarks(plot: uPlot, data: Timeline, font: string): void {
+export function drawMarks(plot: uPlot, data: Timeline, axis: Axis, font: string): void {
   const { ctx } = plot;
   ctx.save();
   ctx.font = font.replace(/^\d+/, (size) => String(Number(size) * devicePixelRatio));
   ctx.textBaseline = "middle";
-  new Marks(plot, data).draw();
+  new Marks(plot, data, axis).draw();
   ctx.restore();
 }
 
@@ -24,7 +25,7 @@ class Marks {
   private readonly top: number;
   private readonly bottom: number;
 
-  constructor(private readonly plot: uPlot, private readonly data: Timeline) {
+  constructor(private readonly plot: uPlot, private readonly data: Timeline, private readonly axis: Axis) {
     const { left, top, width, height } = plot.bbox;
     [this.ctx, this.left, this.right, this.top, this.bottom] = [plot.ctx, left, left + width, top, top + height];
   }
@@ -37,8 +38,8 @@ class Marks {
     this.peak();
   }
 
-  private x(event: number): number {
-    return Math.min(Math.max(this.plot.valToPos(event, "x", true), this.left), this.right);
+  private x(at: number): number {
+    return Math.min(Math.max(this.plot.valToPos(at, "x", true), this.left), this.right);
   }
 
   private px(size: number): number {
@@ -58,8 +59,8 @@ class Marks {
 
   private steps(): void {
     const y = this.top - this.px(STRIP + 18);
-    this.data.steps.forEach(([event, label], i) => {
-      const [start, next] = [this.x(event), this.x(this.data.steps[i + 1]?.[0] ?? this.data.numEvents)];
+    this.axis.steps.forEach(([at, label], i) => {
+      const [start, next] = [this.x(at), this.x(this.axis.steps[i + 1]?.[0] ?? this.axis.end + 1)];
       if (next <= start) return;
       if (start > this.left && next - start > this.px(CLOSEST)) this.rule(start, y - this.px(8), start, this.bottom, colour("mark"), [3, 3]);
       if (this.fits(label, start, next)) this.write(label, start + this.px(5), y, colour("quiet"));
@@ -68,7 +69,7 @@ class Marks {
 
   private phases(): void {
     const y = this.top - this.px(STRIP + 6);
-    for (const [first, last, label, key] of this.data.phases) {
+    for (const [first, last, label, key] of this.axis.phases) {
       const [start, end] = [this.x(first), this.x(last)];
       if (end - start < this.px(0.5)) continue;
       this.ctx.fillStyle = colour(`p-${key.replace(/^fsdp_.*/, "other")}`) || colour("p-other");
@@ -86,7 +87,7 @@ class Marks {
   }
 
   private end(): void {
-    const x = this.plot.valToPos(this.data.numEvents - 1, "x", true);
+    const x = this.plot.valToPos(this.axis.at(this.data.events.length - 1), "x", true);
     if (!this.data.cutShort || x > this.right + this.px(1)) return;
     this.rule(x, this.top, x, this.bottom, colour("bad"), [], 2);
     const label = "the run ended here";
@@ -95,10 +96,10 @@ class Marks {
   }
 
   private peak(): void {
-    const event = this.data.events[this.data.peak];
-    const x = this.plot.valToPos(event, "x", true);
+    const { peak } = this.axis;
+    const x = this.plot.valToPos(this.axis.at(peak), "x", true);
     if (x < this.left - 1 || x > this.right + 1) return;
-    const y = this.plot.valToPos(this.data.stack[this.data.stack.length - 1][this.data.peak], "y", true);
+    const y = this.plot.valToPos(this.data.stack[this.data.stack.length - 1][peak], "y", true);
     const size = this.px(5);
     this.ctx.fillStyle = colour("ink");
     this.ctx.strokeStyle = colour("paper");

@@ -1,5 +1,33 @@
 // What Python packed: positions for drawing, and strings for reading. `...Texts` are numbers of strings.
 
+/** The last step over its time, in nanoseconds since it began. */
+export interface Clock {
+  /** The first moment that is in it; `times` and `timeTexts` are of the moments from there. */
+  firstMoment: number;
+  times: number[];
+  timeTexts: number[];
+  end: number;
+  peak: number;
+  phases: [first: number, last: number, label: string, key: string][];
+  kinds: { key: string; label: string }[];
+  lanes: Lane[];
+}
+
+export interface Lane {
+  name: string;
+  label: string;
+  begins: number[];
+  ends: number[];
+  /** How much of each it was busy, in percent. */
+  shares: number[];
+  kinds: string[];
+  whatTexts: number[];
+  howTexts: number[];
+  whenTexts: number[];
+  /** How long it did nothing before each, and after the last. */
+  idleTexts: number[];
+}
+
 export interface Timeline {
   height: number;
   ticks: [place: number, label: string][];
@@ -20,6 +48,7 @@ export interface Timeline {
   phases: [first: number, last: number, label: string, key: string][];
   peak: number;
   cutShort: boolean;
+  clock: Clock | null;
   blocks: [category: string, sizeText: number, opText: number, ownerText: number][];
   blockLists: number[][];
   blocksOfMoment: number[];

@@ -12,6 +12,8 @@ export class Readout {
   private readonly rows: HTMLElement[];
   private readonly blocks = make("tbody");
   private readonly texts: string[];
+  /** Are moments told by their time in the last step? */
+  isOverTime = false;
 
   constructor(private readonly data: Timeline, private readonly packed: Packed) {
     this.texts = packed.texts;
@@ -50,6 +52,10 @@ export class Readout {
 
   private place(moment: number): string {
     const { data, texts } = this;
+    if (this.isOverTime && data.clock) {
+      const time = texts[data.clock.timeTexts[Math.max(moment - data.clock.firstMoment, 0)]];
+      return `${time} of the step, event ${data.events[moment].toLocaleString("en")}: ${texts[data.whereTexts[moment]]}`;
+    }
     const time = data.timeTexts ? `, after ${texts[data.timeTexts[moment]]}` : "";
     return `event ${data.events[moment].toLocaleString("en")}${time}: ${texts[data.whereTexts[moment]]}`;
   }

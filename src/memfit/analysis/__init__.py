@@ -14,6 +14,7 @@
     lifetimes.py   blocks: what made them, when they came and went
     families.py    the categories, as the few kinds of memory that people think in
     phases.py      forward, backward, the optimizer's step: what each cost
+    lanes.py       what each stream did when
     moments.py     the moments that a drawing needs, and what was in use at each
     module_tree.py the modules as a tree, by family
     ops.py         which operators made what is in use
@@ -26,6 +27,7 @@ Events are not walked one by one, save by ``largest_live``: a million of them ta
 from memfit.analysis.diff.runs import Diff, diff_ledgers
 from memfit.analysis.families import Family, family_of
 from memfit.analysis.groups import ModuleGroup
+from memfit.analysis.lanes import Lane, Window, find_window, trace_lanes
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at, trace_lifetimes
 from memfit.analysis.module_snapshots import ScopeSnapshots, Snapshot, take_snapshots
 from memfit.analysis.module_tree import ModuleNode, grow_tree
@@ -45,6 +47,7 @@ __all__ = [
     "DeviceReport",
     "Diff",
     "Family",
+    "Lane",
     "ModuleGroup",
     "ModuleNode",
     "ModuleStats",
@@ -58,6 +61,7 @@ __all__ = [
     "Snapshot",
     "StepPeak",
     "Timeline",
+    "Window",
     "breakdown_at",
     "build_report",
     "bytes_by_module",
@@ -68,6 +72,7 @@ __all__ = [
     "family_of",
     "find_peak",
     "find_step_peaks",
+    "find_window",
     "gather_module_stats",
     "grow_tree",
     "largest_blocks_at",
@@ -75,6 +80,7 @@ __all__ = [
     "running_at",
     "take_snapshots",
     "trace_categories",
+    "trace_lanes",
     "trace_lifetimes",
     "trace_phases",
     "trace_total",

@@ -24,7 +24,7 @@ from memfit.ledger.builder import LedgerBuilder
 from memfit.ledger.failure import Failure
 from memfit.ledger.ledger import Ledger
 from memfit.ledger.moments import INIT, Moment, moments_at
-from memfit.ledger.schema import CLOCK, Category, Device, EventKind, Phase, RunInfo
+from memfit.ledger.schema import CLOCK, Category, Device, EventKind, Phase, RunInfo, Work, WorkKind
 
 __all__ = [
     "CLOCK",
@@ -38,5 +38,7 @@ __all__ = [
     "Moment",
     "Phase",
     "RunInfo",
+    "Work",
+    "WorkKind",
     "moments_at",
 ]

@@ -7,7 +7,21 @@ from functools import cached_property
 
 import numpy as np
 
-from memfit.ledger.schema import Array, Blocks, Device, EventKind, Events, Levels, Modules, Returns, Roles, RunInfo, Scopes, Slack
+from memfit.ledger.schema import (
+    Array,
+    Blocks,
+    Device,
+    EventKind,
+    Events,
+    Levels,
+    Modules,
+    Returns,
+    Roles,
+    RunInfo,
+    Scopes,
+    Slack,
+    Work,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +43,7 @@ class Columns:
     slack: Slack = field(default_factory=lambda: Slack.from_rows([]))
     returns: Returns = field(default_factory=lambda: Returns.from_rows([]))
     levels: Levels = field(default_factory=lambda: Levels.from_rows([]))
+    work: Work = field(default_factory=lambda: Work.from_rows([]))
 
     @cached_property
     def birth(self) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from memfit.ledger.ledger import Ledger
-from memfit.ledger.schema import Array, EventKind, Table
+from memfit.ledger.schema import Array, EventKind, Table, Work
 
 _ABOUT_BLOCKS = (EventKind.ALLOC, EventKind.FREE, EventKind.RESIZE, EventKind.STREAM)
 _ABOUT_SCOPES = (EventKind.ENTER, EventKind.EXIT)
@@ -39,6 +39,8 @@ def cut(ledger: Ledger, num_events: int) -> Ledger:
         slack=replace(slack, block=block_number[slack.block]),
         returns=replace(returns, block=block_number[returns.block]),
         levels=_rows(ledger.levels, np.flatnonzero(ledger.levels.time_ns <= last_ns)),
+        # It is about all of the last step, which is another one now, or not whole.
+        work=ledger.work if num_events >= len(ledger.events) else Work.from_rows([]),
     )
 
 

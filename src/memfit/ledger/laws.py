@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from memfit.ledger.columns import Columns
-from memfit.ledger.schema import Array, EventKind
+from memfit.ledger.schema import Array, EventKind, Work
 
 
 def violations(ledger: Columns) -> list[str]:
@@ -37,6 +37,7 @@ def violations(ledger: Columns) -> list[str]:
         found.append("a block's memory comes back before it is freed, or more than once")
     if (ledger.levels.last_step < ledger.levels.first_step).any():
         found.append("a level ends before it begins")
+    found += _one_after_the_other(ledger.work)
     resized = memory[kind[memory] == EventKind.RESIZE]
     if (ledger.death <= ledger.birth).any():
         found.append("a block is freed before it is allocated")
@@ -64,4 +65,17 @@ def _once(kind: Array, subject: Array, event: EventKind, count: int, *, exactly:
         return [f"a {what} has more than one {event.name}"]
     if exactly and len(times) and times.min() < 1:
         return [f"a {what} has no {event.name}"]
+    return []
+
+
+def _one_after_the_other(work: Work) -> list[str]:
+    """A stream does one thing at a time, and is busy no longer than that lasts."""
+    if (work.begin_ns < 0).any() or (work.end_ns < work.begin_ns).any() or (work.num_kernels < 1).any():
+        return ["work begins before the run, ends before it begins, or has no kernel"]
+    if (work.busy_ns < 0).any() or (work.busy_ns > work.end_ns - work.begin_ns).any():
+        return ["a stream is busy for longer than its work lasts"]
+    order = np.lexsort((work.end_ns, work.begin_ns, work.stream))
+    stream, begin, end = work.stream[order], work.begin_ns[order], work.end_ns[order]
+    if ((stream[1:] == stream[:-1]) & (begin[1:] < end[:-1])).any():
+        return ["a stream does two things at once"]
     return []

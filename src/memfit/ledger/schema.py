@@ -27,6 +27,14 @@
       device    -> devices      time_ns   at the end of the last step      has_events   were the events of all these steps kept?
       peak      the highest in use since the run began, or since the program last had its allocator forget it
       allocated, reserved, active, inactive_split, largest_free   at the end of the last step; -1 where it is not known
+
+    work      what each stream did in the last step, where that was predicted; kernels that do the same after each other are one row
+      stream    as of blocks; below 0 those that process groups communicate on
+      group     -> strings, what the process group is called, or -1 where the stream is none of theirs
+      kind      WorkKind
+      module    -> modules, whose kernels they are; -1 where they are of none, or of several that are in no module together
+      op        -> strings, the operator that took most of it
+      begin_ns, end_ns   on the clock of the events      busy_ns   without the gaps between kernels      num_kernels
 """
 
 from __future__ import annotations
@@ -131,6 +139,26 @@ class Category(IntEnum):
     def from_label(cls, label: str) -> Category | None:
         """The category that people write so; ``None`` for none."""
         return next((category for category in cls if category.label == label), None)
+
+
+class WorkKind(IntEnum):
+    """What a stream does."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    RECOMPUTE = 2
+    """A forward inside backward, with everything inside it."""
+    OPTIMIZER = 3
+    COMMUNICATION = 4
+    """A collective, or a message to another rank."""
+    COPY = 5
+    """Between host and device; and what FSDP packs for its collectives and unpacks after them."""
+    OTHER = 6
+    """Outside all phases; also several kinds in one row, which happens only where a stream did more than is kept."""
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
 
 
 def column(dtype: type[np.generic]) -> Any:
@@ -238,7 +266,21 @@ class Levels(Table):
     largest_free: Array = column(np.int64)
 
 
-TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles, Slack, Returns, Levels)
+@dataclass(frozen=True, eq=False)
+class Work(Table):
+    NAME = "work"
+    stream: Array = column(np.int64)
+    group: Array = column(np.int32)
+    kind: Array = column(np.uint8)
+    module: Array = column(np.int32)
+    op: Array = column(np.int32)
+    begin_ns: Array = column(np.int64)
+    end_ns: Array = column(np.int64)
+    busy_ns: Array = column(np.int64)
+    num_kernels: Array = column(np.int64)
+
+
+TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles, Slack, Returns, Levels, Work)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,21 @@ import safetensors
 import safetensors.numpy
 
 from memfit.errors import LedgerFormatError
-from memfit.ledger.schema import FORMAT, TABLES, VERSION, Array, Category, Device, EventKind, Events, Modules, Phase, RunInfo, Table
+from memfit.ledger.schema import (
+    FORMAT,
+    TABLES,
+    VERSION,
+    Array,
+    Category,
+    Device,
+    EventKind,
+    Events,
+    Modules,
+    Phase,
+    RunInfo,
+    Table,
+    WorkKind,
+)
 from memfit.reading import MAX_DEPTH, MAX_DEVICES, RefusedFileError, demand_memory, read_regular
 
 MAGIC = b"memfit-journal-1\n"
@@ -277,5 +291,9 @@ _REFERENCES: dict[tuple[str, str], tuple[str | int, bool]] = {
     ("slack", "block"): ("blocks", False),
     ("returns", "block"): ("blocks", False),
     ("levels", "device"): ("devices", False),
+    ("work", "group"): ("strings", True),
+    ("work", "kind"): (len(WorkKind), False),
+    ("work", "module"): ("modules", True),
+    ("work", "op"): ("strings", False),
 }
 """Which column points where, and whether -1 may stand for nothing."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
 from typing import Any
 
-from memfit.ledger import LedgerBuilder, Phase, RunInfo
+from memfit.ledger import Ledger, LedgerBuilder, Phase, RunInfo
+from memfit.ledger.schema import Returns
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.record.blocks import BlockWriter
 from memfit.record.operators import Plan
 from memfit.timing.breakdown import RunTime
 from memfit.timing.host import DISTRIBUTED_OPERATOR
+from memfit.timing.timeline import Timeline
 
 
 class TimedBuilder(LedgerBuilder):
@@ -20,10 +24,24 @@ class TimedBuilder(LedgerBuilder):
 
     def __init__(self, info: RunInfo, clock: OperatorClock) -> None:
         super().__init__(info, clock=clock.timeline.now_ns)
-        self._timeline, self._clock_of_operators = clock.timeline, clock
+        self.timeline, self._clock_of_operators = clock.timeline, clock
         self._spent = {int(phase): clock.pace.scopes.get(phase.name, 0.0) for phase in Phase}
         self._recomputes: set[int] = set()
         self._num_distributed = 0
+        self._late: LateReturns | None = None
+
+    def used_on(self, block: int, stream: int) -> None:
+        """A block is used on another stream than its own. Few runs say so: for others, nothing is looked at."""
+        if self._late is None:
+            self._late = LateReturns(self, self.timeline)
+            _watch_memory(self, self._late)
+        self._late.use(block, stream)
+
+    def build(self) -> Ledger:
+        ledger = super().build()
+        if self._late is None:
+            return ledger
+        return replace(ledger, returns=Returns.concatenate([ledger.returns, self._late.still_out()]))
 
     def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
         spent = self._spent[phase]
@@ -36,12 +54,51 @@ class TimedBuilder(LedgerBuilder):
         if num_distributed != self._num_distributed:
             spent += (num_distributed - self._num_distributed) * DISTRIBUTED_OPERATOR
             self._num_distributed = num_distributed
-        self._timeline.spend(spent)
+        self.timeline.spend(spent)
         return scope
 
     def step(self) -> None:
-        self._timeline.mark_step()
+        self.timeline.mark_step()
         super().step()
+
+
+class LateReturns:
+    """Memory that another stream still uses when it is freed: it comes back when that stream is done with what it has by then.
+
+    CUDA's allocator looks at every request which of the streams are done. So whether memory can be used again is a question of how
+    far the host is ahead. A block that is resized, as FSDP1 does to its parameters, is taken to come back at once.
+    """
+
+    def __init__(self, builder: TimedBuilder, timeline: Timeline) -> None:
+        self._builder, self._timeline = builder, timeline
+        self._users: dict[int, set[int]] = {}
+        self._waiting: list[tuple[float, int, int]] = []
+
+    def use(self, block: int, stream: int) -> None:
+        self._users.setdefault(block, set()).add(stream)
+
+    def forget(self, block: int) -> None:
+        self._users.pop(block, None)
+
+    def free(self, block: int) -> None:
+        """It was freed, by the last event."""
+        until = max((self._timeline.arrival(stream) for stream in self._users.pop(block, ())), default=0.0)
+        if until > self._timeline.host:
+            self._waiting.append((until, block, self._builder.num_events - 1))
+
+    def collect(self, until: float) -> None:
+        """Before a request: what streams have done by ``until`` comes back, with the last event at the latest."""
+        last_event = self._builder.num_events - 1
+        for when, block, freed_at in self._waiting:
+            if when <= until and last_event > freed_at:
+                self._builder.came_back(block, last_event - freed_at)
+        self._waiting = [waiting for waiting in self._waiting if waiting[0] > until]
+
+    def still_out(self) -> Returns:
+        """What has not come back so far, as if it did with the last event."""
+        last_event = self._builder.num_events - 1
+        rows = [(block, last_event - freed_at) for _, block, freed_at in self._waiting if last_event > freed_at]
+        return Returns.from_rows([value for row in rows for value in row])
 
 
 class ClockObserver:
@@ -76,4 +133,30 @@ def run_time(clock: OperatorClock) -> RunTime:
         basis=chip.basis,
         interconnect=clock.links.name,
         peak_flops={kind: chip.product_flops(kind) for kind in ("bf16", "f16", "f32", "f8", "f64")} | {"tf32": chip.tf32_flops},
+    )
+
+
+def _watch_memory(builder: TimedBuilder, late: LateReturns) -> None:
+    """From now on, requests and frees of this builder are told to ``late``."""
+    alloc, free, resize, empty_cache = builder.alloc, builder.free, builder.resize, builder.empty_cache
+    timeline = builder.timeline
+
+    def alloc_after_returns(size: int, device: int, op: int, scope: int = -1, stream: int = 0) -> int:
+        late.collect(timeline.host)
+        return alloc(size, device, op, scope, stream)
+
+    def free_later(block: int) -> None:
+        free(block)
+        late.free(block)
+
+    def resize_as_if_unused(block: int, size: int) -> None:
+        late.forget(block)
+        resize(block, size)
+
+    def empty_cache_after_returns(device: int) -> None:
+        late.collect(inf)  # the allocator waits for all of them
+        empty_cache(device)
+
+    vars(builder).update(
+        alloc=alloc_after_returns, free=free_later, resize=resize_as_if_unused, empty_cache=empty_cache_after_returns
     )

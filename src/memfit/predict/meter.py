@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import torch
 
 from memfit.allocator import Replay, parse_alloc_conf, replay, requests_from_ledger
 from memfit.ledger import LedgerBuilder, RunInfo
@@ -21,6 +24,11 @@ class LedgerMeter:
         self._peaks_from = 0
         self._counted_before: dict[str, int] = {}
         self._asked_at: tuple[int, dict[str, int]] = (-1, {})
+        self.on_use: Callable[[torch.Tensor, int], None] = lambda tensor, stream: None
+        """Told of ``tensor.record_stream(stream)``, with the number of the stream."""
+
+    def used_on(self, tensor: torch.Tensor, stream: int) -> None:
+        self.on_use(tensor, stream)
 
     def statistics(self) -> dict[str, int]:
         """As ``torch.cuda.memory_stats()``."""

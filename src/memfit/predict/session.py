@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -25,7 +26,9 @@ from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction
+from memfit.predict.work import with_work
 from memfit.predict.workspaces import WorkspaceObserver
+from memfit.record.recorder import Recorder
 from memfit.record.session import RecordingSession
 from memfit.torch_compat.autograd import calibrate
 
@@ -71,6 +74,8 @@ class PhantomSession:
         recorder = recording.recorder
         recorder.let_compile()
         clock.num_distributed = lambda: recorder.num_deferred
+        clock.running_scope = lambda: recorder.position.scopes.top
+        meter.on_use = partial(_note_use, builder, recorder)
         compiled.watch(recording.recorder)
         return cls(
             target=target,
@@ -128,14 +133,21 @@ class PhantomSession:
         ledger = self.ledger(notes)
         if not any(known.name == self.device for known in ledger.devices):
             raise NoGpuWorkError(self.device)
+        time = run_time(self.world.clock)
         return Prediction(
-            ledger=ledger,
+            ledger=with_work(ledger, time, self.world.clock.communication.group_names),
             target=self.target,
             torch_version=self.torch_version,
             alloc_conf=ledger.info.alloc_conf,
             device=self.device,
-            time=run_time(self.world.clock),
+            time=time,
         )
+
+
+def _note_use(builder: TimedBuilder, recorder: Recorder, tensor: torch.Tensor, stream: int) -> None:
+    """What ``tensor.record_stream`` says; of the stream that a block is from, it says nothing new."""
+    for block in recorder.blocks_of_other_streams(tensor, stream):
+        builder.used_on(block, stream)
 
 
 def _version_notes(torch_version: str) -> tuple[str, ...]:

@@ -137,6 +137,11 @@ class Recorder(Listener, TorchDispatchMode):
         ref = self._blocks.table.find(tensor.untyped_storage())
         return None if ref is None else ref.block
 
+    def blocks_of_other_streams(self, tensor: torch.Tensor, stream: int) -> list[int]:
+        """The blocks on GPUs behind a tensor that are known and were not allocated on this stream."""
+        refs = [self._blocks.table.find(plain.untyped_storage()) for plain in plain_tensors(tensor)]
+        return [ref.block for ref in refs if ref is not None and ref.get_stream is not None and ref.stream != stream]
+
     def adopt_block(self, tensor: torch.Tensor, block: int, scope: int, size: int) -> None:
         """From now on, a tensor stands for a block that is in the ledger already."""
         self._blocks.stand_for(tensor, block, scope, size)

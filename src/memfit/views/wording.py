@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memfit.ledger import INIT, Moment
+from memfit.analysis.lanes import Lane
+from memfit.ledger import INIT, Moment, WorkKind
 from memfit.views.escaping import printable
 
 _DURATIONS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000))
@@ -33,3 +34,21 @@ def format_duration(time_ns: int) -> str:
         if time_ns >= size:
             return f"{time_ns / size:,.2f} {unit}"
     return f"{time_ns} ns"
+
+
+def name_lane(lane: Lane) -> str:
+    """``default stream``, ``stream 3``, ``communication (mesh_tp)``."""
+    if lane.stream >= 0:
+        return f"stream {lane.stream}" if lane.stream else "default stream"
+    number = f" {-lane.stream}" if lane.stream < -1 and not lane.group else ""
+    return printable(f"communication{number}" + (f" ({lane.group})" if lane.group else ""))
+
+
+NAMED_BY_OPERATOR = (WorkKind.COMMUNICATION, WorkKind.COPY)
+"""Work whose operator says more than its kind."""
+
+
+def name_work(kind: WorkKind, module: str, operator: str) -> str:
+    """What a stream did: ``backward of layers.3``, ``_allgather_base_ of layers.3``."""
+    what = operator if kind in NAMED_BY_OPERATOR else kind.label
+    return printable(f"{what} of {module}" if module else what)

@@ -11,6 +11,7 @@ from helpers.phantom_worlds import phantom
 from torch import nn
 
 import memfit
+from memfit.ledger import WorkKind
 from memfit.torch_compat.dynamo import runs_frames_itself
 
 NUM_ELEMENTS = 1 << 20
@@ -73,6 +74,15 @@ def test_blocks_are_compiled_once_and_named():
     eager = memfit.predict(training(lambda model: None), steps=2)
     assert prediction.steps[1].peak_allocated < eager.steps[1].peak_allocated
     assert prediction.steps[1].peak_allocated == memfit.predict(training(compile_blocks), steps=2).steps[1].peak_allocated
+    work = prediction.ledger.work
+    fused = {
+        (WorkKind(kind), prediction.ledger.module_path(module))
+        for kind, module, op in zip(work.kind.tolist(), work.module.tolist(), work.op.tolist(), strict=True)
+        if prediction.ledger.strings[op].startswith("triton_")
+    }
+    assert {kind for kind, _ in fused} <= {WorkKind.FORWARD, WorkKind.BACKWARD}
+    assert {module for _, module in fused} <= {"layers.0", "layers.1", "layers.2", "layers.3"}
+    assert fused
     ledger = prediction.ledger
     ledger.check()
     places = {

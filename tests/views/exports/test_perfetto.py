@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from helpers.arbitrary_ledgers import ledgers
 from helpers.export_runs import HOSTILE, PREDICTED, RUN, RUNS, hostile_run
+from helpers.report_runs import timed
 from hypothesis import given
 
 from memfit.allocator import replay, requests_from_ledger
@@ -179,3 +180,36 @@ def test_a_prediction_with_a_clock_is_drawn_over_it():
     assert trace["otherData"]["clock"] == "predicted time"
     drawn = next(event for event in trace["traceEvents"] if event.get("cat") == "forward")
     assert (drawn["ts"], drawn["dur"]) == (0, 5)
+
+
+def test_streams_are_tracks_of_their_own_with_real_durations():
+    run = timed()
+    events = events_of(run)
+    check_format(events)
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert [name for track, name in sorted(tracks.items())][-3:] == ["default stream", "stream 4", "communication (mesh_dp)"]
+    begin = next(event["ts"] for event in events if event["name"] == "step 1")
+    slices = [
+        (tracks[event["tid"]], event["name"], (event["ts"] - begin) / 1000, event["dur"] / 1000)
+        for event in events
+        if event["ph"] == "X" and "kernels" in event.get("args", {})
+    ]
+    assert slices == [
+        ("default stream", "forward of layers.0.mlp", 1, 4),
+        ("default stream", "forward of layers.1.mlp", 5, 4),
+        ("default stream", "backward of layers.0.mlp", 20, 10),
+        ("default stream", "optimizer", 31, 2),
+        ("stream 4", "mm of layers.0.mlp", 0, 2),
+        ("communication (mesh_dp)", "all_gather of layers.0.mlp", 2, 20),
+    ]
+    second = next(event for event in events if event["name"] == "forward of layers.1.mlp")
+    expected = {"kind": "forward", "module": "layers.1.mlp", "most of it": "mm", "kernels": 2, "busy us": 2000}
+    assert second["args"] == expected
+    counters = {event["ts"] for event in events if event["ph"] == "C" and event["name"] == "cuda:0 in use"}
+    assert counters == {0, *(run.events.time_ns[run.memory_events] / 1000).tolist()}
+
+
+def test_without_a_clock_streams_have_no_place():
+    run = timed()
+    events = events_of(replace(run, info=replace(run.info, versions={})))
+    assert not [event for event in events if "kernels" in event.get("args", {})]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import ROOT
 
-from memfit.ledger import Category
+from memfit.ledger import Category, WorkKind
 
 STYLE = (ROOT / "web" / "src" / "page.css").read_text()
 LIGHT, DARK = STYLE.split("@media (prefers-color-scheme: dark)")[:2]
@@ -79,3 +79,10 @@ def test_text_can_be_read(style: str, ink: str):
     found = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", style.split("\n}")[0]))
     assert contrast(found[ink], found["paper"]) > 4.5
     assert contrast(found[ink], found["sunk"]) > 4.5
+
+
+def test_kinds_of_work_have_colours_of_categories_that_can_be_told_apart():
+    found = dict(re.findall(r"--w-(\w+): var\(--c-(\w+)\)", LIGHT))
+    assert set(found) == {kind.label for kind in WorkKind}
+    assert len(set(found.values())) == len(found)
+    assert not any({first, second} in SAME for first, second in combinations(found.values(), 2))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from helpers.report_runs import HOSTILE, hostile, long, training
+from helpers.report_runs import HOSTILE, hostile, long, timed, training
 
 from memfit.analysis import Family, breakdown_at, build_report, gather_module_stats, grow_tree, largest_blocks_at
 from memfit.ledger import Ledger, RunInfo
@@ -163,6 +163,108 @@ def test_the_peak_is_drawn_although_it_is_one_of_many(open_page):
     peak = build_report(run).devices[0].peak
     visit = open_page({"run": run})
     assert (chosen_event(visit.page), visit.text(f"{TIMELINE} .figure")) == (peak.event, "1.00 GiB")
+
+
+# -- over milliseconds -------------------------------------------------------------------------------------------------------
+
+
+def point_at_stream(page: Page, lane: int, milliseconds: float, whole: float) -> str:
+    """Points at what a stream did at some time of the step; gives what the page says then."""
+    page.locator("canvas.streams").scroll_into_view_if_needed()
+    plot, streams = page.locator(".u-over").bounding_box(), page.locator("canvas.streams").bounding_box()
+    assert plot is not None
+    assert streams is not None
+    height = streams["height"] / 3
+    page.mouse.move(plot["x"] + plot["width"] * milliseconds / whole, streams["y"] + (lane + 0.7) * height)
+    return " ".join(page.inner_text(".lanes .said").split())
+
+
+def test_the_last_step_over_milliseconds(open_page):
+    run = timed()
+    begin = int(run.step_starts[-1])
+    whole = max(len(run.events) - 1 - begin, 33)
+    visit = open_page({"run": run})
+    assert not visit.page.locator("canvas.streams").is_visible()
+    visit.page.get_by_role("button", name="milliseconds").click()
+    said = [point_at_stream(visit.page, *at, whole) for at in ((0, 7), (0, 15), (1, 1), (2, 20.5))]
+    assert said == [
+        "default stream: forward of layers.1.mlp, 2.00 ms of 4.00 ms, 2 kernels, most of it mm, after 5.00 ms",
+        "default stream: idle for 11.00 ms",
+        "stream 4: mm of layers.0.mlp, 2.00 ms, 1 kernel, after 0 ns",
+        "communication (mesh_dp): all_gather of layers.0.mlp, 20.00 ms, 1 kernel, after 2.00 ms",
+    ]
+    # What was in use is shown beside it, and by pointing at the memory itself.
+    assert chosen_event(visit.page) == max(RUN.memory_events[RUN.memory_events <= begin + 20])
+    visit.page.locator(".u-over").scroll_into_view_if_needed()
+    for milliseconds in (0, 7, 20):
+        hover(visit.page, (milliseconds + 0.5) / whole)
+        event = chosen_event(visit.page)
+        assert event == max(begin, *RUN.memory_events[RUN.memory_events <= begin + milliseconds])
+        assert figures_shown(visit) == figures_expected(run, event)
+        assert f"ms of the step, event {event:,}" in visit.text(f"{TIMELINE} .where") or not milliseconds
+    visit.page.get_by_role("button", name="events").click()
+    assert not visit.page.locator("canvas.streams").is_visible()
+    hover(visit.page, 0.001)
+    assert chosen_event(visit.page) == 0
+
+
+def test_streams_are_drawn_in_the_colours_of_what_they_do(open_page):
+    visit = open_page({"run": timed()})
+    visit.page.get_by_role("button", name="milliseconds").click()
+    drawn = """() => {
+        const canvas = document.querySelector("canvas.streams");
+        const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        const found = {};
+        for (const key of ["forward", "backward", "optimizer", "communication", "copy", "idle"]) {
+            const colour = getComputedStyle(document.querySelector(`.legend .w-${key}`)).backgroundColor;
+            const [red, green, blue] = colour.match(/\\d+/g).map(Number);
+            found[key] = 0;
+            for (let i = 0; i < pixels.length; i += 4) {
+                const same = pixels[i] === red && pixels[i + 1] === green && pixels[i + 2] === blue;
+                if (same && pixels[i + 3] === 255) found[key] += 1;
+            }
+        }
+        return found;
+    }"""
+    found = visit.page.evaluate(drawn)
+    # Of forward, the second half is drawn fainter: its stream is busy for half of it.
+    assert found["communication"] == pytest.approx(2 * found["backward"], rel=0.05)
+    assert found["backward"] == pytest.approx(5 * found["optimizer"], rel=0.1)
+    assert found["forward"] == pytest.approx(2 * found["copy"], rel=0.1)
+    assert found["idle"] > found["communication"]
+
+
+def test_streams_by_keyboard(open_page):
+    visit = open_page({"run": timed()})
+    visit.page.get_by_role("button", name="milliseconds").click()
+    streams = visit.page.get_by_role("slider").nth(1)
+    streams.focus()
+    spoken = []
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowUp", "End"):
+        visit.page.keyboard.press(key)
+        spoken.append((streams.get_attribute("aria-valuetext") or "").partition(",")[0])
+    assert spoken == [
+        "default stream: forward of layers.1.mlp",
+        "stream 4: mm of layers.0.mlp",
+        "communication (mesh_dp): all_gather of layers.0.mlp",
+        "stream 4: mm of layers.0.mlp",
+        "default stream: forward of layers.0.mlp",
+        "default stream: optimizer",
+    ]
+    visit.page.keyboard.press("p")
+    assert chosen_event(visit.page) == build_report(RUN).devices[0].steps[-1].peak.event
+    visit.page.click("text=The streams of the last step as a table")
+    rows = visit.rows(".streams")
+    assert [row[:2] for row in rows] == [
+        ["default stream", "18.00 ms"],
+        ["stream 4", "2.00 ms"],
+        ["communication (mesh_dp)", "20.00 ms"],
+    ]
+
+
+def test_a_run_without_streams_has_no_switch(open_page):
+    visit = open_page({"run": RUN})
+    assert visit.page.get_by_role("button", name="milliseconds").count() == 0
 
 
 # -- the modules -------------------------------------------------------------------------------------------------------------

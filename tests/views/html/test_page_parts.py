@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.arbitrary_ledgers import ledgers
-from helpers.report_runs import hostile, long, training
+from helpers.report_runs import hostile, long, timed, training
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -224,3 +224,55 @@ def test_runs_are_called_by_rank_where_they_are_ranks():
     assert label_runs(["a", "b"], ranks) == ["rank 1", "rank 0"]
     assert label_runs(["a", "b"], [ranks[0], ranks[0]]) == ["a", "b"]
     assert label_runs(["a"], ranks[:1]) == ["a"]
+
+
+# -- over milliseconds -------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_step_is_packed_over_its_time():
+    run = timed()
+    packed = unpack(render_page([study("run", run)], "run"))
+    timeline, texts = packed["runs"][0]["timeline"], packed["texts"]
+    clock = timeline["clock"]
+    begin, end = int(run.step_starts[-1]), len(run.events) - 1
+    assert timeline["events"][clock["firstMoment"]] == begin
+    assert clock["times"] == [1_000_000 * (event - begin) for event in timeline["events"][clock["firstMoment"] :]]
+    assert clock["end"] == 1_000_000 * max(end - begin, 33)
+    assert timeline["events"][clock["peak"]] == build_report(run).devices[0].steps[-1].peak.event
+    default, copies, group = clock["lanes"]
+    assert [lane["name"] for lane in clock["lanes"]] == ["default stream", "stream 4", "communication (mesh_dp)"]
+    assert [lane["label"] for lane in clock["lanes"]] == [
+        f"{lane['name']}: {busy / max(end - begin, 33):.0%} busy" for lane, busy in zip(clock["lanes"], (18, 2, 20), strict=True)
+    ]
+    assert [default[name] for name in ("begins", "ends")] == [
+        [1_000_000 * at for at in times] for times in ((1, 5, 20, 31), (5, 9, 30, 33))
+    ]
+    assert default["shares"] == [100, 50, 100, 100]
+    assert texts[default["whatTexts"][1]] == "forward of layers.1.mlp"
+    assert texts[default["howTexts"][1]] == "2.00 ms of 4.00 ms, 2 kernels, most of it mm"
+    assert texts[default["howTexts"][2]] == "10.00 ms, 1 kernel, mm"
+    assert texts[group["howTexts"][0]] == "20.00 ms, 1 kernel"
+    assert [texts[number] for number in default["idleTexts"]][:4] == ["1.00 ms", "0 ns", "11.00 ms", "1.00 ms"]
+    assert copies["kinds"] == ["copy"]
+
+
+def test_a_run_whose_streams_nobody_saw_is_drawn_over_events_alone():
+    packed = unpack(render_page([study("run", training())], "run"))
+    assert packed["runs"][0]["timeline"]["clock"] is None
+
+
+def test_many_runs_share_the_spans_of_a_page():
+    run = timed()
+    begin = int(run.work.begin_ns.min())
+    count = 5_000
+    columns = {name: np.repeat(column[:1], count) for name, column in run.work.columns().items()}
+    columns |= {
+        "begin_ns": begin + 10 * np.arange(count),
+        "end_ns": begin + 10 * np.arange(count) + 5,
+        "busy_ns": np.full(count, 5),
+    }
+    busy = replace(run, work=type(run.work)(**columns)).check()
+    packed = unpack(render_page([study(str(i), busy) for i in range(8)], "runs"))
+    for one in packed["runs"]:
+        (lane,) = one["timeline"]["clock"]["lanes"]
+        assert 1_000 < len(lane["begins"]) <= 3_750

@@ -50,6 +50,8 @@ class Communication:
         self.last_end = 0.0
         """When the last collective that was issued will be over."""
         self._groups: dict[str, int] = {}
+        self.group_names: dict[int, str] = {}
+        """What each group is called, by its number; empty where it has no name but a number."""
 
     def tick_of(self, func: Any) -> Callable[[Any, Any, Any, int], None] | None:
         name = name_of(func)
@@ -84,7 +86,10 @@ class Communication:
     def _issue(self, name: str, seconds: float, size: float, group: str, scope: int) -> None:
         self._timeline.spend(HOST_SECONDS)
         cost = Cost(name, seconds, Bound.LINK, moved_bytes=size)
-        number = self._groups.setdefault(group, len(self._groups))
+        number = self._groups.get(group)
+        if number is None:
+            number = self._groups[group] = len(self._groups)
+            self.group_names[number] = _description_of(group)
         self.last_end = self._timeline.communicate(current_stream_number(), number, seconds, self._number(cost), scope)
 
 
@@ -105,6 +110,14 @@ def _group_of(args: Any) -> tuple[str, list[int]]:
         if group is not None:
             return group.group_name, dist.get_process_group_ranks(group)
     return "", list(range(dist.get_world_size()))
+
+
+def _description_of(group: str) -> str:
+    """``mesh_tp``, as whoever made the group describes it; empty for the group of the whole world and for one without a name."""
+    if not group:
+        return ""
+    described: str = resolve_group(group).group_desc
+    return "" if described in ("default_pg", "undefined") else described
 
 
 def _are_adjacent(ranks: list[int], gpus_per_node: int) -> bool:

@@ -53,6 +53,8 @@ class OperatorClock:
         self._numbers: dict[Cost, int] = {}
         self.num_distributed: Callable[[], int] = lambda: 0
         """How many operators on distributed tensors there have been; whoever sees them says so."""
+        self.running_scope: Callable[[], int] = lambda: NO_SCOPE
+        """The scope that runs now; whoever follows modules says so."""
         self._assumed: dict[str, None] = {}
 
     @classmethod
@@ -83,9 +85,9 @@ class OperatorClock:
         return self._view_tick(schema) if _is_view(schema) else self._pricing_tick()
 
     def launch(self, cost: Cost, host_seconds: float) -> None:
-        """A kernel that is no operator: compiled code launches them. Of which module it is, is not known."""
+        """A kernel that is no operator: compiled code launches them, inside the module that was compiled."""
         self.timeline.spend(host_seconds)
-        self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), NO_SCOPE)
+        self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), self.running_scope())
 
     def _view_tick(self, schema: Any) -> Tick:
         """For an operator that only looks at a tensor in another way: half of all operators do."""

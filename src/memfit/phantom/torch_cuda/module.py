@@ -36,6 +36,9 @@ class Meter(Protocol):
     def configure(self, settings: str) -> None:
         """The run sets the allocator up: ``settings`` as in ``PYTORCH_CUDA_ALLOC_CONF``."""
 
+    def used_on(self, tensor: torch.Tensor, stream: int) -> None:
+        """The memory of a tensor, once freed, comes back only when what is on this stream then is done."""
+
 
 class CudaModule:
     """The functions of ``torch.cuda`` under their own names; what ``torch.cuda`` has no name for is ours."""
@@ -219,6 +222,10 @@ class CudaModule:
 
     def caching_allocator_enable(self, value: bool = True) -> None: ...
 
+    def record_stream(self, tensor: torch.Tensor, stream: Any) -> None:
+        """As ``tensor.record_stream(stream)``."""
+        self._meter.used_on(tensor, stream.stream_id)
+
 
 def install(patches: Patches, module: CudaModule, target: Target) -> None:
     """Puts the answers where scripts and torch itself look for them."""
@@ -227,7 +234,7 @@ def install(patches: Patches, module: CudaModule, target: Target) -> None:
             if name in vars(part) and not name.startswith("__"):
                 patches.replace(part, name, getattr(module, name))
     patches.replace(TORCH_C, "_cuda_getCurrentRawStream", streams.current_stream_number)
-    patches.replace(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    patches.replace(torch.Tensor, "record_stream", lambda tensor, stream: module.record_stream(tensor, stream))
     patches.replace(torch, "Stream", streams.Stream)
     patches.replace(torch, "Event", streams.Event)
     patches.replace(torch.version, "cuda", f"{target.build[2:4]}.{target.build[4:]}")

@@ -5,6 +5,8 @@
     steps             | init |           step 0            |        step 1       ...
     phases                   | forward | backward | optimizer |
     what ran                 | layers.0 | layers.1 | ...
+    default stream                                         | layers.0 | | layers.1 |   what each stream did in the last step,
+    communication                                               | _allgather_base_ |   of a prediction
     cuda:0 in use     a counter; one more for what is reserved, and one for each category
 
 A measured run is drawn over its own clock, a predicted one over the phantom's: when the GPU would be done with what was issued. A
@@ -21,14 +23,18 @@ from typing import Any
 import numpy as np
 
 from memfit.allocator import replay, requests_from_ledger
-from memfit.analysis import find_peak, trace_categories, trace_phases, trace_total
+from memfit.analysis import find_peak, trace_categories, trace_lanes, trace_phases, trace_total
+from memfit.analysis.lanes import Lane
 from memfit.analysis.timeline import Timeline
-from memfit.ledger import INIT, Ledger, Phase
+from memfit.ledger import INIT, Ledger, Phase, WorkKind
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
+from memfit.views.wording import name_lane, name_work
 
 NS_PER_US = 1_000
 STEPS_TRACK, PHASES_TRACK, FIRST_SCOPE_TRACK = 1, 2, 3
+FIRST_STREAM_TRACK = 1_000_000
+"""Below all tracks of scopes, of which there are a few for each thread."""
 
 Event = dict[str, Any]
 
@@ -58,7 +64,7 @@ def _times_ns(ledger: Ledger) -> list[int]:
     if not ledger.info.has_clock:
         return list(range(0, NS_PER_US * (len(ledger.events) + 1), NS_PER_US))
     times: list[int] = np.maximum.accumulate(ledger.events.time_ns).tolist()
-    return [*times, times[-1] if times else 0]
+    return [*times, max(times[-1] if times else 0, int(ledger.work.end_ns.max(initial=0)))]
 
 
 def _event(ledger: Ledger, phase: str, name: str, time_ns: int, track: int = 0, **more: Any) -> Event:
@@ -71,6 +77,7 @@ def _names(ledger: Ledger) -> Iterator[Event]:
     process = f"{printable(info.source)}, rank {info.rank} of {info.world_size} ({_clock_name(ledger)})"
     yield _event(ledger, "M", "process_name", 0, args={"name": process})
     tracks = {STEPS_TRACK: "steps", PHASES_TRACK: "phases"} | dict.fromkeys(sorted(set(_tracks(ledger))), "what ran")
+    tracks |= {track: name_lane(lane) for track, lane in _lanes(ledger)}
     for track, name in tracks.items():
         yield _event(ledger, "M", "thread_name", 0, track, args={"name": name})
 
@@ -86,6 +93,7 @@ def _slices(ledger: Ledger) -> Iterator[Event]:
     yield from _steps(ledger)
     yield from _phases(ledger)
     yield from _scopes(ledger)
+    yield from _streams(ledger)
 
 
 def _steps(ledger: Ledger) -> Iterator[Event]:
@@ -114,6 +122,24 @@ def _scopes(ledger: Ledger) -> Iterator[Event]:
         if module >= 0:
             args["class"] = printable(ledger.strings[ledger.modules.kind[module]])
         yield _slice(ledger, name, track, times[first], times[end], cat=label, args=args)
+
+
+def _streams(ledger: Ledger) -> Iterator[Event]:
+    """What each stream did, each slice as long as it would have taken."""
+    for track, lane in _lanes(ledger):
+        work = lane.work
+        columns = (work.kind, work.module, work.op, work.begin_ns, work.end_ns, work.busy_ns, work.num_kernels)
+        for kind, module, op, begin, end, busy, kernels in zip(*(column.tolist() for column in columns), strict=True):
+            label, operator = WorkKind(kind).label, printable(ledger.strings[op])
+            path = printable(ledger.module_path(module))
+            args = {"kind": label, "module": path, "most of it": operator, "kernels": kernels, "busy us": busy / NS_PER_US}
+            yield _slice(ledger, name_work(WorkKind(kind), path, operator), track, begin, end, cat=label, args=args)
+
+
+def _lanes(ledger: Ledger) -> Iterator[tuple[int, Lane]]:
+    """Streams, and the track of each. Without a clock of the events there is no place for them."""
+    if ledger.info.has_clock:
+        yield from enumerate(trace_lanes(ledger), FIRST_STREAM_TRACK)
 
 
 def _tracks(ledger: Ledger) -> list[int]:

@@ -12,7 +12,7 @@
     peak.py       what the peak is made of                             overview.py   several runs side by side
     modules.py    the tree of modules                                  page.py       the file
     steps.py      steps side by side                                   mesh.py       the ranks of a job, as a grid
-    facts.py      versions, settings
+    facts.py      versions, settings                                   lanes.py      the last step over milliseconds, by stream
 
 The script is built from ``web/`` by developers (``make page``); what comes out is part of the package.
 """

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from memfit.analysis import INIT, Moments, choose_moments, largest_live, trace_phases
+from memfit.analysis import INIT, Moments, choose_moments, find_window, largest_live, trace_phases
 from memfit.analysis.lifetimes import BlockLife, describe_blocks
 from memfit.analysis.timeline import events_on
 from memfit.ledger import Category, moments_at
 from memfit.units import format_bytes
+from memfit.views.html.lanes import lanes_table, pack_lanes
 from memfit.views.html.markup import Markup, element, table
 from memfit.views.html.runs import Run
 from memfit.views.html.scales import HEIGHT, Scale, place
@@ -59,6 +60,7 @@ def timeline_section(run: Run, number: int) -> Markup:
         element("div", class_="timeline", data_timeline=number, data_keys=keys),
         element("p", keys, class_="quiet hint"),
         _as_table(run),
+        lanes_table(run),
         class_="over-time",
         aria_label="Memory over the run",
     )
@@ -113,6 +115,7 @@ def pack_timeline(run: Run, texts: Texts, num_runs: int) -> dict[str, Any]:
         ],
         "peak": peak,
         "cutShort": run.ended_early,
+        "clock": pack_lanes(run, moments, texts, num_runs),
     } | _pack_blocks(run, moments, texts)
 
 
@@ -122,8 +125,10 @@ def _choose(run: Run, num_runs: int) -> Moments:
 
 
 def _peaks(run: Run) -> Iterator[int]:
-    """The events that no zoom may hide: where most was in use in a step, and where most was reserved."""
+    """The events that no zoom may hide: where most was in use in a step or reserved, and where a step over its time begins."""
     yield from (step.peak.event for step in run.device.steps if step.peak.event >= 0)
+    if (window := find_window(run.ledger)) is not None:
+        yield window.first_event
     if run.reserved is not None:
         yield int(np.argmax(run.reserved))
 
