@@ -22,6 +22,7 @@ from memfit.models.catalog import find_model
 from memfit.models.settings import TrainingSettings
 from memfit.models.transformer import Transformer
 from memfit.models.workload import Workload
+from memfit.regular import regular
 
 LEARNING_RATE = 1e-4
 """No memory depends on it."""
@@ -38,6 +39,7 @@ def build_step(recipe: TrainingSettings) -> Callable[[], None]:
     optimizer = make_optimizer(recipe.optimizer, model)
     scaler = torch.amp.GradScaler("cuda", enabled=PRECISIONS[recipe.precision].scales_loss)
 
+    @regular
     def step() -> None:
         for part in range(num_parts):
             with _gradients_kept(model, is_last=part == num_parts - 1):

@@ -19,6 +19,7 @@ from memfit.predict.child_process import CAN_FORK, TooLateToForkError, has_a_gpu
 from memfit.predict.ranks import JobPrediction, PredictRank, Ranks, Seen, predict_ranks
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
+from memfit.regular import is_regular
 
 Step = Callable[[], Any]
 
@@ -108,7 +109,7 @@ def predict(
             session = PhantomSession.prepare(
                 gpu, torch_version, alloc_conf, world, Expected(expected or {}), neighbours, interconnect
             )
-            return session.seen(_predict_steps(session, build, steps))
+            return _predict_steps(session, build, steps)
 
         return find_out(make, told)
 
@@ -129,7 +130,8 @@ def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> Jo
         return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
 
 
-def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> Prediction:
+def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> Seen:
+    """Regular steps are run until one leaves everything as it found it: those after it would do the same again."""
     session.recording.leave_steps_to_caller()
     with session.running():
         step = calling("build", build)
@@ -137,11 +139,17 @@ def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: in
             raise ConfigError(
                 f"build() must return step(), a function that does one training step; it returned a {type(step).__name__}"
             )
-        for number in range(steps):
+        num_run, repetition = 0, None
+        while num_run < steps and repetition is None:
+            assumed = session.world.assumptions.counts()
             session.recording.mark_step()
-            calling(f"step {number}", step)
+            calling(f"step {num_run}", step)
             session.look_around()
-    return session.prediction()
+            num_run += 1
+            if is_regular(step) and 1 < num_run < steps:
+                repetition = session.repetition()
+    prediction = session.prediction() if repetition is None else session.repeated(steps - num_run, repetition, assumed)
+    return session.seen(prediction, is_regular=is_regular(step))
 
 
 def calling(what: str, function: Callable[[], Any]) -> Any:

@@ -11,8 +11,9 @@ from memfit.allocator import AllocatorSettings, Replay, Requests, Verdict, judge
 from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
 from memfit.drawing import Drawn
 from memfit.ledger import Ledger, Phase
+from memfit.ledger.repeating import repeat_last_step
 from memfit.phantom.target import Target
-from memfit.timing.breakdown import RunTime, TimeBreakdown
+from memfit.timing.breakdown import Repetition, RunTime, TimeBreakdown
 from memfit.units import Bytes, format_bytes
 
 
@@ -189,3 +190,17 @@ class Prediction(Drawn):
     @property
     def _settings(self) -> AllocatorSettings:
         return parse_alloc_conf(self.alloc_conf, self.torch_version)
+
+
+def with_last_step_again(prediction: Prediction, times: int, repetition: Repetition) -> Prediction:
+    """The same run with its last step so many times more."""
+    assert prediction.time is not None
+    ledger, time = prediction.ledger, prediction.time
+    start, sooner_ns = int(ledger.step_starts[-1]), round(1e9 * repetition.sooner_seconds)
+    num_scopes = int((ledger.scope_enter >= start).sum())
+    step_ns = int(1e9 * time.steps[-1].seconds) - int(ledger.events.time_ns[start]) - sooner_ns
+    return replace(
+        prediction,
+        ledger=repeat_last_step(ledger, times, step_ns, sooner_ns),
+        time=time.with_last_step_again(times, repetition, len(ledger.scopes) - num_scopes, num_scopes),
+    )

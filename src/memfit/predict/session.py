@@ -13,6 +13,7 @@ import torch
 import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
 from memfit.ledger import CLOCK, Ledger, RunInfo
+from memfit.ledger.repeating import leaves_all_as_it_was
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.distributed.pipelines import Neighbours
@@ -24,9 +25,10 @@ from memfit.predict.clock import ClockObserver, TimedBuilder, run_time
 from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
-from memfit.predict.result import Prediction
+from memfit.predict.result import Prediction, with_last_step_again
 from memfit.predict.workspaces import WorkspaceObserver
 from memfit.record.session import RecordingSession
+from memfit.timing.breakdown import Repetition
 from memfit.torch_compat.autograd import calibrate
 
 
@@ -36,6 +38,7 @@ class PhantomSession:
 
     target: Target
     torch_version: str
+    builder: TimedBuilder
     recording: RecordingSession
     workspaces: WorkspaceObserver
     world: PhantomWorld
@@ -75,6 +78,7 @@ class PhantomSession:
         return cls(
             target=target,
             torch_version=torch_version,
+            builder=builder,
             recording=recording,
             workspaces=workspaces,
             world=PhantomWorld(target, meter, processes=processes, expected=expected, neighbours=neighbours, clock=clock),
@@ -101,9 +105,22 @@ class PhantomSession:
         """At the end of a step: how the other ranks are arranged, while the model is there to be looked at."""
         self.world.layout.look_at(module for module, _ in self.recording.recorder.modules())
 
-    def seen(self, prediction: Prediction) -> Seen:
+    def repetition(self) -> Repetition | None:
+        """How the next step follows from the last one, if it does the same; ``None`` where it begins with another state."""
+        ledger = self.builder.build()
+        if ledger.info.problem or not leaves_all_as_it_was(ledger):
+            return None
+        return self.builder.repetition(run_time(self.world.clock))
+
+    def repeated(self, times: int, repetition: Repetition, assumed: dict[str, int]) -> Prediction:
+        """What came out, with the last step so many times more. ``assumed`` is what had been assumed before it."""
+        self.world.assumptions.repeat_since(assumed, times)
+        return with_last_step_again(self.prediction(), times, repetition)
+
+    def seen(self, prediction: Prediction, *, is_regular: bool = False) -> Seen:
         """What came out, with what it says about the other ranks."""
-        return Seen(prediction=prediction, layout=self.world.layout.layout(self.world.world_size), told=self.world.neighbours.told)
+        layout = self.world.layout.layout(self.world.world_size)
+        return Seen(prediction=prediction, layout=layout, told=self.world.neighbours.told, is_regular=is_regular)
 
     def ledger(self, notes: tuple[str, ...] = ()) -> Ledger:
         """The ledger so far, with what had to be assumed."""
