@@ -37,25 +37,23 @@ def leaves_all_as_it_was(ledger: Ledger) -> bool:
     return all(np.array_equal(then[freed], later[left]) for then, later in zip(before, now, strict=True))
 
 
-def repeat_last_step(ledger: Ledger, times: int, step_ns: int, sooner_ns: int = 0) -> Ledger:
-    """The ledger with its last step ``times`` more, each ``step_ns`` after the one before it began. From the first scope on, a
-    repetition is ``sooner_ns`` earlier than the step was."""
+def repeat_last_step(ledger: Ledger, times: int, total_ns: int, sooner_ns: int = 0) -> Ledger:
+    """The ledger with its last step, which takes ``total_ns``, ``times`` more. All of a repetition is ``sooner_ns`` earlier after its
+    beginning than it was in the step."""
     start = int(ledger.step_starts[-1])
     events = rows(ledger.events, np.arange(start, len(ledger.events)))
-    entered = np.flatnonzero(events.kind == EventKind.ENTER)[:1]
-    events.time_ns[int(entered[0]) + 1 if len(entered) else len(events) :] -= sooner_ns
+    events.time_ns[1:] -= sooner_ns
     new_blocks, new_scopes = np.flatnonzero(ledger.birth >= start), np.flatnonzero(ledger.scope_enter >= start)
     blocks, scopes = rows(ledger.blocks, new_blocks), rows(ledger.scopes, new_scopes)
     roles = rows(ledger.roles, np.flatnonzero(ledger.birth[ledger.roles.block] >= start))
     freed, left = _replaced(ledger)
     all_events, all_blocks, all_scopes, all_roles = [ledger.events], [ledger.blocks], [ledger.scopes], [ledger.roles]
-    begins_ns = step_ns + sooner_ns  # the step itself takes longer than its repetitions
     found = left
     for number in range(1, times + 1):
         block = _numbers(len(ledger.blocks), new_blocks, len(ledger.blocks) + (number - 1) * len(new_blocks))
         scope = _numbers(len(ledger.scopes), new_scopes, len(ledger.scopes) + (number - 1) * len(new_scopes))
         block[freed], found = found, block[left]
-        all_events.append(_copied(events, block, scope, number, begins_ns + (number - 1) * step_ns))
+        all_events.append(_copied(events, block, scope, number, total_ns + (number - 1) * (total_ns - sooner_ns)))
         all_blocks.append(replace(blocks, scope=scope[blocks.scope]))
         all_scopes.append(replace(scopes, parent=scope[scopes.parent]))
         all_roles.append(replace(roles, block=block[roles.block]))

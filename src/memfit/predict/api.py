@@ -139,16 +139,16 @@ def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: in
             raise ConfigError(
                 f"build() must return step(), a function that does one training step; it returned a {type(step).__name__}"
             )
-        num_run, repetition = 0, None
-        while num_run < steps and repetition is None:
+        num_run, is_steady = 0, False
+        while num_run < steps and not is_steady:
             assumed = session.world.assumptions.counts()
             session.recording.mark_step()
             calling(f"step {num_run}", step)
             session.look_around()
             num_run += 1
-            if is_regular(step) and 1 < num_run < steps:
-                repetition = session.repetition()
-    prediction = session.prediction() if repetition is None else session.repeated(steps - num_run, repetition, assumed)
+            # The first step is not like the others: it makes the optimizer's state, and compiles.
+            is_steady = is_regular(step) and 1 < num_run < steps and session.last_step_left_all_as_it_was()
+    prediction = session.repeated(steps - num_run, assumed) if is_steady else session.prediction()
     return session.seen(prediction, is_regular=is_regular(step))
 
 

@@ -8,9 +8,8 @@ from memfit.ledger import LedgerBuilder, Phase, RunInfo
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.record.blocks import BlockWriter
 from memfit.record.operators import Plan
-from memfit.timing.breakdown import Repetition, RunTime
+from memfit.timing.breakdown import RunTime
 from memfit.timing.host import DISTRIBUTED_OPERATOR
-from memfit.timing.timeline import StepMark
 
 
 class TimedBuilder(LedgerBuilder):
@@ -25,9 +24,7 @@ class TimedBuilder(LedgerBuilder):
         self._spent = {int(phase): clock.pace.scopes.get(phase.name, 0.0) for phase in Phase}
         self._recomputes: set[int] = set()
         self._num_distributed = 0
-        self._owed_at_step = 0.0
-        self._begun = StepMark(0.0, 0, 0.0)
-        self._is_begun = True
+        self._paid_at_step = 0.0
 
     def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
         spent = self._spent[phase]
@@ -36,42 +33,32 @@ class TimedBuilder(LedgerBuilder):
             if parent not in self._recomputes:
                 spent += self._clock_of_operators.pace.checkpoint
             self._recomputes.add(scope)
-        if not self._is_begun:
-            self._note_first_scope()
-        owed = self._owed()
-        if owed:
-            spent += owed
-            self._num_distributed = self._clock_of_operators.num_distributed()
-        self._timeline.spend(spent)
+        self._timeline.spend(spent + self._settle())
         return scope
 
     def step(self) -> None:
+        """What the step before left unpaid is paid before anything else of this one."""
         self._timeline.mark_step()
-        self._owed_at_step, self._is_begun = self._owed(), False
         super().step()
+        self._paid_at_step = self._settle()
+        self._timeline.spend(self._paid_at_step)
+
+    def sooner_next_time(self) -> float:
+        """By how many seconds all of the last step would be earlier in a step that does the same and begins now.
+
+        Both begin with idle streams, and pay first for what the step before left unpaid: after the first step that is more, because
+        there the optimizer makes its state.
+        """
+        return self._paid_at_step - self._owed()
 
     def _owed(self) -> float:
-        """What operators on distributed tensors took since a scope began: the next scope pays for it."""
+        """What operators on distributed tensors took since a scope began: whatever begins next pays for it."""
         return (self._clock_of_operators.num_distributed() - self._num_distributed) * DISTRIBUTED_OPERATOR
 
-    def _note_first_scope(self) -> None:
-        self._is_begun = True
-        self._begun = StepMark(self._timeline.host, self._timeline.num_spans, self._timeline.host_spent)
-
-    def repetition(self, time: RunTime) -> Repetition | None:
-        """How the last step's times become those of the step after it; ``None`` where that cannot be said.
-
-        Both begin with idle streams. But the first scope pays for what the step before left unpaid, which is more after the first
-        step, in which the optimizer makes its state: so much sooner is all that comes after it, if what was issued before it is done
-        by then in either case.
-        """
-        sooner = self._owed_at_step - self._owed()
-        first = time.steps[-2].span
-        ends = (time.spans.begin + time.spans.seconds)[first : self._begun.span]
-        pays_until = self._begun.seconds + min(self._owed_at_step, self._owed())
-        if sooner and (not self._is_begun or ends.max(initial=0.0) > pays_until):
-            return None
-        return Repetition(sooner_seconds=sooner, first_span=self._begun.span)
+    def _settle(self) -> float:
+        owed = self._owed()
+        self._num_distributed = self._clock_of_operators.num_distributed()
+        return owed
 
 
 class ClockObserver:

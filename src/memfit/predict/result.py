@@ -13,7 +13,7 @@ from memfit.drawing import Drawn
 from memfit.ledger import Ledger, Phase
 from memfit.ledger.repeating import repeat_last_step
 from memfit.phantom.target import Target
-from memfit.timing.breakdown import Repetition, RunTime, TimeBreakdown
+from memfit.timing.breakdown import RunTime, TimeBreakdown
 from memfit.units import Bytes, format_bytes
 
 
@@ -192,15 +192,15 @@ class Prediction(Drawn):
         return parse_alloc_conf(self.alloc_conf, self.torch_version)
 
 
-def with_last_step_again(prediction: Prediction, times: int, repetition: Repetition) -> Prediction:
-    """The same run with its last step so many times more."""
+def with_last_step_again(prediction: Prediction, times: int, sooner: float) -> Prediction:
+    """The same run with its last step so many times more, all of it so many seconds sooner after its beginning."""
     assert prediction.time is not None
     ledger, time = prediction.ledger, prediction.time
-    start, sooner_ns = int(ledger.step_starts[-1]), round(1e9 * repetition.sooner_seconds)
+    start, sooner_ns = int(ledger.step_starts[-1]), round(1e9 * sooner)
     num_scopes = int((ledger.scope_enter >= start).sum())
-    step_ns = int(1e9 * time.steps[-1].seconds) - int(ledger.events.time_ns[start]) - sooner_ns
+    total_ns = int(1e9 * time.steps[-1].seconds) - int(ledger.events.time_ns[start])
     return replace(
         prediction,
-        ledger=repeat_last_step(ledger, times, step_ns, sooner_ns),
-        time=time.with_last_step_again(times, repetition, len(ledger.scopes) - num_scopes, num_scopes),
+        ledger=repeat_last_step(ledger, times, total_ns, sooner_ns),
+        time=time.with_last_step_again(times, sooner=sooner, first_scope=len(ledger.scopes) - num_scopes, num_scopes=num_scopes),
     )

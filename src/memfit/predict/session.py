@@ -28,7 +28,6 @@ from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction, with_last_step_again
 from memfit.predict.workspaces import WorkspaceObserver
 from memfit.record.session import RecordingSession
-from memfit.timing.breakdown import Repetition
 from memfit.torch_compat.autograd import calibrate
 
 
@@ -105,17 +104,15 @@ class PhantomSession:
         """At the end of a step: how the other ranks are arranged, while the model is there to be looked at."""
         self.world.layout.look_at(module for module, _ in self.recording.recorder.modules())
 
-    def repetition(self) -> Repetition | None:
-        """How the next step follows from the last one, if it does the same; ``None`` where it begins with another state."""
+    def last_step_left_all_as_it_was(self) -> bool:
+        """Does the next step begin where the last one began?"""
         ledger = self.builder.build()
-        if ledger.info.problem or not leaves_all_as_it_was(ledger):
-            return None
-        return self.builder.repetition(run_time(self.world.clock))
+        return not ledger.info.problem and leaves_all_as_it_was(ledger)
 
-    def repeated(self, times: int, repetition: Repetition, assumed: dict[str, int]) -> Prediction:
+    def repeated(self, times: int, assumed: dict[str, int]) -> Prediction:
         """What came out, with the last step so many times more. ``assumed`` is what had been assumed before it."""
         self.world.assumptions.repeat_since(assumed, times)
-        return with_last_step_again(self.prediction(), times, repetition)
+        return with_last_step_again(self.prediction(), times, self.builder.sooner_next_time())
 
     def seen(self, prediction: Prediction, *, is_regular: bool = False) -> Seen:
         """What came out, with what it says about the other ranks."""

@@ -35,15 +35,6 @@ class TimeBreakdown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repetition:
-    """How the times of a step become those of the next one, which does the same."""
-
-    sooner_seconds: float = 0.0
-    """So much earlier in the step is what comes from ``first_span`` on."""
-    first_span: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunTime:
     """What ran when, as it was predicted."""
 
@@ -61,13 +52,13 @@ class RunTime:
     def num_steps(self) -> int:
         return max(0, len(self.steps) - 1)
 
-    def with_last_step_again(self, times: int, repetition: Repetition, first_scope: int, num_scopes: int) -> RunTime:
-        """The last step so many times more. ``first_scope`` is the first of its scopes; each time, it has ``num_scopes`` new ones."""
+    def with_last_step_again(self, times: int, *, sooner: float, first_scope: int, num_scopes: int) -> RunTime:
+        """The last step so many times more, all of it so many seconds sooner after its beginning. ``first_scope`` is the first of its
+        scopes; each time, it has ``num_scopes`` new ones."""
         first, end = self.steps[-2:]
-        part, sooner = slice(first.span, end.span), repetition.sooner_seconds
+        part = slice(first.span, end.span)
         stream, begin, seconds, cost, scope = (getattr(self.spans, column.name)[part] for column in fields(Spans))
-        into_step = begin - first.seconds
-        into_step[repetition.first_span - first.span :] -= sooner
+        into_step = begin - first.seconds - sooner
         total, host = end.seconds - first.seconds - sooner, end.host_seconds - first.host_seconds - sooner
         spans, marks = [self.spans], list(self.steps)
         for number in range(1, times + 1):
