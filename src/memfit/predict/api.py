@@ -15,7 +15,7 @@ from memfit.phantom.target import DEFAULT_TORCH
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import refuse_a_second
 from memfit.predict.blame import advise, users_traceback
-from memfit.predict.child_process import CAN_FORK, TooLateToForkError, has_a_gpu_to_spare, in_a_child
+from memfit.predict.child_process import CAN_FORK, TooLateToForkError, has_a_gpu_to_spare, import_before_forking, in_a_child
 from memfit.predict.ranks import JobPrediction, PredictRank, Ranks, Seen, predict_ranks
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
@@ -122,8 +122,15 @@ def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> Jo
     """In children where autograd runs in one: a process that has trained or predicted before must do it itself, one by one."""
     if not CAN_FORK:
         return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
+
+    def predict_and_judge(rank: int, told: Mapping[int, Any]) -> Seen:
+        seen = predict_rank(rank, told)
+        seen.prediction.verdict_alone  # noqa: B018  worked out here, beside those of other ranks, it travels with the prediction
+        return seen
+
+    import_before_forking()
     try:
-        return predict_ranks(lambda rank, told: in_a_child(lambda: predict_rank(rank, told)), ranks, world_size)
+        return predict_ranks(lambda rank, told: in_a_child(lambda: predict_and_judge(rank, told)), ranks, world_size)
     except TooLateToForkError:
         if torch.accelerator.is_available():
             raise

@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from memfit.allocator import Verdict
@@ -73,7 +73,7 @@ class RankPrediction(RankKind):
     prediction: Prediction
 
     def to_json(self) -> dict[str, Any]:
-        verdict = self.prediction.verdict
+        verdict = self.prediction.verdict_alone
         figures = ("peak_allocated", "peak_reserved", "smallest_fit", "needed", "margin", "where")
         found = {"rank": self.rank, "kind": self.label, "num_ranks": self.num_ranks, "fits": self.prediction.fits}
         return found | {name: getattr(verdict, name) for name in figures}
@@ -102,7 +102,7 @@ class JobPrediction(Drawn):
 
         def severity(kind: RankPrediction) -> tuple[bool, int, int, int]:
             found = kind.prediction
-            return found.fits, found.verdict.margin, -found.peak_reserved, -found.peak_allocated
+            return found.fits, found.verdict_alone.margin, -found.peak_reserved, -found.peak_allocated
 
         return min(self.kinds, key=severity)
 
@@ -171,7 +171,7 @@ def predict_ranks(predict_rank: PredictRank, ranks: Ranks, world_size: int, *, s
             rank=kind.rank,
             label=kind.label,
             num_ranks=kind.num_ranks,
-            prediction=replace(each.prediction, ledger=with_place(each.prediction.ledger, first.layout, like)),
+            prediction=each.prediction.relabelled(with_place(each.prediction.ledger, first.layout, like).info),
         )
         for kind, each in zip(kinds, seen, strict=True)
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from memfit.allocator import AllocatorSettings, Replay, Requests, Verdict, judge, parse_alloc_conf, replay, requests_from_ledger
+from memfit.allocator.verdict import advised
 from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
 from memfit.drawing import Drawn
-from memfit.ledger import Ledger, Phase
+from memfit.ledger import Ledger, Phase, RunInfo
 from memfit.ledger.repeating import repeat_last_step
 from memfit.phantom.target import Target
 from memfit.timing.breakdown import RunTime, TimeBreakdown
@@ -70,12 +72,12 @@ class Prediction(Drawn):
     @property
     def smallest_fit(self) -> Bytes:
         """The smallest allocator limit under which the run completes."""
-        return Bytes(self.verdict.smallest_fit)
+        return Bytes(self.verdict_alone.smallest_fit)
 
     @property
     def fits(self) -> bool:
         """On the named GPU, with its context and communicators counted. A run that was not seen whole is not said to fit."""
-        return self.verdict.fits and not self.problem
+        return self.verdict_alone.fits and not self.problem
 
     @cached_property
     def init(self) -> StepPrediction:
@@ -185,7 +187,18 @@ class Prediction(Drawn):
     @cached_property
     def verdict(self) -> Verdict:
         """Whether it fits on the named GPU, by how much, and what would help."""
-        return judge(self.requests, self.target.gpu, self._settings)
+        return advised(self.verdict_alone, self.requests)
+
+    @cached_property
+    def verdict_alone(self) -> Verdict:
+        """The same without what other settings of the allocator would need, which is most of the work."""
+        return judge(self.requests, self.target.gpu, self._settings, with_advice=False)
+
+    def relabelled(self, info: RunInfo) -> Prediction:
+        """The same with other words about the run; what has been worked out from its events stays."""
+        same = copy.copy(self)
+        object.__setattr__(same, "ledger", replace(self.ledger, info=info))
+        return same
 
     @property
     def _settings(self) -> AllocatorSettings:
