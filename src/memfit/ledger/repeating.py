@@ -12,7 +12,7 @@ Only whoever made the step knows that it does the same every time. A ledger show
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,48 +31,91 @@ def leaves_all_as_it_was(ledger: Ledger) -> bool:
         return False
     before, now = _state(ledger, start), _state(ledger, end)
     kept = np.flatnonzero((ledger.birth < start) & (ledger.death == end))
-    freed, left = _replaced(ledger)
+    freed, left = _replaced(ledger, end)
     if not all(np.array_equal(then[kept], later[kept]) for then, later in zip(before, now, strict=True)):
         return False
     return all(np.array_equal(then[freed], later[left]) for then, later in zip(before, now, strict=True))
 
 
-def repeat_last_step(ledger: Ledger, times: int, total_ns: int, sooner_ns: int = 0) -> Ledger:
-    """The ledger with its last step, which takes ``total_ns``, ``times`` more. All of a repetition is ``sooner_ns`` earlier after its
-    beginning than it was in the step."""
-    start = int(ledger.step_starts[-1])
-    events = rows(ledger.events, np.arange(start, len(ledger.events)))
-    events.time_ns[1:] -= sooner_ns
-    new_blocks, new_scopes = np.flatnonzero(ledger.birth >= start), np.flatnonzero(ledger.scope_enter >= start)
-    blocks, scopes = rows(ledger.blocks, new_blocks), rows(ledger.scopes, new_scopes)
-    roles = rows(ledger.roles, np.flatnonzero(ledger.birth[ledger.roles.block] >= start))
-    freed, left = _replaced(ledger)
-    all_events, all_blocks, all_scopes, all_roles = [ledger.events], [ledger.blocks], [ledger.scopes], [ledger.roles]
-    found = left
+def repeat_last_step(ledger: Ledger, times: int, total_ns: int, *, sooner_ns: int = 0, num_after: int = 0) -> Ledger:
+    """The ledger with its last step, which takes ``total_ns``, ``times`` more.
+
+    All of a repetition is ``sooner_ns`` earlier after its beginning than it was in the step. The last ``num_after`` events come
+    after the step: what is freed when the run is over.
+    """
+    start, end = int(ledger.step_starts[-1]), len(ledger.events) - num_after
+    step, after = _Part.between(ledger, start, end), _Part.between(ledger, end, len(ledger.events))
+    step.events.time_ns[1:] -= sooner_ns
+    num_blocks, num_scopes = len(ledger.blocks) - len(after.blocks), len(ledger.scopes) - len(after.scopes)
+    block, scope = np.append(np.arange(len(ledger.blocks)), -1), np.append(np.arange(len(ledger.scopes)), -1)
+    freed, left = _replaced(ledger, end)
+    parts = [_Part.between(ledger, 0, end)]
+    later_ns = total_ns
     for number in range(1, times + 1):
-        block = _numbers(len(ledger.blocks), new_blocks, len(ledger.blocks) + (number - 1) * len(new_blocks))
-        scope = _numbers(len(ledger.scopes), new_scopes, len(ledger.scopes) + (number - 1) * len(new_scopes))
-        block[freed], found = found, block[left]
-        all_events.append(_copied(events, block, scope, number, total_ns + (number - 1) * (total_ns - sooner_ns)))
-        all_blocks.append(replace(blocks, scope=scope[blocks.scope]))
-        all_scopes.append(replace(scopes, parent=scope[scopes.parent]))
-        all_roles.append(replace(roles, block=block[roles.block]))
+        block[freed] = block[left]
+        block[step.blocks] = num_blocks + (number - 1) * len(step.blocks) + np.arange(len(step.blocks))
+        scope[step.scopes] = num_scopes + (number - 1) * len(step.scopes) + np.arange(len(step.scopes))
+        parts.append(step.renumbered(block, scope, later_ns, number))
+        later_ns += total_ns - sooner_ns
+    block[after.blocks] += times * len(step.blocks)
+    scope[after.scopes] += times * len(step.scopes)
+    parts.append(after.renumbered(block, scope, times * (total_ns - sooner_ns)))
     return replace(
         ledger,
-        events=Events.concatenate(all_events),
-        blocks=Blocks.concatenate(all_blocks),
-        scopes=Scopes.concatenate(all_scopes),
-        roles=Roles.concatenate(all_roles),
+        events=Events.concatenate([part.events for part in parts]),
+        blocks=Blocks.concatenate([part.block_rows for part in parts]),
+        scopes=Scopes.concatenate([part.scope_rows for part in parts]),
+        roles=Roles.concatenate([part.role_rows for part in parts]),
     )
 
 
-def _replaced(ledger: Ledger) -> tuple[Array, Array]:
-    """Blocks that the last step found and freed, and those that it made and left, each in the order in which they came."""
-    start, end = int(ledger.step_starts[-1]), len(ledger.events)
-    is_old = ledger.birth < start
-    freed = np.flatnonzero(is_old & (ledger.death > start) & (ledger.death < end))
-    left = np.flatnonzero(~is_old & (ledger.death == end))
-    return tuple(found[np.argsort(ledger.birth[found], kind="stable")] for found in (freed, left))
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some events, with the blocks and scopes that came in them."""
+
+    events: Events
+    blocks: Array
+    scopes: Array
+    """Their numbers in the ledger."""
+    block_rows: Blocks
+    scope_rows: Scopes
+    role_rows: Roles
+
+    @classmethod
+    def between(cls, ledger: Ledger, first: int, end: int) -> _Part:
+        blocks, scopes = (np.flatnonzero((came >= first) & (came < end)) for came in (ledger.birth, ledger.scope_enter))
+        return cls(
+            rows(ledger.events, np.arange(first, end)),
+            blocks,
+            scopes,
+            rows(ledger.blocks, blocks),
+            rows(ledger.scopes, scopes),
+            rows(ledger.roles, np.flatnonzero(np.isin(ledger.roles.block, blocks))),
+        )
+
+    def renumbered(self, block: Array, scope: Array, later_ns: int, steps_later: int = 0) -> _Part:
+        """The same, so much later, about the blocks and scopes with these numbers."""
+        subject = self.events.subject.copy()
+        for kinds, number in ((ABOUT_BLOCKS, block), (ABOUT_SCOPES, scope)):
+            chosen = np.isin(self.events.kind, kinds)
+            subject[chosen] = number[subject[chosen]]
+        subject[self.events.kind == EventKind.STEP] += steps_later
+        return replace(
+            self,
+            events=replace(self.events, subject=subject, time_ns=self.events.time_ns + later_ns),
+            block_rows=replace(self.block_rows, scope=scope[self.block_rows.scope]),
+            scope_rows=replace(self.scope_rows, parent=scope[self.scope_rows.parent]),
+            role_rows=replace(self.role_rows, block=block[self.role_rows.block]),
+        )
+
+
+def _replaced(ledger: Ledger, end: int) -> tuple[Array, Array]:
+    """Blocks that the last step, up to ``end``, found and freed, and those that it made and left, each in the order in which they
+    came."""
+    start = int(ledger.step_starts[-1])
+    freed = np.flatnonzero((ledger.birth < start) & (ledger.death > start) & (ledger.death < end))
+    left = np.flatnonzero((ledger.birth >= start) & (ledger.birth < end) & (ledger.death >= end))
+    return freed[np.argsort(ledger.birth[freed])], left[np.argsort(ledger.birth[left])]
 
 
 def _state(ledger: Ledger, num_events: int) -> tuple[Array, ...]:
@@ -83,19 +126,3 @@ def _state(ledger: Ledger, num_events: int) -> tuple[Array, ...]:
         chosen = np.isin(kind, kinds)
         of_blocks[block[chosen]] = size[chosen]  # of several for one block, the last one stays
     return sizes, streams, ledger.blocks.device, ledger.blocks.op
-
-
-def _numbers(count: int, renamed: Array, first: int) -> Array:
-    """The number of each row in a repetition: those that are new in it follow ``first``. -1 stays -1."""
-    number = np.append(np.arange(count), -1)
-    number[renamed] = first + np.arange(len(renamed))
-    return number
-
-
-def _copied(events: Events, block: Array, scope: Array, number: int, later_ns: int) -> Events:
-    subject = events.subject.copy()
-    for kinds, renumbered in ((ABOUT_BLOCKS, block), (ABOUT_SCOPES, scope)):
-        chosen = np.isin(events.kind, kinds)
-        subject[chosen] = renumbered[subject[chosen]]
-    subject[0] += number  # the event that begins the step
-    return replace(events, subject=subject, time_ns=events.time_ns + later_ns)

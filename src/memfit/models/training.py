@@ -39,7 +39,6 @@ def build_step(recipe: TrainingSettings) -> Callable[[], None]:
     optimizer = make_optimizer(recipe.optimizer, model)
     scaler = torch.amp.GradScaler("cuda", enabled=PRECISIONS[recipe.precision].scales_loss)
 
-    @regular
     def step() -> None:
         for part in range(num_parts):
             with _gradients_kept(model, is_last=part == num_parts - 1):
@@ -53,7 +52,8 @@ def build_step(recipe: TrainingSettings) -> Callable[[], None]:
         scaler.update()
         optimizer.zero_grad()
 
-    return step
+    # DDP makes its buckets again in the second step; FSDP1 and models of others may have such habits, too.
+    return regular(step) if recipe.engine in ("", Engine.FSDP2) and not recipe.hf else step
 
 
 def settle(recipe: TrainingSettings) -> TrainingSettings:

@@ -123,7 +123,7 @@ def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> Jo
     if not CAN_FORK:
         return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
 
-    def predict_and_judge(rank: int, told: Mapping[int, Any]) -> Seen:
+    def predict_and_judge(rank: int, told: dict[int, Any]) -> Seen:
         seen = predict_rank(rank, told)
         seen.prediction.verdict_alone  # noqa: B018  worked out here, beside those of other ranks, it travels with the prediction
         return seen
@@ -155,7 +155,8 @@ def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: in
             num_run += 1
             # The first step is not like the others: it makes the optimizer's state, and compiles.
             is_steady = is_regular(step) and 1 < num_run < steps and session.last_step_left_all_as_it_was()
-    prediction = session.repeated(steps - num_run, assumed) if is_steady else session.prediction()
+        num_events = session.builder.num_events
+    prediction = session.repeated(steps - num_run, num_events, assumed) if is_steady else session.prediction()
     return session.seen(prediction, is_regular=is_regular(step))
 
 

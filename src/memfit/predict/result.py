@@ -205,15 +205,16 @@ class Prediction(Drawn):
         return parse_alloc_conf(self.alloc_conf, self.torch_version)
 
 
-def with_last_step_again(prediction: Prediction, times: int, sooner: float) -> Prediction:
-    """The same run with its last step so many times more, all of it so many seconds sooner after its beginning."""
+def with_last_step_again(prediction: Prediction, times: int, *, num_after: int, sooner: float) -> Prediction:
+    """The same run with its last step so many times more, all of it so many seconds sooner after its beginning. The last
+    ``num_after`` events come after the step."""
     assert prediction.time is not None
     ledger, time = prediction.ledger, prediction.time
-    start, sooner_ns = int(ledger.step_starts[-1]), round(1e9 * sooner)
-    num_scopes = int((ledger.scope_enter >= start).sum())
+    start, end = int(ledger.step_starts[-1]), len(ledger.events) - num_after
+    first_scope, num_scopes = (int(np.count_nonzero(ledger.scope_enter < event)) for event in (start, end))
     total_ns = int(1e9 * time.steps[-1].seconds) - int(ledger.events.time_ns[start])
     return replace(
         prediction,
-        ledger=repeat_last_step(ledger, times, total_ns, sooner_ns),
-        time=time.with_last_step_again(times, sooner=sooner, first_scope=len(ledger.scopes) - num_scopes, num_scopes=num_scopes),
+        ledger=repeat_last_step(ledger, times, total_ns, sooner_ns=round(1e9 * sooner), num_after=num_after),
+        time=time.with_last_step_again(times, sooner=sooner, first_scope=first_scope, num_scopes=num_scopes - first_scope),
     )

@@ -109,10 +109,12 @@ class PhantomSession:
         ledger = self.builder.build()
         return not ledger.info.problem and leaves_all_as_it_was(ledger)
 
-    def repeated(self, times: int, assumed: dict[str, int]) -> Prediction:
-        """What came out, with the last step so many times more. ``assumed`` is what had been assumed before it."""
+    def repeated(self, times: int, num_events: int, assumed: dict[str, int]) -> Prediction:
+        """What came out, with the last step so many times more. It ended with so many events; ``assumed`` is what had been assumed
+        before it."""
         self.world.assumptions.repeat_since(assumed, times)
-        return with_last_step_again(self.prediction(), times, self.builder.sooner_next_time())
+        num_after = self.builder.num_events - num_events
+        return with_last_step_again(self.prediction(), times, num_after=num_after, sooner=self.builder.sooner_next_time())
 
     def seen(self, prediction: Prediction, *, is_regular: bool = False) -> Seen:
         """What came out, with what it says about the other ranks."""

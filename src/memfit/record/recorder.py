@@ -76,7 +76,9 @@ class Recorder(Listener, TorchDispatchMode):
             self.num_deferred += 1
             return NotImplemented
         if self._silenced or func is device_query:
-            if func is device_query and type(args[0]) is FakeTensor:  # the most frequent operator of all: no other mode need be asked
+            if (
+                func is device_query and type(args[0]) is FakeTensor
+            ):  # the most frequent operator of all: no other mode need be asked
                 return device_handlers[device_query](args)
             return func(*args, **kwargs) if kwargs else func(*args)
         task, position = graph_task_id(), self.position

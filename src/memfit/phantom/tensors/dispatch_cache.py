@@ -8,9 +8,9 @@ here, so the question is a small tuple and the answer one new tensor:
 
     (operator, shape, stride, dtype, device, offset of each tensor, every other argument) ──> recipe for each output
 
-Only what torch answered from its own memory is remembered, and a few operators of which it is known that they may be, although torch
-forgets them: they belong to a library, are made of others, give several views, or numbers beside tensors. Never what depends on data
-or changes its arguments' shapes.
+Only what torch answered from its own memory is remembered, and a few operators of which it is known that they may be, although
+torch forgets them: they belong to a library, are made of others, give several views, or numbers beside tensors. Never what depends
+on data or changes its arguments' shapes.
 """
 
 from __future__ import annotations
