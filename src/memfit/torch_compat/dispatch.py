@@ -35,7 +35,8 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def below_views() -> Any:
-    """A context in which an alias of a tensor is no view of it: each has a version of its own, as where C++ makes one of a storage."""
+    """A context in which an alias of a tensor is no view of it: each has a version of its own, as one has that C++ makes of a
+    storage."""
     return _with_exclusion(torch._C.DispatchKey.ADInplaceOrView, True)
 
 
