@@ -4,14 +4,17 @@
 
 One training step of the same Llama with 480 modules and more: under bare ``FakeTensorMode``, under PyTorch's ``MemTracker`` on fake
 host tensors, and predicted. Then Llama-3 405B on 512 GPUs, three steps, with the memory of the process. Then compiled training, in
-seconds of one core: a Llama of eight layers against torch's own lowering of it, and Llama-3 8B with compiled blocks. Writes
-``results/prediction_speed.md``; ``--compiled`` prints the figures of compiled training alone.
+seconds of one core: a Llama of eight layers against torch's own lowering of it, and Llama-3 8B with compiled blocks. Then every kind
+of rank of Llama-3 405B in three dimensions, as typed on the command line. Writes ``results/prediction_speed.md``; ``--compiled`` and
+``--ranks`` print the figures of compiled training and of all ranks alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
 import pathlib
 import resource
 import statistics
@@ -208,10 +211,48 @@ def compiled_lines() -> list[str]:
     ]
 
 
+JOB = "--model llama3-405b --world-size 512 --gpu H100-80GB --mesh dp=8,tp=8,pp=8 --microbatches 16 --ranks all"
+SCHEDULES = ("1f1b", "interleaved-1f1b")
+
+
+def all_ranks_line(schedule: str) -> str:
+    """Seconds on the clock, and of processors, which count on a machine that does other things meanwhile."""
+    code = "import sys; from memfit.cli import main; sys.exit(main())"
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                code,
+                "predict",
+                *JOB.split(),
+                "--schedule",
+                schedule,
+                "--json",
+                "--out",
+                f"{folder}/run.memfit",
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    after, found = resource.getrusage(resource.RUSAGE_CHILDREN), json.loads(done.stdout)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    worst = memfit.format_bytes(found["peak_allocated"])
+    return (
+        f"`memfit predict {JOB} --schedule {schedule}`: {len(found['ranks'])} kinds of ranks, {time.perf_counter() - start:.0f} s on "
+        f"{len(os.sched_getaffinity(0))} cores, {spent:.0f} s of processors; rank {found['worst_rank']} needs most, {worst} allocated."
+    )
+
+
 def main() -> None:
     warnings.filterwarnings("ignore")
     if "--compiled" in sys.argv[1:]:
         print("\n".join(compiled_lines()))
+        return
+    if "--ranks" in sys.argv[1:]:
+        print("\n".join(map(all_ranks_line, SCHEDULES)))
         return
     lines = [
         f"torch {torch.__version__}, seconds a step, median of {STEPS}; `python benchmarks/prediction_speed.py`.",
@@ -226,7 +267,7 @@ def main() -> None:
             f"| {tracked / ours:.1f} times faster |"
         )
         print(lines[-1], flush=True)
-    lines += ["", largest(), *compiled_lines()]
+    lines += ["", largest(), *compiled_lines(), *map(all_ranks_line, SCHEDULES)]
     (HERE / "results" / "prediction_speed.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 

@@ -5,6 +5,7 @@ import pytest
 from helpers.allocator_requests import TRUTH, asked
 
 from memfit.allocator import judge, load_requests, parse_alloc_conf, requests_from_ledger
+from memfit.allocator.verdict import advised
 from memfit.hardware import find_gpu
 from memfit.testing import ledger
 from memfit.units import GIB
@@ -89,3 +90,11 @@ def test_every_figure_is_there_for_programs():
     plain = json.loads(json.dumps(judge(asked("a 20GiB"), T4).to_json()))
     assert {"peak_allocated", "peak_reserved", "smallest_fit", "fits", "margin", "needed", "usable"} <= set(plain)
     assert (plain["gpu"], plain["least_gpu"], plain["fits"]) == ("T4", "L4", False)
+
+
+def test_advice_can_be_asked_for_later():
+    requests = asked("a 10GiB; b 20GiB")
+    alone, whole = judge(requests, T4, with_advice=False), judge(requests, T4)
+    assert not alone.alternatives
+    assert whole.alternatives
+    assert advised(alone, requests) == whole

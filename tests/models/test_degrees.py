@@ -1,5 +1,7 @@
 """How many GPUs share what: read forgivingly, and refused with a way out where it cannot be."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from memfit.cli.recipe_flags import read_values
@@ -11,6 +13,23 @@ from memfit.models import Recipe
 
 def settled(world_size: int, **options):
     return Recipe(**{"model": "llama3-8b"} | options).settled(world_size, has_bf16=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "has_bf16", "is_refused"),
+    [
+        ("llama3-8b", "", False, True),
+        ("llama3-8b", "fp32", True, True),
+        ("llama3-8b", "fp16-mixed", True, False),
+        ("llama3-8b", "", True, False),
+        ("llama2-7b", "", False, False),
+        ("llama2-7b", "fp32", True, False),
+    ],
+)
+def test_context_parallelism_needs_fused_attention(model: str, precision: str, has_bf16: bool, is_refused: bool):
+    """Of heads that share keys and values, memory-efficient attention does not take any."""
+    with pytest.raises(ConfigError, match="needs fused attention") if is_refused else nullcontext():
+        Recipe(model=model, cp=2, precision=precision).settled(4, has_bf16=has_bf16)
 
 
 def test_a_mesh_says_the_same_as_flags():

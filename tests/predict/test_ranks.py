@@ -6,6 +6,7 @@ import importlib
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,39 @@ def test_the_first_rank_and_the_last_begin_at_once(monkeypatch: pytest.MonkeyPat
 
     job = predict_ranks(predict_rank, "all", 8)
     assert [kind.rank for kind in job.kinds] == [0, 7]
+
+
+PIPELINE = Layout(world_size=64, axes=MESH, pipeline=(0, 16, 32, 48))
+UNEVEN = (tuple(range(48, 64, 2)),)
+
+
+@pytest.mark.parametrize(
+    ("is_regular", "last", "predicted"),
+    [
+        (True, PIPELINE, [0, 16, 32, 63]),
+        (True, replace(PIPELINE, uneven=UNEVEN), [0, 16, 32, 48, 63]),
+        (False, PIPELINE, [0, 16, 32, 48, 63]),
+    ],
+    ids=["equal shards", "unequal shards in the last stage", "ranks may have tasks of their own"],
+)
+def test_the_last_rank_speaks_for_its_stage(is_regular: bool, last: Layout, predicted: list[int]):
+    one, asked = memfit.predict(build, steps=1), []
+
+    def predict_rank(rank: int, told: dict) -> Seen:
+        asked.append(rank)
+        return Seen(prediction=one, layout=last if rank == 63 else PIPELINE, is_regular=is_regular)
+
+    job = predict_ranks(predict_rank, "all", 64)
+    assert sorted(asked) == predicted
+    assert [kind.rank for kind in job.kinds] == predicted
+    assert sum(kind.num_ranks for kind in job.kinds) == 64
+    assert job.kinds[-1].num_ranks == (1 if 48 in predicted else 16)
+
+
+def test_ranks_that_are_named_are_all_predicted():
+    one = memfit.predict(build, steps=1)
+    seen = Seen(prediction=one, layout=PIPELINE, is_regular=True)
+    assert [kind.rank for kind in predict_ranks(lambda rank, told: seen, [0, 48, 63], 64).kinds] == [0, 48, 63]
 
 
 def test_named_ranks():

@@ -98,3 +98,34 @@ def test_what_overlaps_is_counted_once(spans: tuple[tuple[float, float], ...], c
 
     begin, seconds = (np.array([span[part] for span in spans], dtype=float) for part in (0, 1))
     assert covered_seconds(begin, seconds) == covered
+
+
+def test_a_step_once_more() -> None:
+    """The first of two equal steps, written down twice: sooner by what its predecessor had left to pay."""
+    timeline = Timeline()
+    timeline.mark_step()
+    timeline.spend(3.0)
+    issue(timeline, 1.0, 0, 2.0)
+    issue(timeline, 1.0, 1, 5.0)
+    run = RunTime(
+        spans=timeline.spans(), costs=(), steps=(*timeline.steps, timeline.now()), basis="", interconnect="", peak_flops={}
+    )
+    assert [mark.seconds for mark in run.steps] == [0.0, 10.0]
+    twice = run.with_last_step_again(2, sooner=3.0, first_scope=0, num_scopes=7)
+    assert [mark.seconds for mark in twice.steps] == [0.0, 10.0, 17.0, 24.0]
+    assert [mark.host_seconds for mark in twice.steps] == [0.0, 5.0, 7.0, 9.0]
+    assert [mark.span for mark in twice.steps] == [0, 2, 4, 6]
+    assert twice.spans.begin.tolist() == [4.0, 5.0, 11.0, 12.0, 18.0, 19.0]
+    assert twice.spans.stream.tolist() == [0, 1] * 3
+    assert twice.spans.scope.tolist() == [-1] * 6
+
+
+def test_scopes_of_a_step_once_more_are_its_own() -> None:
+    timeline = Timeline()
+    timeline.mark_step()
+    timeline.run(0, 1.0, 0, 4)
+    timeline.run(0, 1.0, 0, 5)
+    run = RunTime(
+        spans=timeline.spans(), costs=(), steps=(*timeline.steps, timeline.now()), basis="", interconnect="", peak_flops={}
+    )
+    assert run.with_last_step_again(2, sooner=0.0, first_scope=5, num_scopes=10).spans.scope.tolist() == [4, 5, 4, 15, 4, 25]

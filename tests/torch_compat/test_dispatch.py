@@ -12,6 +12,7 @@ from memfit.torch_compat.dispatch import (
     DispatchKeySet,
     HigherOrderOperator,
     TorchDispatchMode,
+    below_views,
     detached,
     enter_mode,
     excluding_keys,
@@ -86,6 +87,16 @@ def test_a_detached_alias_notices_changes_in_place():
         product.add_(1)
     assert mode.kept._version == before + 1
     assert mode.kept.grad_fn is None
+
+
+def test_an_alias_that_is_no_view_has_a_version_of_its_own():
+    first = torch.zeros(4)
+    with below_views():
+        alias = torch.as_strided(first, (2, 2), (2, 1))
+    alias.add_(1)
+    assert (first.tolist(), first._version, alias._version) == ([1.0] * 4, 0, 1)
+    torch.as_strided(first, (2, 2), (2, 1)).add_(1)
+    assert first._version == 1, "a view shares it"
 
 
 def test_trees_and_higher_order_operators():

@@ -88,8 +88,12 @@ def judge(
     settings: AllocatorSettings | None = None,
     *,
     num_process_groups: int | None = None,
+    with_advice: bool = True,
 ) -> Verdict:
-    """Does the run fit? By default as it was recorded, with one process group if it had several ranks."""
+    """Does the run fit? By default as it was recorded, with one process group if it had several ranks.
+
+    What other settings would need is most of the work: without advice, ``alternatives`` is empty, until ``advised`` fills it in.
+    """
     settings = settings or recorded_settings(requests)
     if num_process_groups is None:
         num_process_groups = int(requests.ledger is not None and requests.ledger.info.world_size > 1)
@@ -99,7 +103,7 @@ def judge(
     here = replay_requests(requests, settings, capacity=capacity, total_memory=gpu.usable_bytes)
     fits = least.capacity <= capacity and here.completes
     ledger, event = requests.ledger, unlimited.peak_event
-    return Verdict(
+    verdict = Verdict(
         gpu=gpu,
         settings=settings,
         peak_allocated=unlimited.peak_allocated,
@@ -115,9 +119,16 @@ def judge(
         least_gpu=least_gpu(least.capacity, num_process_groups),
         moment=ledger.moment_at(event) if ledger is not None and event >= 0 else None,
         largest=largest_categories(ledger, event) if ledger is not None and event >= 0 else (),
-        alternatives=compare_settings(requests, settings.torch_version, (EXPANDABLE,) if fits else USUAL_SETTINGS),
+        alternatives=(),
         warnings=(*requests.warnings, *_warnings(requests, settings, gpu, unlimited, least)),
     )
+    return advised(verdict, requests) if with_advice else verdict
+
+
+def advised(verdict: Verdict, requests: Requests) -> Verdict:
+    """The verdict on these requests, with what other settings would need."""
+    others = (EXPANDABLE,) if verdict.fits else USUAL_SETTINGS
+    return replace(verdict, alternatives=compare_settings(requests, verdict.settings.torch_version, others))
 
 
 def _capacity(gpu: Gpu, settings: AllocatorSettings, num_process_groups: int) -> int:

@@ -74,7 +74,7 @@ def ranks_to_predict(inputs: dict[str, Any]) -> str | None:
 
 def figures_of(prediction: Prediction) -> dict[str, Any]:
     """``Figures``, in plain values."""
-    verdict = prediction.verdict
+    verdict = prediction.verdict_alone
     figures = {name: getattr(verdict, name) for name in Figures.__dataclass_fields__ if hasattr(verdict, name)}
     return figures | {
         "least_gpu": verdict.least_gpu.name if verdict.least_gpu is not None else "",

@@ -14,7 +14,7 @@ from typing import Any
 
 from memfit.compare.cell_prediction import work
 from memfit.compare.processes import CAN_FORK, died
-from memfit.torch_compat.fake_tensors import FakeTensorMode
+from memfit.predict.child_process import import_before_forking
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     os.dup2(silence, sys.stdout.fileno())  # what the user's code prints is no answer
     os.dup2(silence, sys.stderr.fileno())
     if CAN_FORK:
-        FakeTensorMode()  # the first makes torch import more than a hundred modules: here, and not in every child
+        import_before_forking()
         gc.freeze()  # no child need look for garbage in what is there already
     for line in sys.stdin:
         job = json.loads(line)

@@ -15,6 +15,7 @@
     laws.py        what must hold for every ledger
     failure.py     the out-of-memory error that ended the run
     cutting.py     a ledger up to some moment
+    repeating.py   a ledger with its last step some more times
     storage.py     files: safetensors when a run is over, a journal of frames while it lasts
 
 Nothing in here imports torch: a ledger can be read, checked and drawn on a machine that has never seen it.

@@ -26,6 +26,7 @@ from memfit.models.training import (
 from memfit.models.transformer.splitting import plan_of
 from memfit.parallel import Parallelism, parallelize
 from memfit.parallel.model import Loss
+from memfit.regular import regular
 
 
 def build_parallel_step(recipe: TrainingSettings) -> Callable[[], None]:
@@ -52,6 +53,7 @@ def build_parallel_step(recipe: TrainingSettings) -> Callable[[], None]:
     num_parts, one_part = (1, recipe) if recipe.pp > 1 else in_parts(recipe)
     tokens = make_tokens(one_part)
 
+    @regular
     def step() -> None:
         for _ in range(num_parts):
             # Context parallelism cuts what it is given, so each pass gets its own.

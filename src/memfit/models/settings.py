@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
-from memfit.choices import AXES, STRATEGIES, check_choice
+from memfit.choices import AXES, PRECISIONS, STRATEGIES, check_choice
 from memfit.errors import ConfigError
 from memfit.models.catalog import find_model
 from memfit.models.degrees import DEGREES, LEFT_OUT, Degrees, check_degrees, check_numbers, check_world, hybrid_mesh, read_mesh
@@ -70,6 +70,18 @@ class TrainingSettings(Degrees):
         if self.seq > self.context and not self.hf:
             raise ConfigError(f"{self.model} was made for sequences of up to {self.context} tokens, not {self.seq}")
 
+    def _check_attention(self, precision: str, *, has_bf16: bool) -> None:
+        """Context parallelism passes keys and values around for fused attention only. Where none takes the call, torch computes it
+        by matrix products and raises that tensors are mixed (seen on an H200 with fused attention switched off)."""
+        config, row = find_model(self.model), PRECISIONS[precision]
+        is_fused_for_groups = has_bf16 and (row.computes or row.weights) in ("bfloat16", "float16")
+        if config.kv_heads != config.heads and not is_fused_for_groups:
+            raise ConfigError(
+                f"cp={self.cp}: torch's context parallelism needs fused attention, and {config.name}'s {config.heads} heads share "
+                f"{config.kv_heads} keys and values, for which there is one only in 16 bits and on GPUs with bfloat16 (Ampere and "
+                "later): leave cp out, or take another GPU or precision"
+            )
+
     @property
     def context(self) -> int:
         """The longest sequence the model was made for."""
@@ -89,5 +101,7 @@ class TrainingSettings(Degrees):
         engine = self.engine or (STRATEGIES[strategy].engine if strategy else "")
         if self.is_parallel or isinstance(self.mesh, str):
             check_world(self, world_size)
+        if self.cp > 1:
+            self._check_attention(precision, has_bf16=has_bf16)
         mesh = hybrid_mesh(self.mesh) if isinstance(self.mesh, str) else self.mesh
         return replace(self, strategy=strategy, engine=engine, precision=precision, mesh=mesh)

@@ -22,6 +22,7 @@ from memfit.models.catalog import find_model
 from memfit.models.settings import TrainingSettings
 from memfit.models.transformer import Transformer
 from memfit.models.workload import Workload
+from memfit.regular import regular
 
 LEARNING_RATE = 1e-4
 """No memory depends on it."""
@@ -51,7 +52,8 @@ def build_step(recipe: TrainingSettings) -> Callable[[], None]:
         scaler.update()
         optimizer.zero_grad()
 
-    return step
+    # DDP makes its buckets again in the second step; FSDP1 and models of others may have such habits, too.
+    return regular(step) if recipe.engine in ("", Engine.FSDP2) and not recipe.hf else step
 
 
 def settle(recipe: TrainingSettings) -> TrainingSettings:

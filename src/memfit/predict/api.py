@@ -15,10 +15,11 @@ from memfit.phantom.target import DEFAULT_TORCH
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import refuse_a_second
 from memfit.predict.blame import advise, users_traceback
-from memfit.predict.child_process import CAN_FORK, TooLateToForkError, has_a_gpu_to_spare, in_a_child
+from memfit.predict.child_process import CAN_FORK, TooLateToForkError, has_a_gpu_to_spare, import_before_forking, in_a_child
 from memfit.predict.ranks import JobPrediction, PredictRank, Ranks, Seen, predict_ranks
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
+from memfit.regular import is_regular
 
 Step = Callable[[], Any]
 
@@ -108,7 +109,7 @@ def predict(
             session = PhantomSession.prepare(
                 gpu, torch_version, alloc_conf, world, Expected(expected or {}), neighbours, interconnect
             )
-            return session.seen(_predict_steps(session, build, steps))
+            return _predict_steps(session, build, steps)
 
         return find_out(make, told)
 
@@ -121,15 +122,23 @@ def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> Jo
     """In children where autograd runs in one: a process that has trained or predicted before must do it itself, one by one."""
     if not CAN_FORK:
         return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
+
+    def predict_and_judge(rank: int, told: dict[int, Any]) -> Seen:
+        seen = predict_rank(rank, told)
+        seen.prediction.verdict_alone  # noqa: B018  worked out here, beside those of other ranks, it travels with the prediction
+        return seen
+
+    import_before_forking()
     try:
-        return predict_ranks(lambda rank, told: in_a_child(lambda: predict_rank(rank, told)), ranks, world_size)
+        return predict_ranks(lambda rank, told: in_a_child(lambda: predict_and_judge(rank, told)), ranks, world_size)
     except TooLateToForkError:
         if torch.accelerator.is_available():
             raise
         return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
 
 
-def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> Prediction:
+def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> Seen:
+    """Regular steps are run until one leaves everything as it found it: those after it would do the same again."""
     session.recording.leave_steps_to_caller()
     with session.running():
         step = calling("build", build)
@@ -137,11 +146,18 @@ def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: in
             raise ConfigError(
                 f"build() must return step(), a function that does one training step; it returned a {type(step).__name__}"
             )
-        for number in range(steps):
+        num_run, is_steady = 0, False
+        while num_run < steps and not is_steady:
+            assumed = session.world.assumptions.counts()
             session.recording.mark_step()
-            calling(f"step {number}", step)
+            calling(f"step {num_run}", step)
             session.look_around()
-    return session.prediction()
+            num_run += 1
+            # The first step is not like the others: it makes the optimizer's state, and compiles.
+            is_steady = is_regular(step) and 1 < num_run < steps and session.last_step_left_all_as_it_was()
+        num_events = session.builder.num_events
+    prediction = session.repeated(steps - num_run, num_events, assumed) if is_steady else session.prediction()
+    return session.seen(prediction, is_regular=is_regular(step))
 
 
 def calling(what: str, function: Callable[[], Any]) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from memfit.errors import ConfigError, PredictionError, StepFailedError
+from memfit.torch_compat.fake_tensors import FakeTensorMode
 
 Answer = TypeVar("Answer")
 
@@ -61,6 +62,11 @@ def has_a_gpu_to_spare() -> bool:
             stacklevel=3,
         )
     return CAN_FORK
+
+
+def import_before_forking() -> None:
+    """The first mode without data makes torch import some hundred modules: here, and not in every child."""
+    FakeTensorMode()
 
 
 def in_a_child(make: Callable[[], Answer]) -> Answer:

@@ -28,6 +28,7 @@ class TimedBuilder(LedgerBuilder):
         self._spent = {int(phase): clock.pace.scopes.get(phase.name, 0.0) for phase in Phase}
         self._recomputes: set[int] = set()
         self._num_distributed = 0
+        self._paid_at_step = 0.0
         self._late: LateReturns | None = None
 
     def used_on(self, block: int, stream: int) -> None:
@@ -50,16 +51,32 @@ class TimedBuilder(LedgerBuilder):
             if parent not in self._recomputes:
                 spent += self._clock_of_operators.pace.checkpoint
             self._recomputes.add(scope)
-        num_distributed = self._clock_of_operators.num_distributed()
-        if num_distributed != self._num_distributed:
-            spent += (num_distributed - self._num_distributed) * DISTRIBUTED_OPERATOR
-            self._num_distributed = num_distributed
-        self.timeline.spend(spent)
+        self.timeline.spend(spent + self._settle())
         return scope
 
     def step(self) -> None:
+        """What the step before left unpaid is paid before anything else of this one."""
         self.timeline.mark_step()
         super().step()
+        self._paid_at_step = self._settle()
+        self.timeline.spend(self._paid_at_step)
+
+    def sooner_next_time(self) -> float:
+        """By how many seconds all of the last step would be earlier in a step that does the same and begins now.
+
+        Both begin with idle streams, and pay first for what the step before left unpaid: after the first step that is more, because
+        there the optimizer makes its state.
+        """
+        return self._paid_at_step - self._owed()
+
+    def _owed(self) -> float:
+        """What operators on distributed tensors took since a scope began: whatever begins next pays for it."""
+        return (self._clock_of_operators.num_distributed() - self._num_distributed) * DISTRIBUTED_OPERATOR
+
+    def _settle(self) -> float:
+        owed = self._owed()
+        self._num_distributed = self._clock_of_operators.num_distributed()
+        return owed
 
 
 class LateReturns:

@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from memfit.allocator import Verdict
@@ -46,6 +46,8 @@ class Seen:
     layout: Layout
     told: dict[int, Any] = field(default_factory=dict)
     """What the stages of this rank send to the next, by their number."""
+    is_regular: bool = False
+    """Is it known that ranks differ in nothing but what their place on the mesh makes different?"""
 
 
 PredictRank = Callable[[int, dict[int, Any]], Seen]
@@ -71,7 +73,7 @@ class RankPrediction(RankKind):
     prediction: Prediction
 
     def to_json(self) -> dict[str, Any]:
-        verdict = self.prediction.verdict
+        verdict = self.prediction.verdict_alone
         figures = ("peak_allocated", "peak_reserved", "smallest_fit", "needed", "margin", "where")
         found = {"rank": self.rank, "kind": self.label, "num_ranks": self.num_ranks, "fits": self.prediction.fits}
         return found | {name: getattr(verdict, name) for name in figures}
@@ -100,7 +102,7 @@ class JobPrediction(Drawn):
 
         def severity(kind: RankPrediction) -> tuple[bool, int, int, int]:
             found = kind.prediction
-            return found.fits, found.verdict.margin, -found.peak_reserved, -found.peak_allocated
+            return found.fits, found.verdict_alone.margin, -found.peak_reserved, -found.peak_allocated
 
         return min(self.kinds, key=severity)
 
@@ -155,14 +157,21 @@ def predict_ranks(predict_rank: PredictRank, ranks: Ranks, world_size: int, *, s
         def see(rank: int) -> Seen:
             return ahead.result() if ahead is not None and rank == last_rank else _named(predict_rank, rank, first.told)
 
-        seen = [first, *pool.map(see, [kind.rank for kind in kinds[1:]])]
+        twin = _twin_of_last(kinds, first) if named is None else None
+        others = [kind.rank for kind in kinds[1:] if kind.rank != twin]
+        by_rank = {first_rank: first, **dict(zip(others, pool.map(see, others), strict=True))}
+        if twin is not None and by_rank[last_rank].layout.uneven:
+            by_rank[twin] = see(twin)
+    if len(by_rank) < len(kinds):
+        kinds = _kinds_among(sorted(by_rank), first.layout)
+    seen = [by_rank[kind.rank] for kind in kinds]
     like = likeness(first.layout, [kind.rank for kind in kinds])
     found = (
         RankPrediction(
             rank=kind.rank,
             label=kind.label,
             num_ranks=kind.num_ranks,
-            prediction=replace(each.prediction, ledger=with_place(each.prediction.ledger, first.layout, like)),
+            prediction=each.prediction.relabelled(with_place(each.prediction.ledger, first.layout, like).info),
         )
         for kind, each in zip(kinds, seen, strict=True)
     )
@@ -195,9 +204,22 @@ def kinds_of(layout: Layout) -> list[RankKind]:
     unequal = [group for group in layout.uneven if len(group) > 1 and group != layout.pipeline]
     ends = [sum(offsets) for offsets in itertools.product(*((0, group[-1] - group[0]) for group in unequal))]
     found = {stage + end for stage in layout.pipeline or (0,) for end in ends if stage + end < layout.world_size}
-    ranks = sorted(found | {layout.world_size - 1})
+    return _kinds_among(sorted(found | {layout.world_size - 1}), layout)
+
+
+def _kinds_among(ranks: Sequence[int], layout: Layout) -> list[RankKind]:
     num_alike = Counter(likeness(layout, ranks))
     return [RankKind(rank=rank, label=place_of(rank, layout), num_ranks=num_alike[rank]) for rank in ranks]
+
+
+def _twin_of_last(kinds: Sequence[RankKind], first: Seen) -> int | None:
+    """The rank that is like the last one of the world unless that one has shards of another size: in its stage of a pipeline, the
+    other one to be predicted. ``None`` where it is not known that ranks have no tasks of their own."""
+    pipeline = first.layout.pipeline
+    if not first.is_regular or first.layout.uneven or len(pipeline) < 2:
+        return None
+    twin, last = pipeline[-1], kinds[-1].rank
+    return twin if twin != last and any(kind.rank == twin for kind in kinds) else None
 
 
 def place_of(rank: int, layout: Layout) -> str:

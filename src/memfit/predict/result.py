@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from memfit.allocator import AllocatorSettings, Replay, Requests, Verdict, judge, parse_alloc_conf, replay, requests_from_ledger
+from memfit.allocator.verdict import advised
 from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
 from memfit.drawing import Drawn
-from memfit.ledger import Ledger, Phase
+from memfit.ledger import Ledger, Phase, RunInfo
+from memfit.ledger.repeating import repeat_last_step
 from memfit.phantom.target import Target
 from memfit.timing.breakdown import RunTime, TimeBreakdown
 from memfit.units import Bytes, format_bytes
@@ -69,12 +72,12 @@ class Prediction(Drawn):
     @property
     def smallest_fit(self) -> Bytes:
         """The smallest allocator limit under which the run completes."""
-        return Bytes(self.verdict.smallest_fit)
+        return Bytes(self.verdict_alone.smallest_fit)
 
     @property
     def fits(self) -> bool:
         """On the named GPU, with its context and communicators counted. A run that was not seen whole is not said to fit."""
-        return self.verdict.fits and not self.problem
+        return self.verdict_alone.fits and not self.problem
 
     @cached_property
     def init(self) -> StepPrediction:
@@ -184,8 +187,34 @@ class Prediction(Drawn):
     @cached_property
     def verdict(self) -> Verdict:
         """Whether it fits on the named GPU, by how much, and what would help."""
-        return judge(self.requests, self.target.gpu, self._settings)
+        return advised(self.verdict_alone, self.requests)
+
+    @cached_property
+    def verdict_alone(self) -> Verdict:
+        """The same without what other settings of the allocator would need, which is most of the work."""
+        return judge(self.requests, self.target.gpu, self._settings, with_advice=False)
+
+    def relabelled(self, info: RunInfo) -> Prediction:
+        """The same with other words about the run; what has been worked out from its events stays."""
+        same = copy.copy(self)
+        object.__setattr__(same, "ledger", replace(self.ledger, info=info))
+        return same
 
     @property
     def _settings(self) -> AllocatorSettings:
         return parse_alloc_conf(self.alloc_conf, self.torch_version)
+
+
+def with_last_step_again(prediction: Prediction, times: int, *, num_after: int, sooner: float) -> Prediction:
+    """The same run with its last step so many times more, all of it so many seconds sooner after its beginning. The last
+    ``num_after`` events come after the step."""
+    assert prediction.time is not None
+    ledger, time = prediction.ledger, prediction.time
+    start, end = int(ledger.step_starts[-1]), len(ledger.events) - num_after
+    first_scope, num_scopes = (int(np.count_nonzero(ledger.scope_enter < event)) for event in (start, end))
+    total_ns = int(1e9 * time.steps[-1].seconds) - int(ledger.events.time_ns[start])
+    return replace(
+        prediction,
+        ledger=repeat_last_step(ledger, times, total_ns, sooner_ns=round(1e9 * sooner), num_after=num_after),
+        time=time.with_last_step_again(times, sooner=sooner, first_scope=first_scope, num_scopes=num_scopes - first_scope),
+    )

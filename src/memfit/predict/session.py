@@ -14,6 +14,7 @@ import torch
 import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
 from memfit.ledger import CLOCK, Ledger, RunInfo
+from memfit.ledger.repeating import leaves_all_as_it_was
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.distributed.pipelines import Neighbours
@@ -25,7 +26,7 @@ from memfit.predict.clock import ClockObserver, TimedBuilder, run_time
 from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
-from memfit.predict.result import Prediction
+from memfit.predict.result import Prediction, with_last_step_again
 from memfit.predict.work import with_work
 from memfit.predict.workspaces import WorkspaceObserver
 from memfit.record.recorder import Recorder
@@ -39,6 +40,7 @@ class PhantomSession:
 
     target: Target
     torch_version: str
+    builder: TimedBuilder
     recording: RecordingSession
     workspaces: WorkspaceObserver
     world: PhantomWorld
@@ -80,6 +82,7 @@ class PhantomSession:
         return cls(
             target=target,
             torch_version=torch_version,
+            builder=builder,
             recording=recording,
             workspaces=workspaces,
             world=PhantomWorld(target, meter, processes=processes, expected=expected, neighbours=neighbours, clock=clock),
@@ -106,9 +109,23 @@ class PhantomSession:
         """At the end of a step: how the other ranks are arranged, while the model is there to be looked at."""
         self.world.layout.look_at(module for module, _ in self.recording.recorder.modules())
 
-    def seen(self, prediction: Prediction) -> Seen:
+    def last_step_left_all_as_it_was(self) -> bool:
+        """Does the next step begin where the last one began?"""
+        ledger = self.builder.build()
+        return not ledger.info.problem and leaves_all_as_it_was(ledger)
+
+    def repeated(self, times: int, num_events: int, assumed: dict[str, int]) -> Prediction:
+        """What came out, with the last step so many times more. It ended with so many events; ``assumed`` is what had been assumed
+        before it."""
+        self.world.assumptions.repeat_since(assumed, times)
+        num_after = self.builder.num_events - num_events
+        sooner = self.builder.sooner_next_time()
+        return self._with_work(with_last_step_again(self._memory_and_time(), times, num_after=num_after, sooner=sooner))
+
+    def seen(self, prediction: Prediction, *, is_regular: bool = False) -> Seen:
         """What came out, with what it says about the other ranks."""
-        return Seen(prediction=prediction, layout=self.world.layout.layout(self.world.world_size), told=self.world.neighbours.told)
+        layout = self.world.layout.layout(self.world.world_size)
+        return Seen(prediction=prediction, layout=layout, told=self.world.neighbours.told, is_regular=is_regular)
 
     def ledger(self, notes: tuple[str, ...] = ()) -> Ledger:
         """The ledger so far, with what had to be assumed."""
@@ -130,18 +147,25 @@ class PhantomSession:
         """What came out. ``notes`` are further assumptions; ``problem`` says what of the run was not seen."""
         if problem:
             self.recording.builder.mark_incomplete(problem)
+        return self._with_work(self._memory_and_time(notes))
+
+    def _memory_and_time(self, notes: tuple[str, ...] = ()) -> Prediction:
         ledger = self.ledger(notes)
         if not any(known.name == self.device for known in ledger.devices):
             raise NoGpuWorkError(self.device)
-        time = run_time(self.world.clock)
         return Prediction(
-            ledger=with_work(ledger, time, self.world.clock.communication.group_names),
+            ledger=ledger,
             target=self.target,
             torch_version=self.torch_version,
             alloc_conf=ledger.info.alloc_conf,
             device=self.device,
-            time=time,
+            time=run_time(self.world.clock),
         )
+
+    def _with_work(self, prediction: Prediction) -> Prediction:
+        """With what each stream did in the last step."""
+        assert prediction.time is not None
+        return replace(prediction, ledger=with_work(prediction.ledger, prediction.time, self.world.clock.communication.group_names))
 
 
 def _note_use(builder: TimedBuilder, recorder: Recorder, tensor: torch.Tensor, stream: int) -> None:

@@ -26,7 +26,7 @@ from memfit.record.scopes import Lead
 from memfit.record.storages import PLAIN_TYPES, plain_tensors
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread
-from memfit.torch_compat.fake_tensors import FakeTensor, device_query
+from memfit.torch_compat.fake_tensors import FakeTensor, device_handlers, device_query
 
 
 class _Deferred(dict[Any, bool]):
@@ -76,7 +76,11 @@ class Recorder(Listener, TorchDispatchMode):
         if types and self._deferred[types]:
             self.num_deferred += 1
             return NotImplemented
-        if self._silenced or func is device_query:  # asking a fake tensor for its device: the most frequent operator of all
+        if self._silenced or func is device_query:
+            if (
+                func is device_query and type(args[0]) is FakeTensor
+            ):  # the most frequent operator of all: no other mode need be asked
+                return device_handlers[device_query](args)
             return func(*args, **kwargs) if kwargs else func(*args)
         task, position = graph_task_id(), self.position
         if task != -1 or position.task != -1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -51,6 +51,22 @@ class RunTime:
     @property
     def num_steps(self) -> int:
         return max(0, len(self.steps) - 1)
+
+    def with_last_step_again(self, times: int, *, sooner: float, first_scope: int, num_scopes: int) -> RunTime:
+        """The last step so many times more, all of it so many seconds sooner after its beginning. ``first_scope`` is the first of
+        its scopes; each time, it has ``num_scopes`` new ones."""
+        first, end = self.steps[-2:]
+        part = slice(first.span, end.span)
+        stream, begin, seconds, cost, scope = (getattr(self.spans, column.name)[part] for column in fields(Spans))
+        into_step = begin - first.seconds - sooner
+        total, host = end.seconds - first.seconds - sooner, end.host_seconds - first.host_seconds - sooner
+        spans, marks = [self.spans], list(self.steps)
+        for number in range(1, times + 1):
+            new_scope = np.where(scope >= first_scope, scope + number * num_scopes, scope)
+            last = marks[-1]
+            spans.append(Spans(stream, last.seconds + into_step, seconds, cost, new_scope))
+            marks.append(StepMark(last.seconds + total, last.span + len(begin), last.host_seconds + host))
+        return replace(self, spans=Spans.joined(spans), steps=tuple(marks))
 
     def step_seconds(self, step: int = -1) -> float:
         first, end = self._marks(step)

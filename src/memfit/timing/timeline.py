@@ -12,7 +12,7 @@ Nothing here is measured by a clock: seconds are what operators were priced at.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +44,11 @@ class Spans:
         table = np.array(rows, dtype=np.float64).reshape(-1, 5)
         stream, begin, seconds, cost, scope = table.T
         return cls(stream.astype(np.int32), begin, seconds, cost.astype(np.int32), scope.astype(np.int64))
+
+    @classmethod
+    def joined(cls, parts: list[Spans]) -> Spans:
+        """One after the other."""
+        return cls(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.begin)

@@ -34,6 +34,12 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
 
 
+def below_views() -> Any:
+    """A context in which an alias of a tensor is no view of it: each has a version of its own, as one has that C++ makes of a
+    storage."""
+    return _with_exclusion(torch._C.DispatchKey.ADInplaceOrView, True)
+
+
 has_kernel: Callable[[str, str], bool] = need(torch._C, "_dispatch_has_kernel_for_dispatch_key")
 """Has an operator a kernel of its own for a dispatch key?"""
 
@@ -127,6 +133,7 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "all_operator_names",
+    "below_views",
     "detached",
     "enter_mode",
     "excluding_keys",

@@ -44,7 +44,7 @@ def _table(job: JobPrediction) -> Table:
 
 
 def _cells(kind: RankPrediction, *, is_worst: bool) -> list[str]:
-    verdict = kind.prediction.verdict
+    verdict = kind.prediction.verdict_alone
     spare = f"{'-' if verdict.margin < 0 else ''}{format_bytes(abs(verdict.margin))}"
     sizes = [format_bytes(size) for size in (verdict.peak_allocated, verdict.smallest_fit, verdict.peak_reserved)]
     seconds = kind.prediction.step_seconds

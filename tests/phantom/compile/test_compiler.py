@@ -12,6 +12,7 @@ from torch import nn
 
 import memfit
 from memfit.ledger import WorkKind
+from memfit.phantom.compile.wrapper import _reinterpret_tensor
 from memfit.torch_compat.dynamo import runs_frames_itself
 
 NUM_ELEMENTS = 1 << 20
@@ -240,3 +241,14 @@ def test_nothing_is_left_behind():
 
     assert len(_debug_get_cache_entry_list(Model.forward.__code__)) == 0
     gc.collect()
+
+
+def test_memory_that_a_graph_uses_again_is_no_change_of_the_tensor_that_was_there():
+    """Selective checkpointing refuses a tensor that was changed since it was kept. In a compiled ring attention, Inductor lets a
+    product write where an output of attention was: an H200 with torch 2.11 trains on."""
+    with phantom():
+        kept = torch.empty(4, device="cuda")
+        again = _reinterpret_tensor(kept, (2, 2), (2, 1))
+        torch.mm(torch.empty(2, 2, device="cuda"), torch.empty(2, 2, device="cuda"), out=again)
+        assert (kept._version, again._version) == (0, 1)
+        assert again.untyped_storage()._cdata == kept.untyped_storage()._cdata

@@ -25,6 +25,7 @@ from memfit.phantom.compile.allocation import Origin, allocating_for
 from memfit.phantom.compile.origins import ALLOCATE, label
 from memfit.phantom.compile.tuning import Tuner, storage_length
 from memfit.phantom.device.streams import current_stream_number
+from memfit.torch_compat.dispatch import below_views
 
 ALIGNMENT_BYTES = 16
 """Where a kernel expects its inputs to begin."""
@@ -153,7 +154,9 @@ def _empty_strided_cpu(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tens
 
 
 def _reinterpret_tensor(tensor: torch.Tensor, size: Any, stride: Any, offset: int = 0) -> torch.Tensor:
-    return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
+    """As Inductor's own gives it: no view, so that whoever writes into it does not change the first tensor's version."""
+    with below_views():
+        return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
 
 
 def _alloc_from_pool(pool: torch.Tensor, offset: int, dtype: torch.dtype, size: Any, stride: Any) -> torch.Tensor:

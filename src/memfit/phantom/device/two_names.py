@@ -33,6 +33,7 @@ INNER = "phantom"
 OUTER = "cuda"
 
 _REAL_DEVICE = torch.device
+_inner_names: dict[torch.device, torch.device] = {}
 _is_open = False
 _own_index = 0
 """The number of this process's GPU on its node."""
@@ -132,8 +133,11 @@ def register() -> None:
 
 
 def inner(device: torch.device) -> torch.device:
-    """The device as C++ must see it."""
-    return _REAL_DEVICE(INNER, device.index or 0) if device.type == OUTER else device
+    """The device as C++ must see it: asked several times for every operator."""
+    found = _inner_names.get(device)
+    if found is None:
+        found = _inner_names[device] = _REAL_DEVICE(INNER, device.index or 0) if device.type == OUTER else device
+    return found
 
 
 def outer(device: torch.device) -> torch.device:

@@ -8,8 +8,9 @@ here, so the question is a small tuple and the answer one new tensor:
 
     (operator, shape, stride, dtype, device, offset of each tensor, every other argument) ──> recipe for each output
 
-Only what torch answered from its own memory is remembered, and collectives, which torch forgets because they are operators of a
-library; never what depends on data or changes its arguments' shapes.
+Only what torch answered from its own memory is remembered, and a few operators of which it is known that they may be, although
+torch forgets them: they belong to a library, are made of others, give several views, or numbers beside tensors. Never what depends
+on data or changes its arguments' shapes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from memfit.phantom.device.two_names import inner
-from memfit.phantom.tensors.notes import PREFIX
+from memfit.phantom.tensors.notes import PREFIX, VALUES
 from memfit.torch_compat.distributed import result_by_shape
 from memfit.torch_compat.fake_tensors import FakeTensor, num_recalled_by_torch
 from memfit.torch_compat.tensors import empty_strided, forbid_writing_by_pointer, make_tensor_subclass
@@ -30,6 +31,19 @@ _CONSTANTS: Final = frozenset(
 )
 _NEVER: Final = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view))
 _COLLECTIVES: Final = frozenset(result_by_shape())
+_BY_DESCRIPTION: Final = frozenset(
+    (
+        "_c10d_functional::all_to_all_single",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::flatten.using_ints",
+        "aten::split_with_sizes",
+        "aten::to.dtype",
+        "fsdp::all_gather_copy_in",
+    )
+)
+"""Operators that torch works out anew each time; so it does all that give lists of tensors. What is known of values is lost on the
+way through the operators that they are made of, so that they are asked about where something is."""
+_WITH_LISTS: Final = "aten::_foreach_"
 _NOTHING: Final = ((0,), (1,))
 """Shape and stride of a tensor that is about to get another storage."""
 
@@ -56,7 +70,13 @@ class _New(NamedTuple):
     offset: int
 
 
-Recipe = _Same | _New | None
+class _Number(NamedTuple):
+    """No tensor: the length of the longest sequence, for one."""
+
+    value: int
+
+
+Recipe = _Same | _New | _Number | None
 
 
 class DispatchCache:
@@ -66,6 +86,8 @@ class DispatchCache:
         """``ask_odd`` is asked about what is no plain tensor."""
         self._ask_odd = ask_odd
         self._recipes: dict[Any, tuple[type | None, tuple[Recipe, ...]]] = {}
+        self._recipes_without_values: dict[Any, tuple[type | None, tuple[Recipe, ...]]] = {}
+        """For tensors of whose values nothing is known."""
 
     def answer(self, ask: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """What ``ask`` would return, from memory if it was asked before."""
@@ -74,6 +96,8 @@ class DispatchCache:
         except _Unknown:
             return (self._ask_odd or ask)(func, types, args, kwargs)
         known = self._recipes.get(key)
+        if known is None and key in self._recipes_without_values and not _has_known_values(args):
+            known = self._recipes_without_values[key]
         if known is not None:
             kind, recipes = known
             if kind is None:
@@ -81,11 +105,22 @@ class DispatchCache:
             return kind(_make(recipe, args) for recipe in recipes)
         before = num_recalled_by_torch()
         result = ask(func, types, args, kwargs)
-        if (num_recalled_by_torch() > before or func in _COLLECTIVES) and _NEVER.isdisjoint(func.tags):
+        is_recalled = num_recalled_by_torch() > before or func in _COLLECTIVES
+        if (is_recalled or _follows_from_description(func, args)) and _NEVER.isdisjoint(func.tags):
             recipe = _write_down(args, result)
             if recipe is not None:
-                self._recipes[key] = recipe
+                (self._recipes if is_recalled else self._recipes_without_values)[key] = recipe
         return result
+
+
+def _follows_from_description(func: Any, args: Any) -> bool:
+    name = func.name()
+    return (name in _BY_DESCRIPTION or name.startswith(_WITH_LISTS)) and not _has_known_values(args)
+
+
+def _has_known_values(args: Any) -> bool:
+    tensors = (item for value in args for item in (value if type(value) in (list, tuple) else (value,)) if type(item) is FakeTensor)
+    return any(vars(tensor).get(name) is not None for tensor in tensors for name in VALUES)
 
 
 def _describe(func: Any, args: Any, kwargs: Any) -> Any:
@@ -116,17 +151,26 @@ def _describe_one(value: Any, parts: list[Any]) -> None:
 
 def _write_down(args: Any, result: Any) -> tuple[type | None, tuple[Recipe, ...]] | None:
     """How to make the same result again; ``None`` if it is not plain enough."""
+    outputs = result if type(result) in (tuple, list) else (result,)
     try:
-        if type(result) in (tuple, list):
-            return type(result), tuple(_recipe(args, output) for output in result)
-        return None, (_recipe(args, result),)
+        recipes = tuple(_recipe(args, output) for output in outputs)
     except _Unknown:
         return None
+    own = [output.untyped_storage()._cdata for output, recipe in zip(outputs, recipes, strict=True) if _has_own_storage(recipe)]
+    if len(set(own)) < len(own):  # two outputs share what is new
+        return None
+    return type(result) if type(result) in (tuple, list) else None, recipes
+
+
+def _has_own_storage(recipe: Recipe) -> bool:
+    return type(recipe) is _New and recipe.view_of < 0
 
 
 def _recipe(args: Any, output: Any) -> Recipe:
     if output is None:
         return None
+    if type(output) is int:
+        return _Number(output)
     if type(output) is not FakeTensor or output.constant is not None or output.requires_grad or output.is_complex():
         raise _Unknown
     for number, argument in enumerate(args):
@@ -155,12 +199,14 @@ def _storage_owner(args: Any, output: torch.Tensor) -> int:
     return -1
 
 
-def _make(recipe: Recipe, args: Any) -> torch.Tensor | None:
+def _make(recipe: Recipe, args: Any) -> torch.Tensor | int | None:
     if recipe is None:
         return None
     if type(recipe) is _Same:
         same: torch.Tensor = args[recipe.argument]
         return same
+    if type(recipe) is _Number:
+        return recipe.value
     assert type(recipe) is _New
     if recipe.view_of >= 0:
         data = empty_strided(*_NOTHING, dtype=recipe.dtype, device="meta")

@@ -52,8 +52,9 @@ _FILLING = frozenset(
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _TO_COPY = aten._to_copy.default
 
-_UPDATING = ("aten::_foreach_", "aten::_fused_")
-"""Optimizers update whole lists of tensors in place with them; without data there is nothing to update."""
+_UPDATING = ("aten::_foreach_", "aten::_fused_", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat")
+"""Optimizers update whole lists of tensors in place with them, and FSDP2 copies into tensors that it has made; without data there
+is nothing to update."""
 
 LARGEST_REAL_BYTES = MIB
 """A host tensor made from nothing but a shape is real up to this size."""

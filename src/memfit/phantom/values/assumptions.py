@@ -18,6 +18,16 @@ class Assumptions:
         self._counts.setdefault(sentence, 1)
         self._named.setdefault(sentence, {})[name] = None
 
+    def counts(self) -> dict[str, int]:
+        """How often each sentence has been needed so far."""
+        return dict(self._counts)
+
+    def repeat_since(self, counts: dict[str, int], times: int) -> None:
+        """What has been needed since then is needed so many times more."""
+        for sentence, count in self._counts.items():
+            if sentence not in self._named:
+                self._counts[sentence] = count + times * (count - counts.get(sentence, 0))
+
     def sentences(self) -> tuple[str, ...]:
         return tuple(self._in_full(text, count) for text, count in self._counts.items())
 
