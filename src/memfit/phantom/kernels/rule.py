@@ -78,8 +78,9 @@ class Rule:
     """Makes the result, where torch does not know its shape, or where CUDA lays it out differently. ``NotImplemented`` leaves the
     call to torch."""
 
-    copies: Callable[[Arguments], Sequence[int]] | None = None
-    """The sizes in bytes of the copies of its inputs that it makes before its results, and frees when it is done."""
+    copies: Callable[[Arguments], Sequence[Any]] | None = None
+    """The sizes in bytes of the copies of its inputs that it makes before its results, and frees when it is done.
+    With ``by_output`` there are those of the whole call, then those of each output."""
 
     takes: Callable[[Target, Any, Any], Sequence[Any]] | None = None
     """The sizes in bytes of the blocks that it takes from the allocator while it runs, from target, arguments and result."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from memfit.phantom.kernels.convolution import library, rules
+from memfit.phantom.kernels.convolution import layouts, library, rules
 from memfit.phantom.kernels.convolution.library import Convolution, Pass
 from memfit.phantom.target import Target
 
@@ -72,8 +72,8 @@ def test_one_dimension_is_two():
 def test_strides_are_torchs(shape):
     x = torch.empty(shape)
     layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
-    assert tuple(library.strides_of(shape, False)) == x.stride()
-    assert tuple(library.strides_of(shape, True)) == x.to(memory_format=layout).stride()
+    assert tuple(layouts.strides_of(shape, False)) == x.stride()
+    assert tuple(layouts.strides_of(shape, True)) == x.to(memory_format=layout).stride()
 
 
 class RefusingLibrary:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from memfit.hardware import Gpu
+from memfit.phantom.kernels.convolution.layouts import strides_of
 from memfit.phantom.target import Target
 
 FIRST_VERSION = 90800
@@ -244,13 +245,3 @@ _C_TYPES: dict[int, Any] = {
     _IS_FLOAT: ctypes.c_float,
     _IS_DESCRIPTOR: ctypes.c_void_p,
 }
-
-
-def strides_of(shape: Sequence[int], channels_last: bool) -> list[int]:
-    """Of a tensor without gaps."""
-    dims = range(len(shape) - 1, 0, -1) if not channels_last else (1, *range(len(shape) - 1, 1, -1))
-    strides, step = [0] * len(shape), 1
-    for dim in (*dims, 0):
-        strides[dim] = step
-        step *= shape[dim]
-    return strides

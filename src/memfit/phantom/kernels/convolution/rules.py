@@ -14,6 +14,15 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.kernels.convolution.layouts import (
+    convolve,
+    convolve_backward,
+    copies_after_input_gradient,
+    copies_after_result,
+    copies_of_backward,
+    copies_of_forward,
+    is_channels_last,
+)
 from memfit.phantom.kernels.convolution.library import Convolution, Pass, workspace_bytes
 from memfit.phantom.kernels.convolution.trials import try_backward, try_forward
 from memfit.phantom.kernels.reduction import staging_blocks
@@ -45,16 +54,16 @@ def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
         return ()
     asked = _ask_cudnn(target, Pass.FORWARD, x, weight, result, args[3:7])
     if asked is not None:
-        return (*_copied_by_torch(x, weight, x, weight), asked)
+        return (*copies_after_result(args), asked)
     if _lies_well(x, weight) or _is_patches(x, weight, stride):
         return ()
     if groups > 1:
         copies = _copied_in_groups(x, weight, result, groups)
     elif _is_strided_product_of_volumes(x, weight, stride):
-        copies = bytes_of(x) + bytes_of(weight) + (0 if _layout(x, weight) is None else bytes_of(result))
+        copies = bytes_of(x) + bytes_of(weight) + (0 if not is_channels_last(x, weight) else bytes_of(result))
     else:
         copies = _copied_by_cudnn(x, weight, result, stride)
-    return (*_copied_by_torch(x, weight, x, weight), copies)
+    return (*copies_after_result(args), copies)
 
 
 def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[int]]:
@@ -70,7 +79,7 @@ def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[
         estimated if told is None else told
         for told, estimated in zip(asked, _estimate_backward(target, x, weight, grad, args[4], groups), strict=True)
     )
-    return (*_copied_by_torch(x, weight, grad, weight), for_input), (*_copied_by_torch(x, weight, grad, x), for_weight), bias
+    return (*copies_after_input_gradient(args), for_input), (for_weight,), bias
 
 
 def _estimate_backward(
@@ -103,7 +112,7 @@ def _ask_cudnn(target: Target, of: Pass, x: torch.Tensor, weight: torch.Tensor, 
         weight=tuple(weight.shape),
         y=tuple(y.shape),
         dtype=weight.dtype,
-        channels_last=_layout(x, weight) is not None,
+        channels_last=is_channels_last(x, weight),
         stride=tuple(stride),
         padding=tuple(padding),
         dilation=tuple(dilation),
@@ -111,16 +120,9 @@ def _ask_cudnn(target: Target, of: Pass, x: torch.Tensor, weight: torch.Tensor, 
     return workspace_bytes(target, convolution)
 
 
-def _copied_by_torch(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Tensor) -> tuple[int, ...]:
-    """Copies that torch makes of what a kernel reads: where input or weight has channels last, everything gets channels last."""
-    if _layout(x, weight) is None:
-        return ()
-    return tuple(bytes_of(of) for of in operands if of.shape[1] > 1 and not _is_channels_last(of))
-
-
 def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor) -> int:
     """In half types: one part in float32 for each image, or where channels are last, as many as keep the GPU busy."""
-    if _layout(x, weight) is None:
+    if not is_channels_last(x, weight):
         return x.shape[0] * 4 * weight.numel()
     rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
     num_tiles = -(-outputs // SPLIT_TILE) * -(-inputs // SPLIT_TILE)
@@ -130,7 +132,7 @@ def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor) -> int
 
 def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
     """One part for each image of more than a pixel, or where channels are last, as many as keep the GPU busy."""
-    if _layout(x, weight) is None:
+    if not is_channels_last(x, weight):
         has_pixels, parts = math.prod(x.shape[2:]) > 1, x.shape[0] * bytes_of(weight)
         if has_pixels and parts < MOST_PRODUCT_PARTS:
             return parts
@@ -147,60 +149,6 @@ def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor,
 def _fits_tiles(weight: torch.Tensor) -> bool:
     """Whether the kernels that want everything laid out anew have tiles for these channels, in float32 all of them."""
     return weight.element_size() >= 4 or all(channels % TILE == 0 for channels in weight.shape[:2])
-
-
-# -- layouts -------------------------------------------------------------------------------------------------------------------
-
-
-def _convolve(x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> Any:
-    """The result with channels last, where input or weight has channels last."""
-    transposed, output_padding, groups = rest
-    layout = _layout(x, weight)
-    if layout is None:
-        return NotImplemented
-    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding, strict=True)
-    extent = _spread if transposed else _shrink
-    spatial = [extent(*each) for each in sizes]
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    return torch.empty((x.shape[0], channels, *spatial), dtype=x.dtype, device=x.device, memory_format=layout)
-
-
-def _shrink(size: int, kernel: int, stride: int, padding: int, dilation: int, _: int) -> int:
-    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-
-def _spread(size: int, kernel: int, stride: int, padding: int, dilation: int, output_padding: int) -> int:
-    return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1
-
-
-def _convolve_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, *rest: Any) -> Any:
-    """Gradients with channels last, where input or weight has channels last."""
-    layout, mask = _layout(x, weight), rest[-1]
-    if layout is None:
-        return NotImplemented
-    grads = [
-        torch.empty(of.shape, dtype=of.dtype, device=of.device, memory_format=layout) if wanted else None
-        for of, wanted in zip((x, weight), mask[:2], strict=True)
-    ]
-    return (*grads, grad.new_empty((grad.shape[1],)) if mask[2] else None)
-
-
-_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def _layout(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None:
-    layout = _LAYOUTS.get(x.dim())
-    return layout if layout is not None and (_asks_for_channels_last(x) or _asks_for_channels_last(weight)) else None
-
-
-def _asks_for_channels_last(x: torch.Tensor) -> bool:
-    """c10/core/MemoryFormat.h: the strides say it even of a one-by-one kernel, for which both layouts are the same memory."""
-    least = 0
-    for dim in (1, *range(x.dim() - 1, 1, -1), 0):
-        if x.stride(dim) < max(least, 1) or (dim == 0 and least == x.stride(1)):
-            return False
-        least = x.stride(dim) * max(x.shape[dim], 1)
-    return True
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------------------------
@@ -236,7 +184,7 @@ def _has_few_channels(x: torch.Tensor) -> bool:
 
 def _copied_by_cudnn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
     """What cuDNN takes to copy everything into channels last: little if it is so already, nothing for a plain matrix product."""
-    if _layout(x, weight) is not None:
+    if is_channels_last(x, weight):
         unaligned = [_padded_bytes(of, 1) for of in (x, out) if of.shape[1] % CHANNELS_OF_HALVES]
         return sum(unaligned) + (_padded_bytes(weight, 0, 1) if unaligned else 0)
     if all(size == 1 for size in weight.shape[2:]):
@@ -249,7 +197,7 @@ def _copied_in_groups(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, 
     """Everything is laid out anew, with a power of two of channels in each group; nothing where they are so, and last, already."""
     inputs, outputs = x.shape[1] // groups, out.shape[1] // groups
     of_inputs, of_outputs = _power_of_two(inputs), _power_of_two(outputs)
-    if _layout(x, weight) is not None and (inputs, outputs) == (of_inputs, of_outputs):
+    if is_channels_last(x, weight) and (inputs, outputs) == (of_inputs, of_outputs):
         return 0
     of_weight = bytes_of(weight) * of_inputs * of_outputs // (inputs * outputs)
     return bytes_of(x) * of_inputs // inputs + bytes_of(out) * of_outputs // outputs + of_weight
@@ -314,7 +262,8 @@ def _is_channels_last(x: torch.Tensor) -> bool:
 RULES = (
     Rule(
         operators=("convolution",),
-        returns=_convolve,
+        returns=convolve,
+        copies=copies_of_forward,
         takes=forward,
         tries=try_forward,
         assumption="workspaces of convolutions were estimated: cuDNN's choice of kernels is its own; where its library is installed"
@@ -323,7 +272,8 @@ RULES = (
     ),
     Rule(
         operators=("convolution_backward",),
-        returns=_convolve_backward,
+        returns=convolve_backward,
+        copies=copies_of_backward,
         takes=backward,
         tries=try_backward,
         by_output=True,
