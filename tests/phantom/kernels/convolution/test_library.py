@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from memfit.phantom.kernels.convolution import layouts, library, rules
-from memfit.phantom.kernels.convolution.library import Convolution, Pass
+from memfit.phantom.kernels.convolution.passes import Convolution, Pass
 from memfit.phantom.target import Target
 
 TARGET = Target.parse("H200", "2.11+cu130")

@@ -23,35 +23,49 @@ from memfit.phantom.kernels.convolution.layouts import (
     copies_of_forward,
     is_channels_last,
 )
-from memfit.phantom.kernels.convolution.library import Convolution, Pass, workspace_bytes
+from memfit.phantom.kernels.convolution.library import workspace_bytes
+from memfit.phantom.kernels.convolution.passes import Convolution, Pass
+from memfit.phantom.kernels.convolution.segments import DEPTHS, Tiling, num_resident_blocks, partial_sums
 from memfit.phantom.kernels.convolution.trials import try_backward, try_forward
 from memfit.phantom.kernels.reduction import staging_blocks
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule, bytes_of
 from memfit.phantom.target import Target
-from memfit.units import MIB
 
 CHANNELS_OF_SINGLES, CHANNELS_OF_HALVES = 4, 8
-ALIGNMENT, TILE = 16, 128
 FEW_CHANNELS, LARGE_KERNEL = 3, 49
 """float32 images of at most 3 channels are convolved as they are, unless kernels have 49 elements or more and overlap."""
 
-MANY_MULTIPLICATIONS = 2**30
-"""From so many on, a float32 product of images that are not aligned is worth a copy of everything (between 0.9 and 1.6 e9)."""
+SHORT_SUM = 160
+"""float32 results that are sums of fewer products are computed as the tensors lie: a copy for tensor cores does not pay."""
 
-FEWEST_ROWS, ROWS_OF_PART, SPLIT_TILE = 1024, 95, 128
+FEW_USES, FEW_OUTPUTS = 30, 192
+"""Nor does it in half types for few channels, where a number that is copied is multiplied less often than this."""
+
+ALIGNMENT, HEAVY_WEIGHT = 16, 900_000
+HEAVY_PRODUCTS = {4: 2**25, 2: 2**23}
+"""cuBLAS multiplies each image with the weight. By bytes of an element: from so many bytes on, of a float32 weight for each image,
+everything is laid out anew for one product, if images are not aligned, or in float32 if the weight has so many elements."""
+
+MOST_PARTS, MANY_INPUTS = {4: 5, 2: 2}, 448
+"""By bytes of an element: the gradient of a weight has a part for each image, unless the parts are so many times larger than what
+would have to be copied; in half types only where there are so many channels to sum up."""
+
+THIN, LARGE_IMAGE = range(8, 33), 9000
+"""A float32 product of so few channels over images of so many pixels is no task for cuBLAS either."""
+
+FEWEST_ROWS, ROWS_OF_PART, SPLIT_TILE, NARROW_TILE = 1024, 95, 128, 64
 """In float32 with channels last the gradient of a one-by-one kernel is summed in parts until two tiles are there for each SM."""
 
-MOST_PRODUCT_PARTS, MOST_SPLIT_TILES = 64 * MIB, 64
-KERNEL_PARTS, MOST_KERNEL_PARTS = 14, 8 * MIB
+MOST_SPLIT_TILES = 64
 ROWS_OF_HALF_PART = 2048
-"""The gradient of a weight is summed in this many parts, or in as many as fit into the given number of bytes."""
+"""The gradient of a weight in half types is summed in parts of so many pixels, unless there are tiles enough."""
 
 
 def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     """Copies with channels last of what has them elsewhere."""
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
-    if _is_depthwise(weight, groups):
-        return ()
+    if _is_depthwise(x, weight, groups):
+        return copies_after_result(args)
     asked = _ask_cudnn(target, Pass.FORWARD, x, weight, result, args[3:7])
     if asked is not None:
         return (*copies_after_result(args), asked)
@@ -62,7 +76,7 @@ def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     elif _is_strided_product_of_volumes(x, weight, stride):
         copies = bytes_of(x) + bytes_of(weight) + (0 if not is_channels_last(x, weight) else bytes_of(result))
     else:
-        copies = _copied_by_cudnn(x, weight, result, stride)
+        copies = _copied_for_result(x, weight, result, stride)
     return (*copies_after_result(args), copies)
 
 
@@ -70,61 +84,82 @@ def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[
     """For the gradients of input, weight and bias each: copies with channels last, and partial sums."""
     grad, x, weight, groups = args[0], args[1], args[2], args[9]
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
-    if _is_depthwise(weight, groups):
-        return (), (), bias
+    if _is_depthwise(x, weight, groups):
+        return copies_after_input_gradient(args), (), bias
     asked = [_ask_cudnn(target, of, x, weight, grad, args[4:8]) for of in (Pass.OF_INPUT, Pass.OF_WEIGHT)]
-    if None in asked and _lies_well(x, weight):
-        return (), (), bias
     for_input, for_weight = (
         estimated if told is None else told
-        for told, estimated in zip(asked, _estimate_backward(target, x, weight, grad, args[4], groups), strict=True)
+        for told, estimated in zip(asked, _estimate_backward(target, x, weight, grad, args[4:8], groups), strict=True)
     )
     return (*copies_after_input_gradient(args), for_input), (for_weight,), bias
 
 
 def _estimate_backward(
-    target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, stride: Any, groups: int
+    target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, settings: Any, groups: int
 ) -> tuple[int, int]:
     """What cuDNN takes for the gradients of input and weight, by what was measured."""
+    stride = settings[0]
+    if _lies_well(x, weight):
+        return 0, 0
     if groups > 1:
         copies = _copied_in_groups(x, weight, grad, groups)
-        return copies, copies or (bytes_of(x) + bytes_of(grad) if weight.dtype == torch.float32 else 0)
+        is_single = weight.dtype == torch.float32
+        laid_out = copies or (bytes_of(x) + bytes_of(grad) if is_single else 0)
+        return copies, laid_out + (_segments(target, x, weight, grad, settings) if is_single else 0)
     copies = _copied_by_cudnn(x, weight, grad, stride)
-    if _is_matrix_product(weight, stride) and weight.dtype == torch.float32:
-        return copies, _single_product_parts(target, x, weight, grad)
+    if _is_matrix_product(weight, stride):
+        of_weight = _single_product_parts if weight.dtype == torch.float32 else _product_parts
+        return copies, of_weight(target, x, weight, grad)
     if _is_large_kernel_on_few_channels(x, weight):
-        return copies, _all_laid_out_anew(x, weight, grad, stride) + _kernel_parts(target, weight, grad)
-    if not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
+        return copies, _all_laid_out_anew(x, weight, grad, stride) + _segments(target, x, weight, grad, settings)
+    if weight.element_size() < 4:
         return copies, copies + _kernel_parts(target, weight, grad)
-    return copies, copies if copies and _fits_tiles(weight) else _product_parts(target, x, weight)
+    laid_out = copies or (bytes_of(x) + bytes_of(weight) + bytes_of(grad) if _sums_are_short(x, weight) else 0)
+    return copies, laid_out + _segments(target, x, weight, grad, settings)
+
+
+def _segments(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, settings: Any) -> int:
+    """Partial sums of a float32 weight's gradient, with tiles as wide as its channels ask for."""
+    convolution = _described(Pass.OF_WEIGHT, x, weight, grad, settings)
+    channels = convolution.weight[0] * convolution.weight[1] // convolution.x[1], convolution.weight[1]
+    rows, columns = (NARROW_TILE if each <= NARROW_TILE else SPLIT_TILE for each in channels)
+    return partial_sums(
+        convolution, Tiling(rows=rows, columns=columns, depth=DEPTHS[0]), num_resident_blocks(1, target.gpu.num_sms)
+    )
 
 
 def _ask_cudnn(target: Target, of: Pass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Any) -> int | None:
     """What the installed library would take, if there is one and this is not a product, which is cuBLAS's."""
-    stride, padding, dilation, is_transposed = settings
-    if _is_matrix_product(weight, stride):
+    if _is_matrix_product(weight, settings[0]):
         return None
+    return workspace_bytes(target, _described(of, x, weight, y, settings))
+
+
+def _described(of: Pass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Any) -> Convolution:
+    """A transposed convolution computes the gradient of the input of the plain one that it is named after."""
+    stride, padding, dilation, is_transposed = settings
+    channels_last = is_channels_last(x, weight)
     if is_transposed:
         x, y, of = y, x, {Pass.FORWARD: Pass.OF_INPUT, Pass.OF_INPUT: Pass.FORWARD}.get(of, of)
-    convolution = Convolution(
+    return Convolution(
         of=of,
         x=tuple(x.shape),
         weight=tuple(weight.shape),
         y=tuple(y.shape),
         dtype=weight.dtype,
-        channels_last=is_channels_last(x, weight),
+        channels_last=channels_last,
         stride=tuple(stride),
         padding=tuple(padding),
         dilation=tuple(dilation),
     )
-    return workspace_bytes(target, convolution)
 
 
-def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor) -> int:
+def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
     """In half types: one part in float32 for each image, or where channels are last, as many as keep the GPU busy."""
-    if not is_channels_last(x, weight):
-        return x.shape[0] * 4 * weight.numel()
     rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
+    if not is_channels_last(x, weight):
+        parts, copies = x.shape[0] * 4 * weight.numel(), _padded_bytes(x, 1) + _padded_bytes(grad, 1)
+        return copies if inputs >= MANY_INPUTS and parts > MOST_PARTS[2] * copies else parts
     num_tiles = -(-outputs // SPLIT_TILE) * -(-inputs // SPLIT_TILE)
     num_parts = min(target.gpu.num_sms // 2, target.gpu.num_sms // num_tiles, rows // FEWEST_ROWS)
     return num_parts * 4 * weight.numel() if num_parts > 1 and num_tiles < MOST_SPLIT_TILES else 0
@@ -132,12 +167,12 @@ def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor) -> int
 
 def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
     """One part for each image of more than a pixel, or where channels are last, as many as keep the GPU busy."""
-    if not is_channels_last(x, weight):
-        has_pixels, parts = math.prod(x.shape[2:]) > 1, x.shape[0] * bytes_of(weight)
-        if has_pixels and parts < MOST_PRODUCT_PARTS:
-            return parts
-        return bytes_of(x) + bytes_of(grad) + (_kernel_parts(target, weight, grad) if _is_aligned(x) else 0)
     rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
+    if not is_channels_last(x, weight):
+        parts, copies = x.shape[0] * bytes_of(weight), bytes_of(x) + bytes_of(grad)
+        num_pixels = math.prod(x.shape[2:])
+        is_thin = num_pixels >= LARGE_IMAGE and min(outputs, inputs) in THIN
+        return copies if num_pixels == 1 or is_thin or parts > MOST_PARTS[4] * copies else parts
     if rows < FEWEST_ROWS or (rows < 2 * FEWEST_ROWS and inputs > outputs):
         return 0
     num_parts = 2 * target.gpu.num_sms // (-(-outputs // SPLIT_TILE) * -(-inputs // SPLIT_TILE))
@@ -146,27 +181,19 @@ def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor,
     return num_parts * bytes_of(weight) if num_parts > 1 else 0
 
 
-def _fits_tiles(weight: torch.Tensor) -> bool:
-    """Whether the kernels that want everything laid out anew have tiles for these channels, in float32 all of them."""
-    return weight.element_size() >= 4 or all(channels % TILE == 0 for channels in weight.shape[:2])
-
-
 # -- sizes ---------------------------------------------------------------------------------------------------------------------
 
 
 def _kernel_parts(target: Target, weight: torch.Tensor, grad: torch.Tensor) -> int:
     """In half types as many as keep half of the GPU busy, each of them with some thousand pixels."""
-    in_float32 = 4 * weight.numel()
-    if weight.element_size() < 4:
-        num_tiles = -(-weight.shape[0] // SPLIT_TILE) * -(-weight[0].numel() // SPLIT_TILE)
-        parts = min(target.gpu.num_sms // 2 // num_tiles, grad.numel() // grad.shape[1] // ROWS_OF_HALF_PART)
-        return parts * in_float32 if parts > 1 else 0
-    return min(KERNEL_PARTS, MOST_KERNEL_PARTS // in_float32) * in_float32
+    num_tiles = -(-weight.shape[0] // SPLIT_TILE) * -(-weight[0].numel() // SPLIT_TILE)
+    parts = min(target.gpu.num_sms // 2 // num_tiles, grad.numel() // grad.shape[1] // ROWS_OF_HALF_PART)
+    return parts * 4 * weight.numel() if parts > 1 else 0
 
 
-def _is_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """ATen/native/cuda/DepthwiseConv2d.cu: a kernel of torch's own."""
-    return groups > 1 and weight.shape[1] == 1
+def _is_depthwise(x: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
+    """ATen/native/cuda/DepthwiseConv2d.cu: a kernel of torch's own. With channels last it is cuDNN's."""
+    return groups > 1 and weight.shape[1] == 1 and not is_channels_last(x, weight)
 
 
 def _lies_well(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -184,13 +211,41 @@ def _has_few_channels(x: torch.Tensor) -> bool:
 
 def _copied_by_cudnn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
     """What cuDNN takes to copy everything into channels last: little if it is so already, nothing for a plain matrix product."""
+    if _is_matrix_product(weight, stride):
+        return 0
     if is_channels_last(x, weight):
         unaligned = [_padded_bytes(of, 1) for of in (x, out) if of.shape[1] % CHANNELS_OF_HALVES]
         return sum(unaligned) + (_padded_bytes(weight, 0, 1) if unaligned else 0)
+    if _sums_are_short(x, weight):
+        return 0
     if all(size == 1 for size in weight.shape[2:]):
-        is_product = _is_matrix_product(weight, stride) and _stays_product(x, weight)
-        return 0 if is_product else bytes_of(x) + bytes_of(out)
+        return bytes_of(x) + bytes_of(out)
     return _padded_bytes(x, 1) + _padded_bytes(weight, 0, 1) + _padded_bytes(out, 1)
+
+
+def _copied_for_result(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
+    """The same in the forward pass, in which a large product is laid out anew, and few channels in half types are not."""
+    if is_channels_last(x, weight):
+        return _copied_by_cudnn(x, weight, out, stride)
+    if _is_matrix_product(weight, stride):
+        return bytes_of(x) + bytes_of(out) if _is_heavy_product(x, weight) else 0
+    num_uses = out.numel() * weight[0].numel() / (x.numel() + out.numel() + weight.numel())
+    is_small = x.shape[1] <= CHANNELS_OF_HALVES and out.shape[1] < FEW_OUTPUTS
+    if x.element_size() < 4 and is_small and num_uses < FEW_USES:
+        return 0
+    return _copied_by_cudnn(x, weight, out, stride)
+
+
+def _is_heavy_product(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    is_single = weight.dtype == torch.float32
+    is_aligned = math.prod(x.shape[2:]) * x.element_size() % ALIGNMENT == 0
+    is_candidate = (not is_aligned or weight.numel() >= HEAVY_WEIGHT) if is_single else (not is_aligned and x.dim() < 5)
+    return is_candidate and x.shape[0] * 4 * weight.numel() >= HEAVY_PRODUCTS[4 if is_single else 2]
+
+
+def _sums_are_short(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    is_short = weight[0].numel() < SHORT_SUM and math.prod(weight.shape[2:]) < LARGE_KERNEL
+    return is_short and weight.dtype == torch.float32 and not is_channels_last(x, weight)
 
 
 def _copied_in_groups(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, groups: int) -> int:
@@ -206,12 +261,6 @@ def _copied_in_groups(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, 
 def _power_of_two(size: int) -> int:
     """The next one, unless it is one."""
     return 1 << (size - 1).bit_length()
-
-
-def _stays_product(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    if weight.dtype == torch.float32:
-        return _is_aligned(x) or x.numel() // x.shape[1] * weight.numel() < MANY_MULTIPLICATIONS
-    return _is_aligned(x)
 
 
 def _is_strided_product_of_volumes(x: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
@@ -248,10 +297,6 @@ def _padded_bytes(x: torch.Tensor, *channel_dims: int) -> int:
 
 def _is_matrix_product(weight: torch.Tensor, stride: Any) -> bool:
     return all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
-
-
-def _is_aligned(x: torch.Tensor) -> bool:
-    return math.prod(x.shape[2:]) * x.element_size() % ALIGNMENT == 0
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
