@@ -26,7 +26,7 @@ from memfit.phantom.kernels.convolution.layouts import (
 from memfit.phantom.kernels.convolution.library import workspace_bytes
 from memfit.phantom.kernels.convolution.passes import Convolution, Pass
 from memfit.phantom.kernels.convolution.segments import DEPTHS, Tiling, num_resident_blocks, partial_sums
-from memfit.phantom.kernels.convolution.trials import try_backward, try_forward
+from memfit.phantom.kernels.convolution.trials import try_backward, try_forward, winograd_bytes
 from memfit.phantom.kernels.reduction import staging_blocks
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule, bytes_of
 from memfit.phantom.target import Target
@@ -53,6 +53,13 @@ would have to be copied; in half types only where there are so many channels to 
 THIN, LARGE_IMAGE = range(8, 33), 9000
 """A float32 product of so few channels over images of so many pixels is no task for cuBLAS either."""
 
+DEPTHWISE_IMAGE, DEPTHWISE_PARTS = 512, 528
+"""The gradient of a float32 weight of 7 x 7 or more for each channel, with channels last: from so many pixels on (between 196 and 784)
+it is summed in 512 parts, beside 16 numbers for one."""
+
+WORTH_TRANSFORMING = 2**34
+"""Multiplications, from which on the gradient of a weight can be worth a transform (between 1.2 and 3 e10)."""
+
 FEWEST_ROWS, ROWS_OF_PART, SPLIT_TILE, NARROW_TILE = 1024, 95, 128, 64
 """In float32 with channels last the gradient of a one-by-one kernel is summed in parts until two tiles are there for each SM."""
 
@@ -64,13 +71,13 @@ ROWS_OF_HALF_PART = 2048
 def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     """Copies with channels last of what has them elsewhere."""
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
-    if _is_depthwise(x, weight, groups):
+    if _is_of_torch(x, weight, groups):
         return copies_after_result(args)
     asked = _ask_cudnn(target, Pass.FORWARD, x, weight, result, args[3:7])
     if asked is not None:
         return (*copies_after_result(args), asked)
-    if _lies_well(x, weight) or _is_patches(x, weight, stride):
-        return ()
+    if _lies_well(x, weight) or _is_patches(x, weight, stride) or _is_depthwise(weight, groups):
+        return copies_after_result(args)
     if groups > 1:
         copies = _copied_in_groups(x, weight, result, groups)
     elif _is_strided_product_of_volumes(x, weight, stride):
@@ -84,13 +91,15 @@ def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[
     """For the gradients of input, weight and bias each: copies with channels last, and partial sums."""
     grad, x, weight, groups = args[0], args[1], args[2], args[9]
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
-    if _is_depthwise(x, weight, groups):
+    if _is_of_torch(x, weight, groups):
         return copies_after_input_gradient(args), (), bias
     asked = [_ask_cudnn(target, of, x, weight, grad, args[4:8]) for of in (Pass.OF_INPUT, Pass.OF_WEIGHT)]
     for_input, for_weight = (
         estimated if told is None else told
         for told, estimated in zip(asked, _estimate_backward(target, x, weight, grad, args[4:8], groups), strict=True)
     )
+    if groups == 1 and _is_transformed(target, x, weight, grad, args[4:8]):
+        for_weight = winograd_bytes(tuple(x.shape), tuple(grad.shape))
     return (*copies_after_input_gradient(args), for_input), (for_weight,), bias
 
 
@@ -101,6 +110,8 @@ def _estimate_backward(
     stride = settings[0]
     if _lies_well(x, weight):
         return 0, 0
+    if _is_depthwise(weight, groups):
+        return 0, _depthwise_parts(x, weight, grad)
     if groups > 1:
         copies = _copied_in_groups(x, weight, grad, groups)
         is_single = weight.dtype == torch.float32
@@ -191,9 +202,33 @@ def _kernel_parts(target: Target, weight: torch.Tensor, grad: torch.Tensor) -> i
     return parts * 4 * weight.numel() if parts > 1 else 0
 
 
-def _is_depthwise(x: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
-    """ATen/native/cuda/DepthwiseConv2d.cu: a kernel of torch's own. With channels last it is cuDNN's."""
-    return groups > 1 and weight.shape[1] == 1 and not is_channels_last(x, weight)
+def _is_depthwise(weight: torch.Tensor, groups: int) -> bool:
+    return groups > 1 and weight.shape[1] == 1
+
+
+def _is_of_torch(x: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
+    """ATen/native/cuda/DepthwiseConv2d.cu: a kernel of torch's own. With channels last it is cuDNN's, but not for bfloat16 images."""
+    return _is_depthwise(weight, groups) and (not is_channels_last(x, weight) or (x.dim() == 4 and x.dtype == torch.bfloat16))
+
+
+def _depthwise_parts(x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
+    """For small kernels and images there are kernels that take next to nothing. Otherwise every channel gets three beside it, and the
+    gradient of the weight is summed in parts."""
+    if math.prod(weight.shape[2:]) < LARGE_KERNEL or math.prod(x.shape[2:]) < DEPTHWISE_IMAGE or x.element_size() < 4:
+        return 0
+    return CHANNELS_OF_SINGLES * (bytes_of(x) + bytes_of(grad)) + DEPTHWISE_PARTS * bytes_of(weight)
+
+
+def _is_transformed(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, settings: Any) -> bool:
+    """Whether cuDNN computes the gradient of a float32 weight by Winograd's transform, with cuBLAS: for much work on many channels,
+    whose tiles are too few for all SMs, and too many to be cut in two."""
+    stride, _, dilation, is_transposed = settings
+    is_plain = tuple(weight.shape[2:]) == (3, 3) and all(step == 1 for step in (*stride, *dilation)) and not is_transposed
+    if not is_plain or weight.dtype != torch.float32 or is_channels_last(x, weight) or min(weight.shape[:2]) <= 2 * SPLIT_TILE:
+        return False
+    num_tiles = math.prod(-(-channels // SPLIT_TILE) for channels in weight.shape[:2]) * 9
+    num_multiplications = grad.numel() // grad.shape[1] * weight.numel()
+    return target.gpu.num_sms // 2 < num_tiles < target.gpu.num_sms and num_multiplications >= WORTH_TRANSFORMING
 
 
 def _lies_well(x: torch.Tensor, weight: torch.Tensor) -> bool:

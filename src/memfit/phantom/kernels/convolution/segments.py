@@ -8,8 +8,8 @@
 As many blocks run at a time as the GPU has room for, in clusters. The tiles that are left in the last round are cut into as many
 segments as blocks are there for them, or into fewer, where adding up the partial sums would take longer than a segment saves.
 
-Read off 10,274 kernels and 27,400 answers of cuDNN 9.19 on an H200: the number of segments is as measured in nine of ten, and of the
-half of the convolutions that no number here was taken from, 98 of 100 workspaces are near.
+Read off 10,274 kernels and 27,400 answers of cuDNN 9.19 on an H200: the number of segments is as measured in nine of ten, and of
+the half of the convolutions that no number here was taken from, 98 of 100 workspaces are near.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ BLOCKS_WITHOUT_DEVICE = 18
 
 STEPS_OF_SUM = {torch.bfloat16: 30}
 OTHER_STEPS_OF_SUM = 6
-"""What doubling the number of segments costs, in steps of a kernel's main loop. It is twice that where all tiles are cut, and nothing
-else runs meanwhile."""
+"""What doubling the number of segments costs, in steps of a kernel's main loop. It is twice that where all tiles are cut, and
+nothing else runs meanwhile."""
 
 TILES = {
     0: (128, 128), 1: (128, 64), 2: (128, 32), 3: (256, 128), 4: (256, 64), 5: (64, 64), 6: (128, 256), 7: (64, 128), 8: (64, 32),
