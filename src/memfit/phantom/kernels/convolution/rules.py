@@ -30,6 +30,7 @@ from memfit.phantom.kernels.convolution.trials import try_backward, try_forward,
 from memfit.phantom.kernels.reduction import staging_blocks
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule, bytes_of
 from memfit.phantom.target import Target
+from memfit.units import MIB
 
 CHANNELS_OF_SINGLES, CHANNELS_OF_HALVES = 4, 8
 FEW_CHANNELS, LARGE_KERNEL = 3, 49
@@ -54,14 +55,20 @@ THIN, LARGE_IMAGE = range(8, 33), 9000
 """A float32 product of so few channels over images of so many pixels is no task for cuBLAS either."""
 
 DEPTHWISE_IMAGE, DEPTHWISE_PARTS = 512, 528
-"""The gradient of a float32 weight of 7 x 7 or more for each channel, with channels last: from so many pixels on (between 196 and 784)
-it is summed in 512 parts, beside 16 numbers for one."""
+"""The gradient of a float32 weight of 7 x 7 or more for each channel, with channels last: from so many pixels on (between 196 and
+784) it is summed in 512 parts, beside 16 numbers for one."""
 
-WORTH_TRANSFORMING = 2**34
-"""Multiplications, from which on the gradient of a weight can be worth a transform (between 1.2 and 3 e10)."""
+WORTH_TRANSFORMING = 13_000_000_000
+"""Multiplications, from which on the gradient of a weight can be worth a transform (between 12.3 and 15 e9)."""
 
 FEWEST_ROWS, ROWS_OF_PART, SPLIT_TILE, NARROW_TILE = 1024, 95, 128, 64
 """In float32 with channels last the gradient of a one-by-one kernel is summed in parts until two tiles are there for each SM."""
+
+FILLED_TILES = 0.7
+"""Other kernels run where tiles would be filled less with channels than this."""
+
+KERNEL_PARTS, MOST_KERNEL_PARTS = 14, 8 * MIB
+"""Large kernels on few channels are summed in this many parts, or in as many as fit into the given number of bytes."""
 
 MOST_SPLIT_TILES = 64
 ROWS_OF_HALF_PART = 2048
@@ -122,7 +129,8 @@ def _estimate_backward(
         of_weight = _single_product_parts if weight.dtype == torch.float32 else _product_parts
         return copies, of_weight(target, x, weight, grad)
     if _is_large_kernel_on_few_channels(x, weight):
-        return copies, _all_laid_out_anew(x, weight, grad, stride) + _segments(target, x, weight, grad, settings)
+        num_parts = min(KERNEL_PARTS, MOST_KERNEL_PARTS // bytes_of(weight))
+        return copies, _all_laid_out_anew(x, weight, grad, stride) + num_parts * bytes_of(weight)
     if weight.element_size() < 4:
         return copies, copies + _kernel_parts(target, weight, grad)
     laid_out = copies or (bytes_of(x) + bytes_of(weight) + bytes_of(grad) if _sums_are_short(x, weight) else 0)
@@ -134,6 +142,9 @@ def _segments(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch
     convolution = _described(Pass.OF_WEIGHT, x, weight, grad, settings)
     channels = convolution.weight[0] * convolution.weight[1] // convolution.x[1], convolution.weight[1]
     rows, columns = (NARROW_TILE if each <= NARROW_TILE else SPLIT_TILE for each in channels)
+    filled = math.prod(channels) / math.prod(-(-each // tile) * tile for each, tile in zip(channels, (rows, columns), strict=True))
+    if filled < FILLED_TILES:
+        return 0
     return partial_sums(
         convolution, Tiling(rows=rows, columns=columns, depth=DEPTHS[0]), num_resident_blocks(1, target.gpu.num_sms)
     )
@@ -207,13 +218,13 @@ def _is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 
 def _is_of_torch(x: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
-    """ATen/native/cuda/DepthwiseConv2d.cu: a kernel of torch's own. With channels last it is cuDNN's, but not for bfloat16 images."""
+    """ATen/native/cuda/DepthwiseConv2d.cu: torch's own kernel. With channels last it is cuDNN's, unless images are bfloat16."""
     return _is_depthwise(weight, groups) and (not is_channels_last(x, weight) or (x.dim() == 4 and x.dtype == torch.bfloat16))
 
 
 def _depthwise_parts(x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
-    """For small kernels and images there are kernels that take next to nothing. Otherwise every channel gets three beside it, and the
-    gradient of the weight is summed in parts."""
+    """For small kernels and images there are kernels that take next to nothing. Otherwise every channel gets three beside it, and
+    the gradient of the weight is summed in parts."""
     if math.prod(weight.shape[2:]) < LARGE_KERNEL or math.prod(x.shape[2:]) < DEPTHWISE_IMAGE or x.element_size() < 4:
         return 0
     return CHANNELS_OF_SINGLES * (bytes_of(x) + bytes_of(grad)) + DEPTHWISE_PARTS * bytes_of(weight)
