@@ -86,7 +86,7 @@ class WorkspaceObserver:
                 self._kept.append(partial(blocks.free_workspace, blocks.write_workspace(func, device, size)))
         if rule.takes is not None:
             if rule.assumption is not None:
-                self._assumed[rule.assumption] = None
+                self._assumed[rule.assumption if isinstance(rule.assumption, str) else rule.assumption(self._target)] = None
             for trial in self._new_trials(rule, args, result):
                 self._try(blocks, func, device, trial)
             _take_for_a_while(blocks, func, device, rule.takes(self._target, args, result))

@@ -94,7 +94,7 @@ class Rule:
     keeps: Callable[[Arguments], Sequence[Kept]] | None = None
     """What a library keeps for good because of a call with these arguments."""
 
-    assumption: str | None = None
+    assumption: str | Callable[[Target], str] | None = None
     """What a prediction that used ``takes`` tells the user, where the sizes are not known for sure."""
 
     def __post_init__(self) -> None:

@@ -1,5 +1,7 @@
 """cuDNN asked about a GPU that is not there. The library itself is only where PyTorch's CUDA wheel is."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -74,6 +76,38 @@ def test_strides_are_torchs(shape):
     layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
     assert tuple(layouts.strides_of(shape, False)) == x.stride()
     assert tuple(layouts.strides_of(shape, True)) == x.to(memory_format=layout).stride()
+
+
+class OldLibrary:
+    version = 91002
+
+
+@pytest.mark.parametrize(
+    ("gpu", "torch_version", "words"),
+    [
+        ("H200", "2.11+cu126", []),
+        ("H200", "2.11+cu130", ["torch 2.11 comes with cuDNN 9.19.0"]),
+        ("A100-80GB", "2.11+cu126", ["the clock rates of an H200 were taken"]),
+    ],
+)
+def test_what_may_be_different_is_said(monkeypatch, gpu, torch_version, words):
+    monkeypatch.setattr(library, "_installed", OldLibrary)
+    first, *others = library.reservations(Target.parse(gpu, torch_version))
+    assert first == "asked of cuDNN 9.10.2 without a GPU"
+    assert len(others) == len(words)
+    assert all(word in sentence for word, sentence in zip(words, others, strict=True))
+
+
+def test_fewer_sms_have_fewer_clusters_and_that_is_said(monkeypatch):
+    monkeypatch.setattr(library, "_installed", OldLibrary)
+    target = Target.parse("H200", "2.11+cu126")
+    *_, last = library.reservations(replace(target, gpu=replace(target.gpu, num_sms=78)))
+    assert "in proportion to those of an H200 with 132 SMs" in last
+
+
+def test_nothing_is_said_where_nobody_is_asked(monkeypatch):
+    monkeypatch.setattr(library, "_installed", lambda: None)
+    assert library.reservations(TARGET) is None
 
 
 class RefusingLibrary:

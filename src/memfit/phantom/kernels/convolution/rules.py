@@ -1,15 +1,18 @@
-"""Convolutions as cuDNN runs them: how their results lie in memory, and what they take.
+"""What convolutions take, as cuDNN runs them.
 
 cuDNN's kernels want channels last, and in float16 and bfloat16 a multiple of eight channels. Where tensors are not like that, it
-copies them. The gradient of a weight is summed in parts. Measured on an H200 with cuDNN 9.19 (benchmarks/truth/kernel_memory.json
-and the traces beside it). Which kernel cuDNN chooses is not documented, so single workspaces can be off by some MiB. Where the
-library is installed, it is asked instead (``library.py``).
+copies them, if that pays. The gradient of a weight is summed in parts. One-by-one kernels are products, and mostly left to cuBLAS.
+Measured on an H200 with cuDNN 9.19 (benchmarks/truth/kernel_memory.json, the traces beside it, and 9,152 convolutions one by one:
+``benchmarks/cudnn_on_gpu.py``). Which kernel cuDNN chooses is not documented, and thresholds here are where most of what was
+measured changes sides, so single workspaces can be off by some MiB. Where the library is installed, it is asked instead
+(``library.py``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,7 +26,7 @@ from memfit.phantom.kernels.convolution.layouts import (
     copies_of_forward,
     is_channels_last,
 )
-from memfit.phantom.kernels.convolution.library import workspace_bytes
+from memfit.phantom.kernels.convolution.library import reservations, workspace_bytes
 from memfit.phantom.kernels.convolution.passes import Convolution, Pass
 from memfit.phantom.kernels.convolution.segments import DEPTHS, Tiling, num_resident_blocks, partial_sums
 from memfit.phantom.kernels.convolution.trials import try_backward, try_forward, winograd_bytes
@@ -350,6 +353,17 @@ def _is_channels_last(x: torch.Tensor) -> bool:
     return x.dim() >= 4 and x.stride(1) == 1 and x.shape[1] > 1
 
 
+@cache
+def _assumption(target: Target) -> str:
+    told = reservations(target)
+    if told is None:
+        return (
+            "workspaces of convolutions were estimated: cuDNN's choice of kernels is its own; where its library is installed"
+            " (pip install --no-deps nvidia-cudnn-cu13), it is asked"
+        )
+    return f"workspaces of convolutions were {'; '.join(told)}. Those of one-by-one kernels were estimated"
+
+
 RULES = (
     Rule(
         operators=("convolution",),
@@ -357,8 +371,7 @@ RULES = (
         copies=copies_of_forward,
         takes=forward,
         tries=try_forward,
-        assumption="workspaces of convolutions were estimated: cuDNN's choice of kernels is its own; where its library is installed"
-        " (pip install --no-deps nvidia-cudnn-cu13), it is asked",
+        assumption=_assumption,
         source=f"ATen/native/ConvUtils.h, cudnn/Conv_v8.cpp; sizes {MEASURED_CUDNN}, within some MiB",
     ),
     Rule(
