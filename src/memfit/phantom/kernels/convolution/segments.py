@@ -8,8 +8,9 @@
 As many blocks run at a time as the GPU has room for, in clusters. The tiles that are left in the last round are cut into as many
 segments as blocks are there for them, or into fewer, where adding up the partial sums would take longer than a segment saves.
 
-Read off 10,274 kernels and 27,400 answers of cuDNN 9.19 on an H200: the number of segments is as measured in nine of ten, and of
-the half of the convolutions that no number here was taken from, 98 of 100 workspaces are near.
+Read off 10,274 kernels and 27,400 answers of cuDNN 9.19 on an H200 (benchmarks/truth/cudnn_segments.json.gz): the number of
+segments is as measured in nine of ten. Of the half of the convolutions that no number here was taken from, 98 of 100 workspaces are
+near.
 """
 
 from __future__ import annotations
