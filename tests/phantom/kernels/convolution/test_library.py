@@ -155,6 +155,9 @@ def test_cudnn_answers_as_it_did_on_an_h200(monkeypatch):
     answer = library.workspace_bytes(TARGET, volume)
     assert answer is not None
     assert -(-answer // 512) * 512 == 6_490_112
+    of_weight = library.workspace_bytes(TARGET, replace(volume, of=Pass.OF_WEIGHT))
+    assert of_weight is not None
+    assert 0 <= 13_830_143 - of_weight < 1024  # asked with the handle of an H200; 6,489,616 without
 
 
 def a_convolution(**changes):
