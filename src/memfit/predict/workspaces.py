@@ -50,11 +50,16 @@ class WorkspaceObserver:
             device = _gpu_of(result)
             sizes = rule.takes(self._target, args, result) if device is not None else [()] * len(result)
             trials = self._new_trials(rule, args, result) if device is not None else [None] * len(result)
-            for output, taken, trial in zip(result, sizes, trials, strict=True):
+            of_call, *of_outputs = rule.copies(args) if device is not None and rule.copies else [()] * (len(result) + 1)
+            held = _take(blocks, func, device, of_call)
+            for output, copied, taken, trial in zip(result, of_outputs, sizes, trials, strict=True):
+                if output is None:
+                    continue
+                copies = _take(blocks, func, device, copied)
                 write_outputs(func, args, output)
-                if output is not None:
-                    self._try(blocks, func, output.device, trial)
-                    _take_for_a_while(blocks, func, output.device, taken)
+                self._try(blocks, func, output.device, trial)
+                _give_back(blocks, [*copies, *_take(blocks, func, device, taken)])
+            _give_back(blocks, held)
 
         def plan_with_workspaces(func: Any, args: Any, result: Any) -> None:
             if write_outputs is not None:
@@ -67,14 +72,13 @@ class WorkspaceObserver:
             assert rule.copies is not None
             device = _gpu_of(result)
             sizes = rule.copies(args) if device is not None else ()
-            copies = [blocks.write_workspace(func, device, size) for size in sizes if device is not None and size > 0]
+            copies = _take(blocks, func, device, sizes)
             plan_with_workspaces(func, args, result)
-            for block in copies:
-                blocks.free_workspace(block)
+            _give_back(blocks, copies)
 
-        if rule.copies is not None:
-            return plan_after_copies
-        return plan_by_output if rule.by_output else plan_with_workspaces
+        if rule.by_output:
+            return plan_by_output
+        return plan_with_workspaces if rule.copies is None else plan_after_copies
 
     def _take(self, blocks: BlockWriter, func: Any, rule: Rule, args: Any, result: Any, device: torch.device) -> None:
         if rule.keeps is not None:
@@ -82,7 +86,7 @@ class WorkspaceObserver:
                 self._kept.append(partial(blocks.free_workspace, blocks.write_workspace(func, device, size)))
         if rule.takes is not None:
             if rule.assumption is not None:
-                self._assumed[rule.assumption] = None
+                self._assumed[rule.assumption if isinstance(rule.assumption, str) else rule.assumption(self._target)] = None
             for trial in self._new_trials(rule, args, result):
                 self._try(blocks, func, device, trial)
             _take_for_a_while(blocks, func, device, rule.takes(self._target, args, result))
@@ -132,7 +136,14 @@ def _of_trials(largest: int, is_any_unknown: bool) -> str:
 
 
 def _take_for_a_while(blocks: BlockWriter, func: Any, device: torch.device, sizes: Sequence[int]) -> None:
-    taken = [blocks.write_workspace(func, device, size) for size in sizes if size > 0]
+    _give_back(blocks, _take(blocks, func, device, sizes))
+
+
+def _take(blocks: BlockWriter, func: Any, device: torch.device | None, sizes: Sequence[int]) -> list[int]:
+    return [] if device is None else [blocks.write_workspace(func, device, size) for size in sizes if size > 0]
+
+
+def _give_back(blocks: BlockWriter, taken: Sequence[int]) -> None:
     for block in taken:
         blocks.free_workspace(block)
 

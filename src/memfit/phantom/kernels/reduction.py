@@ -167,7 +167,7 @@ REDUCE = "ATen/native/cuda/Reduce.cuh; sizes measured"
 RULES = (
     Rule(operators=("sum.dim_IntList", "sum"), takes=_sum_blocks, source=REDUCE),
     Rule(operators=("mean.dim", "mean", "prod.dim_int", "prod"), takes=_mean_blocks, source=REDUCE),
-    Rule(operators=("linalg_vector_norm",), takes=_norm_blocks, source=REDUCE),
+    Rule(operators=("linalg_vector_norm", "norm.Scalar", "norm.ScalarOpt_dim"), takes=_norm_blocks, source=REDUCE),
     Rule(operators=("amax", "amin", "max", "min"), takes=_extreme_blocks, source=REDUCE),
     Rule(operators=("any", "all"), takes=_any_blocks, source=REDUCE),
     Rule(

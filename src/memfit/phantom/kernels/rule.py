@@ -78,8 +78,9 @@ class Rule:
     """Makes the result, where torch does not know its shape, or where CUDA lays it out differently. ``NotImplemented`` leaves the
     call to torch."""
 
-    copies: Callable[[Arguments], Sequence[int]] | None = None
-    """The sizes in bytes of the copies of its inputs that it makes before its results, and frees when it is done."""
+    copies: Callable[[Arguments], Sequence[Any]] | None = None
+    """The sizes in bytes of the copies of its inputs that it makes before its results, and frees when it is done.
+    With ``by_output`` there are those of the whole call, then those of each output."""
 
     takes: Callable[[Target, Any, Any], Sequence[Any]] | None = None
     """The sizes in bytes of the blocks that it takes from the allocator while it runs, from target, arguments and result."""
@@ -93,7 +94,7 @@ class Rule:
     keeps: Callable[[Arguments], Sequence[Kept]] | None = None
     """What a library keeps for good because of a call with these arguments."""
 
-    assumption: str | None = None
+    assumption: str | Callable[[Target], str] | None = None
     """What a prediction that used ``takes`` tells the user, where the sizes are not known for sure."""
 
     def __post_init__(self) -> None:

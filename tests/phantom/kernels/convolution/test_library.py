@@ -1,10 +1,12 @@
 """cuDNN asked about a GPU that is not there. The library itself is only where PyTorch's CUDA wheel is."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from memfit.phantom.kernels.convolution import library, rules
-from memfit.phantom.kernels.convolution.library import Convolution, Pass
+from memfit.phantom.kernels.convolution import layouts, library, rules
+from memfit.phantom.kernels.convolution.passes import Convolution, Pass
 from memfit.phantom.target import Target
 
 TARGET = Target.parse("H200", "2.11+cu130")
@@ -72,8 +74,40 @@ def test_one_dimension_is_two():
 def test_strides_are_torchs(shape):
     x = torch.empty(shape)
     layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
-    assert tuple(library.strides_of(shape, False)) == x.stride()
-    assert tuple(library.strides_of(shape, True)) == x.to(memory_format=layout).stride()
+    assert tuple(layouts.strides_of(shape, False)) == x.stride()
+    assert tuple(layouts.strides_of(shape, True)) == x.to(memory_format=layout).stride()
+
+
+class OldLibrary:
+    version = 91002
+
+
+@pytest.mark.parametrize(
+    ("gpu", "torch_version", "words"),
+    [
+        ("H200", "2.11+cu126", []),
+        ("H200", "2.11+cu130", ["torch 2.11 comes with cuDNN 9.19.0"]),
+        ("A100-80GB", "2.11+cu126", ["the clock rates of an H200 were taken"]),
+    ],
+)
+def test_what_may_be_different_is_said(monkeypatch, gpu, torch_version, words):
+    monkeypatch.setattr(library, "_installed", OldLibrary)
+    first, *others = library.reservations(Target.parse(gpu, torch_version))
+    assert first == "asked of cuDNN 9.10.2 without a GPU"
+    assert len(others) == len(words)
+    assert all(word in sentence for word, sentence in zip(words, others, strict=True))
+
+
+def test_fewer_sms_have_fewer_clusters_and_that_is_said(monkeypatch):
+    monkeypatch.setattr(library, "_installed", OldLibrary)
+    target = Target.parse("H200", "2.11+cu126")
+    *_, last = library.reservations(replace(target, gpu=replace(target.gpu, num_sms=78)))
+    assert "in proportion to those of an H200 with 132 SMs" in last
+
+
+def test_nothing_is_said_where_nobody_is_asked(monkeypatch):
+    monkeypatch.setattr(library, "_installed", lambda: None)
+    assert library.reservations(TARGET) is None
 
 
 class RefusingLibrary:
@@ -121,6 +155,9 @@ def test_cudnn_answers_as_it_did_on_an_h200(monkeypatch):
     answer = library.workspace_bytes(TARGET, volume)
     assert answer is not None
     assert -(-answer // 512) * 512 == 6_490_112
+    of_weight = library.workspace_bytes(TARGET, replace(volume, of=Pass.OF_WEIGHT))
+    assert of_weight is not None
+    assert 0 <= 13_830_143 - of_weight < 1024  # asked with the handle of an H200; 6,489,616 without
 
 
 def a_convolution(**changes):

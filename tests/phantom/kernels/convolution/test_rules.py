@@ -123,7 +123,72 @@ def test_the_gradient_of_a_product_is_summed_in_a_part_for_each_image():
     assert taken_by((4, 1024, 64, 64), (1024, 1024, 1, 1)) == (0, 0, 4 * 4 * 1024 * 1024)
 
 
+def test_short_sums_of_float32_are_computed_as_they_lie():
+    """As in RegNet, where 32 and 128 channels are left alone, and 192 are not."""
+    single = {"dtype": torch.float32, "stride": 2}
+    assert taken_by((32, 32, 112, 112), (128, 32, 1, 1), **single)[0] == 0
+    assert taken_by((32, 192, 28, 28), (512, 192, 1, 1), **single)[0] == 32 * (192 * 28 * 28 + 512 * 14 * 14) * 4
+
+
+def test_few_channels_of_half_types_are_copied_only_for_many_uses():
+    """Measured of MobileNet's first layer, and of ResNet's."""
+    assert taken_by((32, 3, 224, 224), (32, 3, 3, 3), stride=2)[0] == 0
+    assert taken_by((32, 3, 224, 224), (64, 3, 7, 7), stride=2)[0] > 77_000_000
+
+
+def test_parts_that_are_much_larger_than_the_data_are_not_taken():
+    """Measured of RegNet's last layers, and of MobileNet's: 960 channels become 160, or 160 become 960."""
+    data = 32 * 2 * 1088 * 7 * 7 * 4
+    assert taken_by((32, 1088, 7, 7), (1088, 1088, 1, 1), dtype=torch.float32) == (data, 0, data)
+    assert taken_by((32, 512, 14, 14), (1088, 512, 1, 1), dtype=torch.float32)[2] == 71303168
+    assert taken_by((32, 960, 7, 7), (160, 960, 1, 1))[2] == 32 * 7 * 7 * (160 + 960) * 2
+    assert taken_by((32, 160, 7, 7), (960, 160, 1, 1))[2] == 32 * 960 * 160 * 4
+
+
+def test_thin_products_over_large_images_are_laid_out_anew():
+    """Measured: 258,672,527 bytes, with partial sums."""
+    assert taken_by((32, 32, 112, 112), (128, 32, 1, 1), dtype=torch.float32)[2] == 32 * 160 * 112 * 112 * 4
+
+
+@pytest.mark.parametrize(("shape", "transformed"), [((8, 320, 64, 64), 203489280), ((8, 320, 32, 32), 0)])
+def test_large_gradients_whose_tiles_leave_sms_idle_are_transformed(shape, transformed):
+    copies = 2 * 8 * 320 * shape[2] ** 2 * 4 + 320 * 320 * 9 * 4
+    assert taken_by(shape, (320, 320, 3, 3), dtype=torch.float32)[2] == (transformed or copies)
+
+
+@pytest.mark.parametrize(("size", "channels", "measured"), [(56, 96, 164079223), (28, 192, 96947263), (14, 384, 0), (7, 768, 0)])
+def test_depthwise_convolutions_with_channels_last_are_cudnns(size, channels, measured):
+    """The four stages of ConvNeXt in float32. In bfloat16 the kernel is torch's own."""
+    shapes = (16, channels, size, size), (channels, 1, 7, 7)
+    last = torch.channels_last
+    of_result, of_input, of_weight = taken_by(*shapes, groups=channels, dtype=torch.float32, layout=last)
+    assert (of_result, of_input) == (0, 0)
+    assert 0 <= measured - of_weight < 8192  # counters beside the sums
+    assert taken_by(*shapes, groups=channels, layout=last) == (0, 0, 0)
+
+
+def test_copies_and_results_are_taken_in_torchs_order():
+    """As in the trace of unet_amp: a gradient that is part of another has a copy for each kernel, the second before its result."""
+    sizes = {}
+
+    def build():
+        layer = nn.Conv2d(16, 24, 3, padding=1, bias=False).cuda()
+        x = torch.randn(2, 16, 40, 40, device="cuda", requires_grad=True)
+
+        def step():
+            torch.cat((layer(x), torch.zeros(2, 8, 40, 40, device="cuda")), 1).square().mean().backward()
+
+        sizes.update(x=x.numel() * 4, grad=2 * 24 * 40 * 40 * 4, weight=layer.weight.numel() * 4)
+        return step
+
+    ledger = memfit.predict(build, steps=1).ledger
+    of_backward = [block for block, op in enumerate(ledger.blocks.op) if "convolution_backward" in ledger.strings[op]]
+    taken = [int(ledger.events.size[ledger.birth[block]]) for block in of_backward]
+    assert taken[:2] == [sizes["x"], sizes["grad"]]
+    assert taken[-3:-1] == [sizes["grad"], sizes["weight"]]
+
+
 def test_most_measured_convolutions_are_near():
     near = [is_near(taken, predicted) for _, taken, predicted in convolution_errors()]
     assert len(near) == 3 * 9152
-    assert sum(near) / len(near) > 0.74
+    assert sum(near) / len(near) > 0.765

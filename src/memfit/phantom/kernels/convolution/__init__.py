@@ -2,8 +2,12 @@
 
 ::
 
-    rules.py    which layout a convolution runs in, what it copies for that, and the workspace of the kernel that cuDNN chooses
-    trials.py   what cuDNN takes while it measures its kernels, under cudnn.benchmark
+    layouts.py    which layout a convolution runs in, and what torch copies for that
+    rules.py      the workspace of the kernel that cuDNN chooses: asked of the library, or by what was measured
+    library.py    cuDNN itself, asked about a GPU that is not there
+    segments.py   partial sums of Hopper's kernels
+    passes.py     a convolution as cuDNN sees it
+    trials.py     what cuDNN takes while it measures its kernels, under cudnn.benchmark
 """
 
 from memfit.phantom.kernels.convolution.rules import RULES

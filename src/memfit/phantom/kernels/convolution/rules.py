@@ -1,128 +1,190 @@
-"""Convolutions as cuDNN runs them: how their results lie in memory, and what they take.
+"""What convolutions take, as cuDNN runs them.
 
 cuDNN's kernels want channels last, and in float16 and bfloat16 a multiple of eight channels. Where tensors are not like that, it
-copies them. The gradient of a weight is summed in parts. Measured on an H200 with cuDNN 9.19 (benchmarks/truth/kernel_memory.json
-and the traces beside it). Which kernel cuDNN chooses is not documented, so single workspaces can be off by some MiB. Where the
-library is installed, it is asked instead (``library.py``).
+copies them, if that pays. The gradient of a weight is summed in parts. One-by-one kernels are products, and mostly left to cuBLAS.
+Measured on an H200 with cuDNN 9.19 (benchmarks/truth/kernel_memory.json, the traces beside it, and 9,152 convolutions one by one:
+``benchmarks/cudnn_on_gpu.py``). Which kernel cuDNN chooses is not documented, and thresholds here are where most of what was
+measured changes sides, so single workspaces can be off by some MiB. Where the library is installed, it is asked instead
+(``library.py``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
-from memfit.phantom.kernels.convolution.library import Convolution, Pass, workspace_bytes
-from memfit.phantom.kernels.convolution.trials import try_backward, try_forward
+from memfit.phantom.kernels.convolution.layouts import (
+    convolve,
+    convolve_backward,
+    copies_after_input_gradient,
+    copies_after_result,
+    copies_of_backward,
+    copies_of_forward,
+    is_channels_last,
+)
+from memfit.phantom.kernels.convolution.library import reservations, workspace_bytes
+from memfit.phantom.kernels.convolution.passes import Convolution, Pass
+from memfit.phantom.kernels.convolution.segments import DEPTHS, Tiling, num_resident_blocks, partial_sums
+from memfit.phantom.kernels.convolution.trials import try_backward, try_forward, winograd_bytes
 from memfit.phantom.kernels.reduction import staging_blocks
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule, bytes_of
 from memfit.phantom.target import Target
 from memfit.units import MIB
 
 CHANNELS_OF_SINGLES, CHANNELS_OF_HALVES = 4, 8
-ALIGNMENT, TILE = 16, 128
 FEW_CHANNELS, LARGE_KERNEL = 3, 49
 """float32 images of at most 3 channels are convolved as they are, unless kernels have 49 elements or more and overlap."""
 
-MANY_MULTIPLICATIONS = 2**30
-"""From so many on, a float32 product of images that are not aligned is worth a copy of everything (between 0.9 and 1.6 e9)."""
+SHORT_SUM = 160
+"""float32 results that are sums of fewer products are computed as the tensors lie: a copy for tensor cores does not pay."""
 
-FEWEST_ROWS, ROWS_OF_PART, SPLIT_TILE = 1024, 95, 128
+FEW_USES, FEW_OUTPUTS = 30, 192
+"""Nor does it in half types for few channels, where a number that is copied is multiplied less often than this."""
+
+ALIGNMENT, HEAVY_WEIGHT = 16, 900_000
+HEAVY_PRODUCTS = {4: 2**25, 2: 2**23}
+"""cuBLAS multiplies each image with the weight. By bytes of an element: from so many bytes on, of a float32 weight for each image,
+everything is laid out anew for one product, if images are not aligned, or in float32 if the weight has so many elements."""
+
+MOST_PARTS, MANY_INPUTS = {4: 5, 2: 2}, 448
+"""By bytes of an element: the gradient of a weight has a part for each image, unless the parts are so many times larger than what
+would have to be copied; in half types only where there are so many channels to sum up."""
+
+THIN, LARGE_IMAGE = range(8, 33), 9000
+"""A float32 product of so few channels over images of so many pixels is no task for cuBLAS either."""
+
+DEPTHWISE_IMAGE, DEPTHWISE_PARTS = 512, 528
+"""The gradient of a float32 weight of 7 x 7 or more for each channel, with channels last: from so many pixels on (between 196 and
+784) it is summed in 512 parts, beside 16 numbers for one."""
+
+WORTH_TRANSFORMING = 13_000_000_000
+"""Multiplications, from which on the gradient of a weight can be worth a transform (between 12.3 and 15 e9)."""
+
+FEWEST_ROWS, ROWS_OF_PART, SPLIT_TILE, NARROW_TILE = 1024, 95, 128, 64
 """In float32 with channels last the gradient of a one-by-one kernel is summed in parts until two tiles are there for each SM."""
 
-MOST_PRODUCT_PARTS, MOST_SPLIT_TILES = 64 * MIB, 64
+FILLED_TILES = 0.7
+"""Other kernels run where tiles would be filled less with channels than this."""
+
 KERNEL_PARTS, MOST_KERNEL_PARTS = 14, 8 * MIB
+"""Large kernels on few channels are summed in this many parts, or in as many as fit into the given number of bytes."""
+
+MOST_SPLIT_TILES = 64
 ROWS_OF_HALF_PART = 2048
-"""The gradient of a weight is summed in this many parts, or in as many as fit into the given number of bytes."""
+"""The gradient of a weight in half types is summed in parts of so many pixels, unless there are tiles enough."""
 
 
 def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     """Copies with channels last of what has them elsewhere."""
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
-    if _is_depthwise(weight, groups):
-        return ()
+    if _is_of_torch(x, weight, groups):
+        return copies_after_result(args)
     asked = _ask_cudnn(target, Pass.FORWARD, x, weight, result, args[3:7])
     if asked is not None:
-        return (*_copied_by_torch(x, weight, x, weight), asked)
-    if _lies_well(x, weight) or _is_patches(x, weight, stride):
-        return ()
+        return (*copies_after_result(args), asked)
+    if _lies_well(x, weight) or _is_patches(x, weight, stride) or _is_depthwise(weight, groups):
+        return copies_after_result(args)
     if groups > 1:
         copies = _copied_in_groups(x, weight, result, groups)
     elif _is_strided_product_of_volumes(x, weight, stride):
-        copies = bytes_of(x) + bytes_of(weight) + (0 if _layout(x, weight) is None else bytes_of(result))
+        copies = bytes_of(x) + bytes_of(weight) + (0 if not is_channels_last(x, weight) else bytes_of(result))
     else:
-        copies = _copied_by_cudnn(x, weight, result, stride)
-    return (*_copied_by_torch(x, weight, x, weight), copies)
+        copies = _copied_for_result(x, weight, result, stride)
+    return (*copies_after_result(args), copies)
 
 
 def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[int]]:
     """For the gradients of input, weight and bias each: copies with channels last, and partial sums."""
     grad, x, weight, groups = args[0], args[1], args[2], args[9]
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
-    if _is_depthwise(weight, groups):
-        return (), (), bias
+    if _is_of_torch(x, weight, groups):
+        return copies_after_input_gradient(args), (), bias
     asked = [_ask_cudnn(target, of, x, weight, grad, args[4:8]) for of in (Pass.OF_INPUT, Pass.OF_WEIGHT)]
-    if None in asked and _lies_well(x, weight):
-        return (), (), bias
     for_input, for_weight = (
         estimated if told is None else told
-        for told, estimated in zip(asked, _estimate_backward(target, x, weight, grad, args[4], groups), strict=True)
+        for told, estimated in zip(asked, _estimate_backward(target, x, weight, grad, args[4:8], groups), strict=True)
     )
-    return (*_copied_by_torch(x, weight, grad, weight), for_input), (*_copied_by_torch(x, weight, grad, x), for_weight), bias
+    if groups == 1 and _is_transformed(target, x, weight, grad, args[4:8]):
+        for_weight = winograd_bytes(tuple(x.shape), tuple(grad.shape))
+    return (*copies_after_input_gradient(args), for_input), (for_weight,), bias
 
 
 def _estimate_backward(
-    target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, stride: Any, groups: int
+    target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, settings: Any, groups: int
 ) -> tuple[int, int]:
     """What cuDNN takes for the gradients of input and weight, by what was measured."""
+    stride = settings[0]
+    if _lies_well(x, weight):
+        return 0, 0
+    if _is_depthwise(weight, groups):
+        return 0, _depthwise_parts(x, weight, grad)
     if groups > 1:
         copies = _copied_in_groups(x, weight, grad, groups)
-        return copies, copies or (bytes_of(x) + bytes_of(grad) if weight.dtype == torch.float32 else 0)
+        is_single = weight.dtype == torch.float32
+        laid_out = copies or (bytes_of(x) + bytes_of(grad) if is_single else 0)
+        return copies, laid_out + (_segments(target, x, weight, grad, settings) if is_single else 0)
     copies = _copied_by_cudnn(x, weight, grad, stride)
-    if _is_matrix_product(weight, stride) and weight.dtype == torch.float32:
-        return copies, _single_product_parts(target, x, weight, grad)
+    if _is_matrix_product(weight, stride):
+        of_weight = _single_product_parts if weight.dtype == torch.float32 else _product_parts
+        return copies, of_weight(target, x, weight, grad)
     if _is_large_kernel_on_few_channels(x, weight):
-        return copies, _all_laid_out_anew(x, weight, grad, stride) + _kernel_parts(target, weight, grad)
-    if not _is_matrix_product(weight, stride) or (copies and _is_aligned(x)):
+        num_parts = min(KERNEL_PARTS, MOST_KERNEL_PARTS // bytes_of(weight))
+        return copies, _all_laid_out_anew(x, weight, grad, stride) + num_parts * bytes_of(weight)
+    if weight.element_size() < 4:
         return copies, copies + _kernel_parts(target, weight, grad)
-    return copies, copies if copies and _fits_tiles(weight) else _product_parts(target, x, weight)
+    laid_out = copies or (bytes_of(x) + bytes_of(weight) + bytes_of(grad) if _sums_are_short(x, weight) else 0)
+    return copies, laid_out + _segments(target, x, weight, grad, settings)
+
+
+def _segments(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, settings: Any) -> int:
+    """Partial sums of a float32 weight's gradient, with tiles as wide as its channels ask for."""
+    convolution = _described(Pass.OF_WEIGHT, x, weight, grad, settings)
+    channels = convolution.weight[0] * convolution.weight[1] // convolution.x[1], convolution.weight[1]
+    rows, columns = (NARROW_TILE if each <= NARROW_TILE else SPLIT_TILE for each in channels)
+    filled = math.prod(channels) / math.prod(-(-each // tile) * tile for each, tile in zip(channels, (rows, columns), strict=True))
+    if filled < FILLED_TILES:
+        return 0
+    return partial_sums(
+        convolution, Tiling(rows=rows, columns=columns, depth=DEPTHS[0]), num_resident_blocks(1, target.gpu.num_sms)
+    )
 
 
 def _ask_cudnn(target: Target, of: Pass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Any) -> int | None:
     """What the installed library would take, if there is one and this is not a product, which is cuBLAS's."""
-    stride, padding, dilation, is_transposed = settings
-    if _is_matrix_product(weight, stride):
+    if _is_matrix_product(weight, settings[0]):
         return None
+    return workspace_bytes(target, _described(of, x, weight, y, settings))
+
+
+def _described(of: Pass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Any) -> Convolution:
+    """A transposed convolution computes the gradient of the input of the plain one that it is named after."""
+    stride, padding, dilation, is_transposed = settings
+    channels_last = is_channels_last(x, weight)
     if is_transposed:
         x, y, of = y, x, {Pass.FORWARD: Pass.OF_INPUT, Pass.OF_INPUT: Pass.FORWARD}.get(of, of)
-    convolution = Convolution(
+    return Convolution(
         of=of,
         x=tuple(x.shape),
         weight=tuple(weight.shape),
         y=tuple(y.shape),
         dtype=weight.dtype,
-        channels_last=_layout(x, weight) is not None,
+        channels_last=channels_last,
         stride=tuple(stride),
         padding=tuple(padding),
         dilation=tuple(dilation),
     )
-    return workspace_bytes(target, convolution)
 
 
-def _copied_by_torch(x: torch.Tensor, weight: torch.Tensor, *operands: torch.Tensor) -> tuple[int, ...]:
-    """Copies that torch makes of what a kernel reads: where input or weight has channels last, everything gets channels last."""
-    if _layout(x, weight) is None:
-        return ()
-    return tuple(bytes_of(of) for of in operands if of.shape[1] > 1 and not _is_channels_last(of))
-
-
-def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor) -> int:
+def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
     """In half types: one part in float32 for each image, or where channels are last, as many as keep the GPU busy."""
-    if _layout(x, weight) is None:
-        return x.shape[0] * 4 * weight.numel()
     rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
+    if not is_channels_last(x, weight):
+        parts, copies = x.shape[0] * 4 * weight.numel(), _padded_bytes(x, 1) + _padded_bytes(grad, 1)
+        return copies if inputs >= MANY_INPUTS and parts > MOST_PARTS[2] * copies else parts
     num_tiles = -(-outputs // SPLIT_TILE) * -(-inputs // SPLIT_TILE)
     num_parts = min(target.gpu.num_sms // 2, target.gpu.num_sms // num_tiles, rows // FEWEST_ROWS)
     return num_parts * 4 * weight.numel() if num_parts > 1 and num_tiles < MOST_SPLIT_TILES else 0
@@ -130,12 +192,12 @@ def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor) -> int
 
 def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
     """One part for each image of more than a pixel, or where channels are last, as many as keep the GPU busy."""
-    if _layout(x, weight) is None:
-        has_pixels, parts = math.prod(x.shape[2:]) > 1, x.shape[0] * bytes_of(weight)
-        if has_pixels and parts < MOST_PRODUCT_PARTS:
-            return parts
-        return bytes_of(x) + bytes_of(grad) + (_kernel_parts(target, weight, grad) if _is_aligned(x) else 0)
     rows, (outputs, inputs) = x.numel() // x.shape[1], weight.shape[:2]
+    if not is_channels_last(x, weight):
+        parts, copies = x.shape[0] * bytes_of(weight), bytes_of(x) + bytes_of(grad)
+        num_pixels = math.prod(x.shape[2:])
+        is_thin = num_pixels >= LARGE_IMAGE and min(outputs, inputs) in THIN
+        return copies if num_pixels == 1 or is_thin or parts > MOST_PARTS[4] * copies else parts
     if rows < FEWEST_ROWS or (rows < 2 * FEWEST_ROWS and inputs > outputs):
         return 0
     num_parts = 2 * target.gpu.num_sms // (-(-outputs // SPLIT_TILE) * -(-inputs // SPLIT_TILE))
@@ -144,81 +206,43 @@ def _single_product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor,
     return num_parts * bytes_of(weight) if num_parts > 1 else 0
 
 
-def _fits_tiles(weight: torch.Tensor) -> bool:
-    """Whether the kernels that want everything laid out anew have tiles for these channels, in float32 all of them."""
-    return weight.element_size() >= 4 or all(channels % TILE == 0 for channels in weight.shape[:2])
-
-
-# -- layouts -------------------------------------------------------------------------------------------------------------------
-
-
-def _convolve(x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, *rest: Any) -> Any:
-    """The result with channels last, where input or weight has channels last."""
-    transposed, output_padding, groups = rest
-    layout = _layout(x, weight)
-    if layout is None:
-        return NotImplemented
-    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding, strict=True)
-    extent = _spread if transposed else _shrink
-    spatial = [extent(*each) for each in sizes]
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    return torch.empty((x.shape[0], channels, *spatial), dtype=x.dtype, device=x.device, memory_format=layout)
-
-
-def _shrink(size: int, kernel: int, stride: int, padding: int, dilation: int, _: int) -> int:
-    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-
-def _spread(size: int, kernel: int, stride: int, padding: int, dilation: int, output_padding: int) -> int:
-    return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1
-
-
-def _convolve_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, *rest: Any) -> Any:
-    """Gradients with channels last, where input or weight has channels last."""
-    layout, mask = _layout(x, weight), rest[-1]
-    if layout is None:
-        return NotImplemented
-    grads = [
-        torch.empty(of.shape, dtype=of.dtype, device=of.device, memory_format=layout) if wanted else None
-        for of, wanted in zip((x, weight), mask[:2], strict=True)
-    ]
-    return (*grads, grad.new_empty((grad.shape[1],)) if mask[2] else None)
-
-
-_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def _layout(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None:
-    layout = _LAYOUTS.get(x.dim())
-    return layout if layout is not None and (_asks_for_channels_last(x) or _asks_for_channels_last(weight)) else None
-
-
-def _asks_for_channels_last(x: torch.Tensor) -> bool:
-    """c10/core/MemoryFormat.h: the strides say it even of a one-by-one kernel, for which both layouts are the same memory."""
-    least = 0
-    for dim in (1, *range(x.dim() - 1, 1, -1), 0):
-        if x.stride(dim) < max(least, 1) or (dim == 0 and least == x.stride(1)):
-            return False
-        least = x.stride(dim) * max(x.shape[dim], 1)
-    return True
-
-
 # -- sizes ---------------------------------------------------------------------------------------------------------------------
 
 
 def _kernel_parts(target: Target, weight: torch.Tensor, grad: torch.Tensor) -> int:
     """In half types as many as keep half of the GPU busy, each of them with some thousand pixels."""
-    in_float32 = 4 * weight.numel()
-    if weight.element_size() < 4:
-        num_tiles = -(-weight.shape[0] // SPLIT_TILE) * -(-weight[0].numel() // SPLIT_TILE)
-        parts = min(target.gpu.num_sms // 2 // num_tiles, grad.numel() // grad.shape[1] // ROWS_OF_HALF_PART)
-        return parts * in_float32 if parts > 1 else 0
-    return min(KERNEL_PARTS, MOST_KERNEL_PARTS // in_float32) * in_float32
+    num_tiles = -(-weight.shape[0] // SPLIT_TILE) * -(-weight[0].numel() // SPLIT_TILE)
+    parts = min(target.gpu.num_sms // 2 // num_tiles, grad.numel() // grad.shape[1] // ROWS_OF_HALF_PART)
+    return parts * 4 * weight.numel() if parts > 1 else 0
 
 
 def _is_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """ATen/native/cuda/DepthwiseConv2d.cu: a kernel of torch's own."""
     return groups > 1 and weight.shape[1] == 1
+
+
+def _is_of_torch(x: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
+    """ATen/native/cuda/DepthwiseConv2d.cu: torch's own kernel. With channels last it is cuDNN's, unless images are bfloat16."""
+    return _is_depthwise(weight, groups) and (not is_channels_last(x, weight) or (x.dim() == 4 and x.dtype == torch.bfloat16))
+
+
+def _depthwise_parts(x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
+    """For small kernels and images there are kernels that take next to nothing. Otherwise every channel gets three beside it, and
+    the gradient of the weight is summed in parts."""
+    if math.prod(weight.shape[2:]) < LARGE_KERNEL or math.prod(x.shape[2:]) < DEPTHWISE_IMAGE or x.element_size() < 4:
+        return 0
+    return CHANNELS_OF_SINGLES * (bytes_of(x) + bytes_of(grad)) + DEPTHWISE_PARTS * bytes_of(weight)
+
+
+def _is_transformed(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, settings: Any) -> bool:
+    """Whether cuDNN computes the gradient of a float32 weight by Winograd's transform, with cuBLAS: for much work on many channels,
+    whose tiles are too few for all SMs, and too many to be cut in two."""
+    stride, _, dilation, is_transposed = settings
+    is_plain = tuple(weight.shape[2:]) == (3, 3) and all(step == 1 for step in (*stride, *dilation)) and not is_transposed
+    if not is_plain or weight.dtype != torch.float32 or is_channels_last(x, weight) or min(weight.shape[:2]) <= 2 * SPLIT_TILE:
+        return False
+    num_tiles = math.prod(-(-channels // SPLIT_TILE) for channels in weight.shape[:2]) * 9
+    num_multiplications = grad.numel() // grad.shape[1] * weight.numel()
+    return target.gpu.num_sms // 2 < num_tiles < target.gpu.num_sms and num_multiplications >= WORTH_TRANSFORMING
 
 
 def _lies_well(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -236,20 +260,48 @@ def _has_few_channels(x: torch.Tensor) -> bool:
 
 def _copied_by_cudnn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
     """What cuDNN takes to copy everything into channels last: little if it is so already, nothing for a plain matrix product."""
-    if _layout(x, weight) is not None:
+    if _is_matrix_product(weight, stride):
+        return 0
+    if is_channels_last(x, weight):
         unaligned = [_padded_bytes(of, 1) for of in (x, out) if of.shape[1] % CHANNELS_OF_HALVES]
         return sum(unaligned) + (_padded_bytes(weight, 0, 1) if unaligned else 0)
+    if _sums_are_short(x, weight):
+        return 0
     if all(size == 1 for size in weight.shape[2:]):
-        is_product = _is_matrix_product(weight, stride) and _stays_product(x, weight)
-        return 0 if is_product else bytes_of(x) + bytes_of(out)
+        return bytes_of(x) + bytes_of(out)
     return _padded_bytes(x, 1) + _padded_bytes(weight, 0, 1) + _padded_bytes(out, 1)
+
+
+def _copied_for_result(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
+    """The same in the forward pass, in which a large product is laid out anew, and few channels in half types are not."""
+    if is_channels_last(x, weight):
+        return _copied_by_cudnn(x, weight, out, stride)
+    if _is_matrix_product(weight, stride):
+        return bytes_of(x) + bytes_of(out) if _is_heavy_product(x, weight) else 0
+    num_uses = out.numel() * weight[0].numel() / (x.numel() + out.numel() + weight.numel())
+    is_small = x.shape[1] <= CHANNELS_OF_HALVES and out.shape[1] < FEW_OUTPUTS
+    if x.element_size() < 4 and is_small and num_uses < FEW_USES:
+        return 0
+    return _copied_by_cudnn(x, weight, out, stride)
+
+
+def _is_heavy_product(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    is_single = weight.dtype == torch.float32
+    is_aligned = math.prod(x.shape[2:]) * x.element_size() % ALIGNMENT == 0
+    is_candidate = (not is_aligned or weight.numel() >= HEAVY_WEIGHT) if is_single else (not is_aligned and x.dim() < 5)
+    return is_candidate and x.shape[0] * 4 * weight.numel() >= HEAVY_PRODUCTS[4 if is_single else 2]
+
+
+def _sums_are_short(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    is_short = weight[0].numel() < SHORT_SUM and math.prod(weight.shape[2:]) < LARGE_KERNEL
+    return is_short and weight.dtype == torch.float32 and not is_channels_last(x, weight)
 
 
 def _copied_in_groups(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, groups: int) -> int:
     """Everything is laid out anew, with a power of two of channels in each group; nothing where they are so, and last, already."""
     inputs, outputs = x.shape[1] // groups, out.shape[1] // groups
     of_inputs, of_outputs = _power_of_two(inputs), _power_of_two(outputs)
-    if _layout(x, weight) is not None and (inputs, outputs) == (of_inputs, of_outputs):
+    if is_channels_last(x, weight) and (inputs, outputs) == (of_inputs, of_outputs):
         return 0
     of_weight = bytes_of(weight) * of_inputs * of_outputs // (inputs * outputs)
     return bytes_of(x) * of_inputs // inputs + bytes_of(out) * of_outputs // outputs + of_weight
@@ -258,12 +310,6 @@ def _copied_in_groups(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, 
 def _power_of_two(size: int) -> int:
     """The next one, unless it is one."""
     return 1 << (size - 1).bit_length()
-
-
-def _stays_product(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    if weight.dtype == torch.float32:
-        return _is_aligned(x) or x.numel() // x.shape[1] * weight.numel() < MANY_MULTIPLICATIONS
-    return _is_aligned(x)
 
 
 def _is_strided_product_of_volumes(x: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
@@ -302,28 +348,36 @@ def _is_matrix_product(weight: torch.Tensor, stride: Any) -> bool:
     return all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
 
 
-def _is_aligned(x: torch.Tensor) -> bool:
-    return math.prod(x.shape[2:]) * x.element_size() % ALIGNMENT == 0
-
-
 def _is_channels_last(x: torch.Tensor) -> bool:
     """A tensor with one channel has both layouts at once, and nothing needs to be copied."""
     return x.dim() >= 4 and x.stride(1) == 1 and x.shape[1] > 1
 
 
+@cache
+def _assumption(target: Target) -> str:
+    told = reservations(target)
+    if told is None:
+        return (
+            "workspaces of convolutions were estimated: cuDNN's choice of kernels is its own; where its library is installed"
+            " (pip install --no-deps nvidia-cudnn-cu13), it is asked"
+        )
+    return f"workspaces of convolutions were {'; '.join(told)}. Those of one-by-one kernels were estimated"
+
+
 RULES = (
     Rule(
         operators=("convolution",),
-        returns=_convolve,
+        returns=convolve,
+        copies=copies_of_forward,
         takes=forward,
         tries=try_forward,
-        assumption="workspaces of convolutions were estimated: cuDNN's choice of kernels is its own; where its library is installed"
-        " (pip install --no-deps nvidia-cudnn-cu13), it is asked",
+        assumption=_assumption,
         source=f"ATen/native/ConvUtils.h, cudnn/Conv_v8.cpp; sizes {MEASURED_CUDNN}, within some MiB",
     ),
     Rule(
         operators=("convolution_backward",),
-        returns=_convolve_backward,
+        returns=convolve_backward,
+        copies=copies_of_backward,
         takes=backward,
         tries=try_backward,
         by_output=True,

@@ -222,7 +222,7 @@ def weight_gradient(of: Convolution) -> list[int]:
         pairs = max(channels * outputs, batch * (channels + outputs))
         sizes.append(2 * _transform(side) * pairs + of.size(of.out))
     if of.may_be_transformed and not of.is_strided and of.weight[2:] == (3, 3):
-        sizes.append(_winograd(of))
+        sizes.append(winograd_bytes(of.x, of.out))
     return sizes
 
 
@@ -273,7 +273,7 @@ def _transform(side: int) -> int:
     return COMPLEX * side * (side // 2 + 1)
 
 
-def _winograd(of: Convolution) -> int:
+def winograd_bytes(x: tuple[int, ...], out: tuple[int, ...]) -> int:
     """Tiles of 6 x 6 for every 4 x 4 of the result, and for the weight."""
-    num_tiles = math.prod(-(-size // 4) for size in of.out[2:])
-    return 36 * 4 * (of.x[0] * (of.x[1] + of.out[1]) * num_tiles + math.prod(of.weight[:2]))
+    num_tiles = math.prod(-(-size // 4) for size in out[2:])
+    return 36 * 4 * (x[0] * (x[1] + out[1]) * num_tiles + x[1] * out[1])
