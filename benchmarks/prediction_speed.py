@@ -4,9 +4,9 @@
 
 One training step of the same Llama with 480 modules and more: under bare ``FakeTensorMode``, under PyTorch's ``MemTracker`` on fake
 host tensors, and predicted. Then Llama-3 405B on 512 GPUs, three steps, with the memory of the process. Then compiled training, in
-seconds of one core: a Llama of eight layers against torch's own lowering of it, and Llama-3 8B with compiled blocks. Then every kind
-of rank of Llama-3 405B in three dimensions, as typed on the command line. Writes ``results/prediction_speed.md``; ``--compiled`` and
-``--ranks`` print the figures of compiled training and of all ranks alone.
+seconds of one core: a Llama of eight layers against torch's own lowering of it, and Llama-3 8B with compiled blocks. Then every
+kind of rank of Llama-3 405B in three dimensions, as typed on the command line. Writes ``results/prediction_speed.md``;
+``--compiled`` and ``--ranks`` print the figures of compiled training and of all ranks alone.
 """
 
 from __future__ import annotations
@@ -237,12 +237,13 @@ def all_ranks_line(schedule: str) -> str:
             text=True,
             check=True,
         )
-    after, found = resource.getrusage(resource.RUSAGE_CHILDREN), json.loads(done.stdout)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    worst = memfit.format_bytes(found["peak_allocated"])
+    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent, cores = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, len(os.sched_getaffinity(0))
+    found = json.loads(done.stdout)
+    worst, peak = found["worst_rank"], memfit.format_bytes(found["peak_allocated"])
     return (
-        f"`memfit predict {JOB} --schedule {schedule}`: {len(found['ranks'])} kinds of ranks, {time.perf_counter() - start:.0f} s on "
-        f"{len(os.sched_getaffinity(0))} cores, {spent:.0f} s of processors; rank {found['worst_rank']} needs most, {worst} allocated."
+        f"`memfit predict {JOB} --schedule {schedule}`: {len(found['ranks'])} kinds of ranks, {seconds:.0f} s on {cores} cores, "
+        f"{spent:.0f} s of processors; rank {worst} needs most, {peak} allocated."
     )
 
 

@@ -55,6 +55,9 @@ def tuned(x, out):
 """
 
 
+without_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed here")
+
+
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """A module of kernels, on disk: their sources are read."""
@@ -131,6 +134,20 @@ def test_the_driver_answers_for_the_target(script):
         assert driver.utils.get_device_properties(0)["multiprocessor_count"] == 108
 
 
+@without_triton
+@pytest.mark.parametrize(("gpu", "has_e4m3"), [("A100-80GB", False), ("H100-80GB", True)])
+def test_which_types_of_8_bits_kernels_hold(gpu: str, has_e4m3: bool):
+    """Torch 2.13 makes a tuple of the answer, and would never be done with one that has no end."""
+    with phantom(gpu=gpu):
+        import triton
+        from triton.compiler.compiler import make_backend
+
+        types = tuple(make_backend(triton.runtime.driver.active.get_current_target()).parse_options({}).supported_fp8_dtypes)
+        assert ("fp8e4nv" in types, "fp8e5" in types) == (has_e4m3, True)
+        with pytest.raises(TypeError, match="not installed"):
+            tuple(triton.anything)
+
+
 def test_scratch_memory_is_named():
     with phantom() as world:
         import triton
@@ -161,8 +178,6 @@ def test_operators_made_of_triton_kernels_are_opened(script):
 
 
 # -- where it is not installed -------------------------------------------------------------------------------------------------
-
-without_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed here")
 
 
 @without_triton

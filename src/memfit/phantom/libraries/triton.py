@@ -18,8 +18,8 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -227,6 +227,18 @@ class Target:
         self.backend, self.arch, self.warp_size = backend, arch, warp_size
 
 
+class Backend:
+    """What ``triton.compiler.compiler.make_backend`` gives; torch asks it which types of 8 bits kernels can hold."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def parse_options(self, options: dict[str, Any]) -> SimpleNamespace:
+        """From triton/backends/nvidia/compiler.py."""
+        since_ada = ("fp8e4nv",) if self.target.arch >= 89 else ()
+        return SimpleNamespace(supported_fp8_dtypes=("fp8e4b15", *since_ada, "fp8e5"))
+
+
 # -- where it is not installed -------------------------------------------------------------------------------------------------
 
 
@@ -247,6 +259,9 @@ class Anything:
 
     def __getitem__(self, index: Any) -> Any:
         return Anything(f"{self._name}[{index}]")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"{self._name} holds nothing: Triton is not installed")  # or Python would ask for one item after another
 
     def __instancecheck__(self, instance: Any) -> bool:
         return False
@@ -483,7 +498,7 @@ STAND_IN = StandIn(
         "triton.testing": _filling(do_bench=measure_nothing, do_bench_cudagraph=measure_nothing),
         "triton.tools.tensor_descriptor": _filling(TensorDescriptor=TensorDescriptor),
         "triton.backends.compiler": _filling(GPUTarget=Target),
-        "triton.compiler.compiler": _filling(triton_key=lambda: VERSION),
+        "triton.compiler.compiler": _filling(triton_key=lambda: VERSION, make_backend=Backend),
         "triton.runtime.cache": _filling(triton_key=lambda: VERSION),
     },
 )
