@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 _FORWARDS: Final = (nn.BatchNorm1d.forward, nn.SyncBatchNorm.forward, nn.InstanceNorm1d.forward)
-"""Of torch's own norms: all batch norms share one, and so do instance norms. A norm with another forward may read what it counts."""
+"""Of torch's own norms: all batch norms share one, as do instance norms. A norm with another forward may read what it counts."""
 
 _NAMES: Final = ("running_mean", "running_var", "num_batches_tracked")
 
