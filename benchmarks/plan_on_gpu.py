@@ -119,7 +119,7 @@ def predict_one(case: str, max_trials: int) -> None:
 
 
 def measure(cases: list[str], jobs: int, into: pathlib.Path) -> None:
-    """Compiled plans first, with the comparisons of losses beside them: compilers leave the GPU alone for most of the time."""
+    """Compiled plans come first: compilers leave the GPU alone for most of the time."""
     is_compiled = {case: CASES[case][0].endswith(("_blocks", "_model")) for case in cases}
     compared = {CASES[case][0]: case for case in cases if not is_compiled[case] and "fsdp2" not in case}
     known = json.loads(TRUTH.read_text()) if TRUTH.exists() else {}
@@ -139,10 +139,11 @@ def measure(cases: list[str], jobs: int, into: pathlib.Path) -> None:
                 known[case] = before | {"equality": found} if what == "compare" else found | {"equality": before.get("equality")}
                 into.write_text(json.dumps(known, indent=1) + "\n")
 
-        first = [("measure", case) for case in cases if is_compiled[case]] + [("compare", case) for case in compared.values()]
+        tasks = [("measure", case) for case in cases if is_compiled[case]]
+        tasks += [("compare", case) for case in compared.values()]
+        tasks += [("measure", case) for case in cases if not is_compiled[case]]
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(in_a_process, first))
-            list(pool.map(in_a_process, [("measure", case) for case in cases if not is_compiled[case]]))
+            list(pool.map(in_a_process, tasks))
 
 
 def run_here(what: str, file: pathlib.Path, lock: pathlib.Path, case: str) -> None:

@@ -3,9 +3,9 @@
     python benchmarks/plan_torch_milp.py [PLAN ...]      # anywhere, with pulp installed: writes results/plans/torch_milp/NAME.json
 
 Torch's solver decides, on torch's graph. What it is told of the model comes from ``memfit.compat``'s estimators, which have the
-same surface: torch's own abort where there is no GPU. Optimizer state is known, but the solver does not ask for it. Torch has nothing
-that applies its plans; ``plan_measuring.py`` does it with torch's selective checkpointing. A file has, for each unit, which calls of
-which operators are kept, by their names.
+same surface: torch's own abort where there is no GPU. Optimizer state is known, but the solver does not ask for it. Torch has
+nothing that applies its plans; ``plan_measuring.py`` does so with torch's selective checkpointing. A file has, for each unit, which
+calls of which operators are kept, by their names.
 """
 
 from __future__ import annotations

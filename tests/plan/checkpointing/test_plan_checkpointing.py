@@ -13,7 +13,9 @@ from torch import nn
 import memfit
 from memfit.errors import ConfigError, InfeasibleError, SolverTimeoutError, UnknownUnitError
 from memfit.plan import Action, CheckpointingPolicy, OperatorChoice, Plan, UnitPolicy
+from memfit.plan.applying import kept_outputs
 from memfit.plan.checkpointing import plan_checkpointing
+from memfit.plan.checkpointing import trials as trials_module
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
 from memfit.timing.chips import chip_of
 
@@ -154,6 +156,19 @@ def test_a_plan_fits_is_faster_than_full_checkpointing_and_is_what_runs(ends: An
     assert again.smallest_fit == plan.smallest_fit
     assert again.step_seconds == pytest.approx(plan.step_seconds)
     assert again.peak_allocated == plan.figures.peak_allocated_bytes
+
+
+def test_operators_are_chosen_only_where_that_pays_on_a_slow_host_too(ends: Any, monkeypatch: pytest.MonkeyPatch):
+    untouched, full = ends
+    budget = int(full.smallest_fit + 0.5 * (untouched.smallest_fit - full.smallest_fit))
+
+    def chosen() -> int:
+        return sum(len(group.choices) for group in plan_for(budget=budget).checkpointing.groups)
+
+    monkeypatch.setattr(kept_outputs, "OPERATOR_SECONDS", 1e-9)
+    assert chosen() > 0
+    monkeypatch.setattr(trials_module, "RESERVE", 1e6)
+    assert chosen() == 0
 
 
 def test_what_fits_as_it_is_stays_as_it_is(ends: Any):

@@ -23,9 +23,10 @@ Actions = dict[int, Action]
 """What is done with each call of an operator, by its number."""
 
 
-OPERATOR_SECONDS: Final = 28e-6
-"""What a dispatch mode in Python costs the host for each operator. Eight small Llama layers of 158 operators, forward and again,
-took 95.7 milliseconds a step under modes that keep nothing, and 60.0 without, on the machine of the H200."""
+OPERATOR_SECONDS: Final = 11.4e-6
+"""What a dispatch mode in Python costs the host for each operator: the forward of a small Llama layer of 81 operators took 0.84
+milliseconds without one and 1.76 with one that keeps nothing, on the machine of an H200 with one thread; 0.60 and 1.30 with all
+threads (benchmarks/plan_mode_cost.py)."""
 
 _slowness = 1.0
 

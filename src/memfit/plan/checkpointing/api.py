@@ -93,7 +93,7 @@ def plan_checkpointing(
         told(f"with as much as possible computed again: {format_bytes(least.smallest_fit)}, {1e3 * least.seconds:.1f} ms a step")
         if not least.completes:
             raise infeasible(budget_bytes, margin, min(least, untouched, key=lambda trial: trial.smallest_fit))
-        search.run(untouched, least)
+        search.run(untouched)
         notes = _notes(kinds, untouched, search)
     best, luck = _best(trials)
     return Plan(

@@ -123,6 +123,9 @@ class Trials:
     def all(self) -> list[Trial]:
         return list(self._done.values())
 
+    def knows(self, policy: CheckpointingPolicy | None) -> bool:
+        return policy in self._done
+
     def run(self, policy: CheckpointingPolicy | None) -> Trial:
         if policy not in self._done:
             prediction = predict_planned(self._applied(policy), self._options)
