@@ -189,7 +189,7 @@ def report() -> str:
             lines.append(f"| {case} | failed: {found['error'].splitlines()[-1]} |")
             continue
         ours = found["plan"]
-        rivals = " | ".join(fastest(found, rival) for rival in RIVALS)
+        rivals = " | ".join(fastest(found, rival) or none_because(case, rival) for rival in RIVALS)
         lines.append(
             f"| {case} | {format_bytes(found['budget'])} | {found['predicted_ms']:.1f} | {shown(ours)} | {off_by(found)} "
             f"| {format_bytes(ours['reserved'])} | {rivals} | {shown(found['as it is'])} |"
@@ -249,6 +249,12 @@ def fastest(found: dict[str, Any], rival: str) -> str:
     if best is not None:
         return f"{best:.1f}"
     return "oom" if any(name.startswith(rival) for name in found) else ""
+
+
+def none_because(case: str, rival: str) -> str:
+    """Where there is no such rival: not for this workload, or torch's MILP gave none."""
+    file = TORCH_MILP / f"{case}.json"
+    return "none" if rival == "torch's MILP" and file.exists() and "none" in json.loads(file.read_text()) else ""
 
 
 def off_by(found: dict[str, Any]) -> str:

@@ -63,18 +63,24 @@ def solve(case: str, info: dict[str, Any], operators: dict[str, Any]) -> dict[st
 
     name, share, _ = CASES[case]
     least, most = range_of(name)
-    graph = parse_module_info(info)
+    try:
+        graph = parse_module_info(info)
+    except AssertionError:  # without a word, as for a dropout that a block uses twice
+        return {"none": "torch's graph takes no module that runs twice"}
     root, policy = graph.nodes[0]["fqn"], Plan.load(PLANS / f"{case}.json").checkpointing
     units = [f"{root}.{unit}" for unit in (*policy.units, *policy.untouched)]
     world_size = WORKLOADS[name].world_size
     sharded = {"world_size": world_size, "fsdp_units": units} if world_size > 1 else {}
     decisions, _, peak = sac_milp(graph, (least + share * (most - least)) / 2**30, ac_units=units, **sharded)
     if peak == -1:
-        return {"infeasible": True}
+        return {"none": "torch's solver finds no plan"}
     found: dict[str, Any] = {}
     for unit, discarded in decisions.items():
         stats = operators[unit]
-        kept = get_optimal_checkpointing_policy_per_module(stats, 1 - discarded)
+        try:
+            kept = get_optimal_checkpointing_policy_per_module(stats, 1 - discarded)
+        except TypeError:  # where nothing may be kept, torch's solver leaves variables without values
+            kept = []
         calls: dict[str, list[int]] = {}
         for place, operator in enumerate(stats.func_names):
             if kept and kept[place]:
