@@ -95,7 +95,7 @@ def plan_checkpointing(
             raise infeasible(budget_bytes, margin, min(least, untouched, key=lambda trial: trial.smallest_fit))
         search.run(untouched)
         notes = _notes(kinds, untouched, search)
-    best, luck = _best(trials)
+    best, luck = best_of(trials)
     return Plan(
         gpu=target.gpu.name,
         budget_bytes=budget_bytes,
@@ -119,7 +119,7 @@ def _fits(trial: Trial) -> bool:
     return trial.completes and trial.is_steady
 
 
-def _best(trials: Trials) -> tuple[Trial, list[str]]:
+def best_of(trials: Trials) -> tuple[Trial, list[str]]:
     """The fastest that fits, on a slow host too; where none does without giving memory back in every step, one that does."""
     fitting = sorted((trial for trial in trials.all if _fits(trial)), key=lambda trial: trial.seconds)
     if fitting:
