@@ -2,8 +2,9 @@
 
 ::
 
-    eager      one model; in each of some rounds every way is put on it, warms up, is timed and is taken off again
-    compiled   a model for each way, because a compiler remembers what it has seen; the plan comes first and last
+    eager      each way on a model of its own, as a user would; then, in more rounds, every way is put on one model, warms up, is
+               timed and is taken off again
+    compiled   a model for each way, because a compiler remembers what it has seen
 
 Whoever takes times has the GPU alone. What runs out of memory on a model that others have used is tried once more on a new one.
 """
@@ -35,7 +36,7 @@ from memfit.plan.applying import undo
 from memfit.plan.applying.named_units import named_units
 
 ROUNDS, TIMED_A_ROUND = 3, 2
-COMPILER_BUDGETS = (0.25, 0.5, 0.75)
+COMPILER_BUDGETS = (0.05, 0.3, 0.6)
 """What the compiler's own budget is tried at; 1 is to keep all that it likes to keep."""
 EQUAL_STEPS = 4
 
@@ -63,7 +64,7 @@ def ways_of(plan: Plan, workload: Workload, torch_milp: pathlib.Path) -> list[Wa
         if "none" not in decided:
             found.append(selectively("torch's MILP", decided))
     if not is_eager:
-        found += [Way(f"compiler's budget {budget}", compiler_budget=budget) for budget in COMPILER_BUDGETS]
+        return found + [Way(f"compiler's budget {budget}", compiler_budget=budget) for budget in COMPILER_BUDGETS]
     return [*found, Way("as it is", is_limited=False)]
 
 
@@ -130,6 +131,7 @@ class Training:
         self.forget()
         self._limit(way)
         torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_accumulated_memory_stats()
         torch.manual_seed(0)
         models: list[nn.Module] = []
         self._step = self._workload.build(lambda model: (models.append(model), way.put_on(model)))
@@ -178,30 +180,24 @@ def memory() -> dict[str, int]:
 
 def measure_eager(training: Training, ways: list[Way], turns: Turns) -> dict[str, Any]:
     found: dict[str, Any] = {way.name: {"rounds": []} for way in ways}
-    with turns.taken(alone=False):
-        try:  # a process of its own: what a user would see
-            training.renew(ways[0])
-            training.steps(1)
-        except torch.OutOfMemoryError:
-            found["plan"]["oom"] = True
-            training.forget()
-        found["plan"] |= memory()
     with turns.taken(alone=True):
         for number in range(ROUNDS):
             for way in ways:
                 row = found[way.name]
                 if "oom" not in row and (way.is_limited or number == 0):
-                    times = in_one_round(training, way)
+                    times = in_one_round(training, way, is_new=number == 0)
                     row |= {"rounds": [*row["rounds"], times]} if times else {"oom": True}
+                    if number == 0:
+                        row |= memory()
         training.forget()
     return found
 
 
-def in_one_round(training: Training, way: Way) -> list[float]:
-    """Milliseconds of some steps; none where memory runs out."""
-    for is_new in (False, True):
+def in_one_round(training: Training, way: Way, is_new: bool) -> list[float]:
+    """Milliseconds of some steps; none where memory runs out on a new model."""
+    for is_renewed in (is_new, True):
         try:
-            if is_new:
+            if is_renewed:
                 training.renew(way)
             else:
                 training.switch(way)
@@ -210,12 +206,14 @@ def in_one_round(training: Training, way: Way) -> list[float]:
         except torch.OutOfMemoryError:
             pass  # the model is thrown away when nothing of the error holds it any more
         training.forget()
+        if is_renewed:
+            break
     return []
 
 
 def measure_compiled(training: Training, ways: list[Way], turns: Turns) -> dict[str, Any]:
     found: dict[str, Any] = {way.name: {"rounds": []} for way in ways}
-    for way in (*ways, ways[0]):
+    for way in ways:
         row = found[way.name]
         with functorch.patch(activation_memory_budget=way.compiler_budget), contextlib.suppress(torch.OutOfMemoryError):
             row["oom"] = True
@@ -226,8 +224,7 @@ def measure_compiled(training: Training, ways: list[Way], turns: Turns) -> dict[
                 training.steps(1)
                 row["rounds"].append(training.steps(ROUNDS * TIMED_A_ROUND))
             del row["oom"]
-        if way.name == "plan":
-            row |= memory()
+        row |= memory()
     training.forget()
     return found
 
@@ -257,7 +254,7 @@ def compare_one(name: str, plan: Plan, lock: pathlib.Path) -> dict[str, Any]:
     bare, planned = Way("bare"), by_policy("plan", plan.checkpointing)
     with Turns(lock).taken(alone=False):
         usual = [trained(small, way) for way in (bare, bare, planned)]
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(True)
         fixed = [trained(small, way) for way in (bare, bare, planned)]
     return {
         "usual": {"twice": usual[0] == usual[1], "plan": usual[0] == usual[2], "first loss": usual[0][0] == usual[2][0]},
