@@ -264,6 +264,20 @@ def test_statistics_of_a_batch_norm_are_counted_once(again: CheckpointingPolicy)
     assert torch.equal(ours.running_var, plain.running_var)
 
 
+def test_statistics_of_a_compiled_batch_norm_are_counted_once():
+    torch.manual_seed(1)
+    ours = Normed()
+    plain = copy.deepcopy(ours)
+    model = nn.Sequential(ours)
+    ours.compile(backend="aot_eager")
+    memfit.apply(model, CheckpointingPolicy(groups=(UnitPolicy(units=("0",)),)))
+    batch = torch.randn(3, DIM)
+    model(batch).sum().backward()
+    plain(batch).sum().backward()
+    assert ours.norm.num_batches_tracked == 1
+    assert torch.equal(ours.norm.running_mean, plain.norm.running_mean)
+
+
 def test_a_batch_norm_in_evaluation_reads_its_statistics_when_it_is_computed_again():
     def prepare(model: nn.Module) -> nn.Module:
         torch.manual_seed(1)
