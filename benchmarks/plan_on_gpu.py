@@ -126,6 +126,7 @@ def measure(cases: list[str], jobs: int, into: pathlib.Path) -> None:
     eager = [case for case in cases if not is_compiled[case] and "fsdp2" not in case]  # the fake group gathers no parameters
     compared = {(CASES[case][0], CASES[case][2]): case for case in reversed(eager)}
     known = json.loads(TRUTH.read_text()) if TRUTH.exists() else {}
+    known.pop("about", None)  # it is of the measurement before
     writing = threading.Lock()
     with tempfile.TemporaryDirectory() as folder:
         lock = pathlib.Path(folder, "lock")
