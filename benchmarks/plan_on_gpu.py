@@ -1,46 +1,47 @@
 """Plans, made blind and then run on an H200 with no more memory than their budget.
 
     python benchmarks/plan_on_gpu.py --predict [PLAN ...]   # anywhere, without a GPU: writes results/plans/NAME.json
-    python benchmarks/plan_on_gpu.py --measure [PLAN ...]   # on an H200: writes truth/plans_h200.json
+    python benchmarks/plan_on_gpu.py --measure [PLAN ...]   # on an H200: adds to truth/plans_h200.json
     python benchmarks/plan_on_gpu.py                        # anywhere: compares, and writes results/plan_on_gpu.md
 
 Each plan runs in a process of its own, under ``torch.cuda.set_per_process_memory_fraction`` at exactly its budget. In the same
-process and under the same limit run what people do without a planner: full checkpointing, every second layer, and, where the
-workload is compiled, the compiler's own ``activation_memory_budget``.
+process and under the same limit run what people do without a planner: full checkpointing, every second layer, what torch's own MILP
+says (``plan_torch_milp.py``), and, where the workload is compiled, the compiler's own ``activation_memory_budget``.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
-import gc
 import json
+import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 HERE = pathlib.Path(__file__).parent
 PLANS = HERE / "results" / "plans"
+TORCH_MILP = PLANS / "torch_milp"
 TRUTH = HERE / "truth" / "plans_h200.json"
 REPORT = HERE / "results" / "plan_on_gpu.md"
-WARM_UP, TIMED = 3, 4
-BUDGETS = (0.3, 0.5, 0.7)
-"""What the compiler's own budget is tried at."""
+NOISE = 0.01
+"""Of a step: two medians of the same steps differ by so much."""
 
 CASES: dict[str, tuple[str, float, bool]] = {
     "llama_005": ("llama", 0.05, False),
     "llama_040": ("llama", 0.40, False),
     "llama_090": ("llama", 0.90, False),
     "llama_long_030": ("llama_long", 0.30, False),
+    "llama_long_070": ("llama_long", 0.70, False),
     "llama_long_030_offload": ("llama_long", 0.30, True),
     "llama_040_offload": ("llama", 0.40, True),
     "llama_fsdp2_020": ("llama_fsdp2", 0.20, False),
@@ -50,9 +51,10 @@ CASES: dict[str, tuple[str, float, bool]] = {
     "gpt_010": ("gpt", 0.10, False),
     "gpt_060": ("gpt", 0.60, False),
     "gpt_fsdp2_050": ("gpt_fsdp2", 0.50, False),
+    "gpt_model_050": ("gpt_model", 0.50, False),
     "vit_030": ("vit", 0.30, False),
     "vit_080": ("vit", 0.80, False),
-    "vit_model_050": ("vit_model", 0.50, False),
+    "resnet_020": ("resnet", 0.20, False),
     "resnet_050": ("resnet", 0.50, False),
     "t5_020": ("t5", 0.20, False),
     "t5_070": ("t5", 0.70, False),
@@ -118,160 +120,187 @@ def predict_one(case: str, max_trials: int) -> None:
 # -- run on a GPU ------------------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def alone(lock: pathlib.Path) -> Iterator[None]:
-    """One process at a time has the GPU."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def rivals(plan: Any, way: str) -> dict[str, Any]:
-    """What people do without a planner: a policy, or a budget of the compiler's."""
-    from memfit.plan import CheckpointingPolicy, UnitPolicy
-
-    policy = plan.checkpointing
-    units = sorted((*policy.units, *policy.untouched), key=lambda unit: [int(p) if p.isdigit() else p for p in unit.split(".")])
-    full = CheckpointingPolicy(groups=(UnitPolicy(units=tuple(units)),))
-    half = CheckpointingPolicy(groups=(UnitPolicy(units=tuple(units[::2])),), untouched=tuple(units[1::2]))
-    found: dict[str, Any] = {"full": full, "every second": half}
-    if way != "eager":
-        found |= {f"compiler's budget {share}": share for share in BUDGETS}
-    return found
-
-
-def time_steps(build: Callable[[], Any], seconds: float) -> dict[str, Any]:
-    """The median step, the losses and the peak; ``oom`` where memory ran out."""
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    torch.manual_seed(0)
-    times, losses, began = [], [], 0.0
-    retries = torch.cuda.memory_stats()["num_alloc_retries"]
-    try:
-        step = build()
-        torch.cuda.synchronize()
-        for number in range(WARM_UP + TIMED):
-            start = time.perf_counter()
-            loss = step()
-            torch.cuda.synchronize()
-            if number == WARM_UP:  # what a process does once, as loading kernels, is over
-                began = start
-            if number >= WARM_UP:
-                times.append(time.perf_counter() - start)
-            losses.append(loss.item())
-            if seconds == 0:  # only what is compiled was wanted
-                return {}
-            if times and time.perf_counter() - began > seconds:
-                break
-        found = {"ms": round(1000 * statistics.median(times), 3), "losses": losses}
-    except torch.OutOfMemoryError:
-        found = {"oom": True}
-    found |= {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
-    found["retries"] = torch.cuda.memory_stats()["num_alloc_retries"] - retries
-    return found
-
-
-def measure_one(case: str, lock: pathlib.Path, is_warming: bool) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-    from plan_workloads import WORKLOADS
-    from torch._functorch import config as functorch
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    import memfit
-    from memfit.plan import Plan
-
-    plan, workload = Plan.load(PLANS / f"{case}.json"), WORKLOADS[CASES[case][0]]
-    if workload.world_size > 1:
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=workload.world_size)
-    patience = 0.0 if is_warming else 4.0
-    with contextlib.nullcontext() if is_warming else alone(lock):
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(plan.budget_bytes / total)
-        found = {"plan": time_steps(lambda: workload.build(lambda model: memfit.apply(model, plan)), patience)}
-        for name, rival in rivals(plan, workload.way).items():
-            if isinstance(rival, float):
-                torch.compiler.reset()
-                with functorch.patch(activation_memory_budget=rival):
-                    found[name] = time_steps(workload.build, patience)
-            else:
-                found[name] = time_steps(lambda rival=rival: workload.build(lambda model: memfit.apply(model, rival)), patience)
-        torch.cuda.set_per_process_memory_fraction(1.0)
-        found["as it is"] = time_steps(workload.build, patience)
-    return found
-
-
-def measure(cases: list[str], jobs: int, folder: pathlib.Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def in_a_process(case: str, *flags: str) -> None:
-        subprocess.run([sys.executable, __file__, "--here", str(folder), *flags, case], check=False)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        # Compiled once into the compiler's cache on disk, side by side, before anything is timed.
-        list(pool.map(lambda case: in_a_process(case, "--warm"), [case for case in cases if "blocks" in case or "model" in case]))
-        list(pool.map(in_a_process, cases))
+def measure(cases: list[str], jobs: int, into: pathlib.Path) -> None:
+    """Compiled plans come first, and losses are compared beside them: compilers use all of the host, and little of the GPU."""
+    is_compiled = {case: CASES[case][0].endswith(("_blocks", "_model")) for case in cases}
+    eager = [case for case in cases if not is_compiled[case] and "fsdp2" not in case]  # the fake group gathers no parameters
+    compared = {(CASES[case][0], CASES[case][2]): case for case in reversed(eager)}
     known = json.loads(TRUTH.read_text()) if TRUTH.exists() else {}
-    known |= {case: json.loads(file.read_text()) for case in cases if (file := folder / f"{case}.json").exists()}
-    TRUTH.write_text(json.dumps(known, indent=1) + "\n")
+    known.pop("about", None)  # it is of the measurement before
+    writing = threading.Lock()
+    with tempfile.TemporaryDirectory() as folder:
+        lock = pathlib.Path(folder, "lock")
+
+        def in_a_process(task: tuple[str, str]) -> None:
+            what, case = task
+            file = pathlib.Path(folder, f"{what}_{case}.json")
+            # What the deterministic products need; it changes the workspaces of the others, so that nobody else has it.
+            env = os.environ | ({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if what == "compare" else {})
+            subprocess.run([sys.executable, __file__, "--here", what, str(file), str(lock), case], check=False, env=env)
+            found = json.loads(file.read_text()) if file.exists() else {"error": "the process died"}
+            with writing:
+                before = known.get(case, {})
+                known[case] = before | {"equality": found} if what == "compare" else found | {"equality": before.get("equality")}
+                into.write_text(json.dumps(known, indent=1) + "\n")
+
+        first = [("measure", case) for case in cases if is_compiled[case]] + [("compare", case) for case in compared.values()]
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(in_a_process, first))
+            list(pool.map(in_a_process, [("measure", case) for case in cases if not is_compiled[case]]))
 
 
-def measure_here(case: str, folder: pathlib.Path, is_warming: bool) -> None:
+def run_here(what: str, file: pathlib.Path, lock: pathlib.Path, case: str) -> None:
     warnings.filterwarnings("ignore")
     began = time.monotonic()
     try:
-        found = measure_one(case, folder / "lock", is_warming)
+        import plan_measuring
+
+        from memfit.plan import Plan
+
+        plan, name = Plan.load(PLANS / f"{case}.json"), CASES[case][0]
+        if what == "compare":
+            found = plan_measuring.compare_one(name, plan, lock)
+        else:
+            found = plan_measuring.measure_one(case, name, plan, TORCH_MILP / f"{case}.json", lock)
     except Exception:
         found = {"error": traceback.format_exc()[-2000:]}
-    (folder / f"{case}.json").write_text(json.dumps(found))
-    shown_times = {name: row.get("ms", "oom") if isinstance(row, dict) else row for name, row in found.items()}
-    print(f"{case:28s} {time.monotonic() - began:5.1f} s  {shown_times}", flush=True)
+    file.write_text(json.dumps(found))
+    told = {key: row.get("ms", row) if isinstance(row, dict) else row for key, row in found.items()}
+    print(f"{what} {case:26s} {time.monotonic() - began:5.1f} s  {told}", flush=True)
 
 
 # -- compared ----------------------------------------------------------------------------------------------------------------------
 
+RIVALS = ("full", "every second", "torch's MILP", "compiler's budget")
+
 
 def report() -> str:
-    from memfit.plan import Plan
     from memfit.units import format_bytes
 
-    truth = json.loads(TRUTH.read_text())
+    measured = json.loads(TRUTH.read_text())
+    truth = {case: measured[case] for case in CASES if case in measured and measured[case].keys() != {"equality"}}
     lines = [
         "# Plans on an H200",
         "",
-        "Made without a GPU, run under their budget. Milliseconds a step; *oom* where memory ran out under the same budget.",
+        "Made without a GPU, run under their budget (`benchmarks/plan_on_gpu.py`). Milliseconds a step, the median of six in three",
+        "rounds; *oom* where memory ran out under the same budget.",
         "",
-        "| plan | budget | predicted | measured | off | reserved | full | every second | compiler's best | unlimited | losses |",
+        *textwrap.wrap(measured.get("about", ""), 132),
+        "",
+        "| plan | budget | predicted | measured | off | reserved | full | every second | torch's MILP | compiler's | unlimited |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for case, found in truth.items():
-        plan = Plan.load(PLANS / f"{case}.json")
         if "error" in found:
-            lines.append(f"| {case} | {format_bytes(plan.budget_bytes)} | failed: {found['error'].splitlines()[-1]} |")
+            lines.append(f"| {case} | failed: {found['error'].splitlines()[-1]} |")
             continue
-        ours, predicted = found["plan"], 1e3 * (plan.step_seconds or 0.0)
-        compiled = [row.get("ms", float("inf")) for name, row in found.items() if name.startswith("compiler's")]
-        best = f"{min(compiled):.1f}" if compiled and min(compiled) < float("inf") else "oom" if compiled else ""
-        off = f"{100 * (predicted / ours['ms'] - 1):+.1f} %" if "ms" in ours else ""
-        equal = compared(ours.get("losses", []), found["as it is"]["losses"], found["full"].get("losses", []))
+        ours = found["plan"]
+        unlimited = shown(found["as it is"]) if "as it is" in found else ""
+        reserved = format_bytes(ours["reserved"]) if "reserved" in ours else ""
+        rivals = " | ".join(fastest(found, rival) or none_because(case, rival) for rival in RIVALS)
         lines.append(
-            f"| {case} | {format_bytes(plan.budget_bytes)} | {predicted:.1f} | {shown(ours)} | {off} "
-            f"| {format_bytes(ours['reserved'])} | {shown(found['full'])} | {shown(found['every second'])} | {best} "
-            f"| {shown(found['as it is'])} | {equal} |"
+            f"| {case} | {format_bytes(found['budget'])} | {found['predicted_ms']:.1f} | {shown(ours)} | {off_by(found)} "
+            f"| {reserved} | {rivals} | {unlimited} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *summary(truth), "", *torch_milp(), "", *equality(measured)]) + "\n"
 
 
-def compared(ours: list[float], plain: list[float], full: list[float]) -> str:
-    """Are losses those of the workload as it is? Where kernels add up in any order, no two runs are equal after the first step."""
-    if ours and ours == plain[: len(ours)]:  # runs end when their time is over
+def summary(truth: dict[str, Any]) -> list[str]:
+    found = {case: row for case, row in truth.items() if "error" not in row}
+    timed = {case: row for case, row in found.items() if "ms" in row["plan"]}
+    lines = [f"* {len(found) - len(timed)} of {len(found)} plans ran out of memory."]
+    for told, time_of in (("By the median of all rounds", median_ms), ("By the quietest round of each", quietest_ms)):
+        off = {case: row["predicted_ms"] / time_of(row["plan"]) - 1 for case, row in timed.items()}
+        far = [f"{case} ({100 * off[case]:+.0f} %)" for case in timed if abs(off[case]) > 0.15]
+        lines.append(f"* {told}, the predicted time of {len(timed) - len(far)} of {len(timed)} is within 15 %{listed(far)}.")
+        lines += [f"  * {rival}: {against(rival, timed, time_of)}" for rival in RIVALS]
+    return lines
+
+
+def against(rival: str, timed: dict[str, Any], time_of: Callable[[dict[str, Any]], float]) -> str:
+    """How plans did where the rival fits, too."""
+    times = {
+        case: min(time_of(found) for name, found in row.items() if name.startswith(rival) and "ms" in found)
+        for case, row in timed.items()
+        if best_ms(row, rival) is not None
+    }
+    if not times:
+        return "it never fits."
+    slower = {case: time_of(timed[case]["plan"]) / best - 1 for case, best in times.items()}
+    noise = [f"{case} ({100 * slower[case]:.1f} %)" for case in times if 0 < slower[case] <= NOISE]
+    lost = [f"{case} ({100 * slower[case]:.1f} %)" for case in times if slower[case] > NOISE]
+    equal = f", {len(noise)} slower by less than {NOISE:.0%}{listed(noise)}" if noise else ""
+    num_faster = len(times) - len(lost) - len(noise)
+    return f"it fits {len(times)} times; {num_faster} plans are at least as fast{equal}, {len(lost)} slower{listed(lost)}."
+
+
+def median_ms(row: dict[str, Any]) -> float:
+    return row["ms"]
+
+
+def quietest_ms(row: dict[str, Any]) -> float:
+    """Other processes only ever make a step longer."""
+    return min((statistics.median(times) for times in row.get("rounds", ())), default=row["ms"])
+
+
+def listed(cases: list[str]) -> str:
+    return f": {', '.join(cases)}" if cases else ""
+
+
+def torch_milp() -> list[str]:
+    files = {file.stem: json.loads(file.read_text()) for file in sorted(TORCH_MILP.glob("*.json"))}
+    none = {case: found["none"] for case, found in files.items() if "none" in found}
+    lines = [f"Torch's MILP gives a plan for {len(files) - len(none)} of {len(files)} that it was asked for; none means:"]
+    return lines + [f"* {reason}: {', '.join(c for c in none if none[c] == reason)}." for reason in sorted(set(none.values()))]
+
+
+def equality(truth: dict[str, Any]) -> list[str]:
+    """Are losses and parameters those of the workload as it is?"""
+    lines = [
+        "Losses of four steps and the parameters after them, on a quarter of the batch, with the plan and as it is:",
+        "",
+        "| plan | two bare runs, usual kernels | plan, usual kernels | two bare runs, deterministic | plan, deterministic |",
+        "|---|---|---|---|---|",
+    ]
+    for case in CASES:
+        kinds = truth.get(case, {}).get("equality")
+        if not kinds:
+            continue
+        if "error" in kinds:
+            lines.append(f"| {case} | failed: {kinds['error'].splitlines()[-1]} |")
+            continue
+        cells = [told_equal(kinds[kind], who) for kind in ("usual", "deterministic") for who in ("twice", "plan")]
+        lines.append(f"| {case} | {' | '.join(cells)} |")
+    return lines
+
+
+def told_equal(kind: dict[str, bool], who: str) -> str:
+    if kind[who]:
         return "equal"
-    if ours[:1] == plain[:1] and full != plain:
-        return "equal at first, then as those of two runs of anything"
-    return "differ"
+    return "differ after the first loss" if kind["first loss"] else "differ"
+
+
+def best_ms(found: dict[str, Any], rival: str) -> float | None:
+    """The fastest that fits of those whose names begin so."""
+    return min((row["ms"] for name, row in found.items() if name.startswith(rival) and "ms" in row), default=None)
+
+
+def fastest(found: dict[str, Any], rival: str) -> str:
+    best = best_ms(found, rival)
+    if best is not None:
+        return f"{best:.1f}"
+    return "oom" if any(name.startswith(rival) for name in found) else ""
+
+
+def none_because(case: str, rival: str) -> str:
+    """Where there is no such rival: not for this workload, or torch's MILP gave none."""
+    file = TORCH_MILP / f"{case}.json"
+    return "none" if rival == "torch's MILP" and file.exists() and "none" in json.loads(file.read_text()) else ""
+
+
+def off_by(found: dict[str, Any]) -> str:
+    ours = found["plan"]
+    return f"{100 * (found['predicted_ms'] / ours['ms'] - 1):+.1f} %" if "ms" in ours else ""
 
 
 def shown(row: dict[str, Any]) -> str:
@@ -282,22 +311,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--predict", action="store_true")
     parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--here", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.add_argument("--warm", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--here", nargs=4, metavar=("WHAT", "FILE", "LOCK", "PLAN"), help=argparse.SUPPRESS)
     parser.add_argument("--trials", type=int, default=10, help="predictions after the first two, for each plan")
     parser.add_argument("--jobs", type=int, default=6)
-    parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir(), "plan_on_gpu"))
+    parser.add_argument(
+        "--into", type=pathlib.Path, default=TRUTH, help="where measurements are written, with those that are known"
+    )
     parser.add_argument("plans", nargs="*", metavar="PLAN")
     given = parser.parse_args()
     cases = given.plans or list(CASES)
     if given.here is not None:
-        measure_here(cases[0], given.here, given.warm)
+        what, file, lock, case = given.here
+        run_here(what, pathlib.Path(file), pathlib.Path(lock), case)
     elif given.predict:
         PLANS.mkdir(parents=True, exist_ok=True)
         for case in cases:
             predict_one(case, given.trials)
     elif given.measure:
-        measure([case for case in cases if (PLANS / f"{case}.json").exists()], given.jobs, given.folder)
+        measure([case for case in cases if (PLANS / f"{case}.json").exists()], given.jobs, given.into)
     else:
         REPORT.write_text(report())
         print(REPORT.read_text())

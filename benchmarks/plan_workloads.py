@@ -186,9 +186,9 @@ WORKLOADS: dict[str, Workload] = {
     "llama_fsdp2": Workload(lambda: Llama(LLAMA), next_token, tokens(6, 2048, 32000), world_size=8),
     "llama_blocks": Workload(lambda: Llama(LLAMA), next_token, tokens(6, 2048, 32000), dtype=BF16, way="blocks"),
     "gpt": Workload(GPT, next_token, tokens(12, 1024, 50257), autocast=BF16),
+    "gpt_model": Workload(lambda: GPT(layers=4), next_token, tokens(24, 1024, 50257), autocast=BF16, way="model"),
     "gpt_fsdp2": Workload(GPT, next_token, tokens(12, 1024, 50257), world_size=8),
     "vit": Workload(ViT, classify, images(96, 224), autocast=BF16),
-    "vit_model": Workload(ViT, classify, images(96, 224), dtype=torch.float32, autocast=BF16, way="model"),
     "resnet": Workload(ResNet, classify, images(96, 256), autocast=BF16),
-    "t5": Workload(t5, translate, tokens(24, 512, 32128), autocast=BF16),
+    "t5": Workload(t5, translate, tokens(16, 512, 32128), autocast=BF16),
 }

@@ -53,6 +53,14 @@ def test_the_code_computes_again_what_the_plan_does():
     assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(by_hand[2], applied[2], plain[2], strict=True))
 
 
+def test_the_code_counts_the_batches_of_a_norm_once():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh()))
+    exec(write_code(CheckpointingPolicy(groups=(UnitPolicy(units=("0",)),))), {"model": model})
+    model(torch.randn(3, 4)).sum().backward()
+    assert model[0][1].num_batches_tracked == 1
+
+
 @pytest.mark.parametrize("policy", [None, CheckpointingPolicy(untouched=("0",))])
 def test_nothing_to_do_is_said(policy: CheckpointingPolicy | None):
     assert write_code(policy) == "# Nothing is computed again: train the model as it is.\n"

@@ -7,9 +7,25 @@ from typing import Final
 from memfit.plan.policy import CheckpointingPolicy, UnitPolicy
 
 _HEAD: Final = '''\
+import contextlib
 import functools
 
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+
+@contextlib.contextmanager
+def counted_once(unit, mode):
+    """Norms count in forward; what they count when they are computed again is thrown away."""
+    norms = [module for module in unit.modules() if getattr(module, "track_running_stats", False) and module.training]
+    own = [dict(norm._buffers) for norm in norms]
+    for norm in norms:
+        norm._buffers.update((name, tensor.clone()) for name, tensor in norm._buffers.items() if tensor is not None)
+    try:
+        with mode:
+            yield
+    finally:
+        for norm, buffers in zip(norms, own):
+            norm._buffers.update(buffers)
 
 
 def keeping(**calls):
@@ -29,8 +45,12 @@ def keeping(**calls):
     return contexts
 
 
-def compute_again(unit, **options):
-    unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False, **options)
+def compute_again(unit, modes=lambda: (contextlib.nullcontext(), contextlib.nullcontext())):
+    def contexts():
+        forward, again = modes()
+        return forward, counted_once(unit, again)
+
+    unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False, context_fn=contexts)
 
 '''
 
@@ -48,6 +68,6 @@ def _group(group: UnitPolicy) -> str:
     for choice in sorted(group.choices):
         calls.setdefault(choice.operator, []).append(choice.call)
     kept = "".join(f'        "{operator}": {tuple(numbers)},\n' for operator, numbers in calls.items())
-    options = f", context_fn=keeping(**{{\n{kept}    }})" if kept else ""
+    options = f", keeping(**{{\n{kept}    }})" if kept else ""
     note = "# The plan offloads some of these outputs to the host; here they stay on the GPU.\n" if group.offloads else ""
     return f"{note}for name in (\n{names}):\n    compute_again(model.get_submodule(name){options})\n"

@@ -240,19 +240,53 @@ class Normed(nn.Module):
         return x + self.linear(torch.tanh(self.norm(x)))
 
 
-def test_statistics_of_a_kept_batch_norm_are_counted_once():
+@pytest.mark.parametrize(
+    "again",
+    [
+        policy(("aten.native_batch_norm.default", 0, KEEP), ("aten.add_.Tensor", 0, KEEP)),
+        policy(("aten.tanh.default", 0, KEEP)),
+        policy(),
+    ],
+    ids=["kept", "computed again", "computed again as a whole"],
+)
+def test_statistics_of_a_batch_norm_are_counted_once(again: CheckpointingPolicy):
     def prepare(model: nn.Module) -> nn.Module:
         torch.manual_seed(1)
         model.layers[0] = Normed()
         return model
 
-    kept = policy(("aten.native_batch_norm.default", 0, KEEP), ("aten.add_.Tensor", 0, KEEP))
     models: list[nn.Module] = []
-    found = train(lambda model: models.append(model) or memfit.apply(prepare(model), kept))
+    found = train(lambda model: models.append(model) or memfit.apply(prepare(model), again))
     assert_equal(found, train(lambda model: models.append(model) or prepare(model)))
     ours, plain = (model.layers[0].norm for model in models)
     assert ours.num_batches_tracked == plain.num_batches_tracked == 3
     assert torch.equal(ours.running_mean, plain.running_mean)
+    assert torch.equal(ours.running_var, plain.running_var)
+
+
+def test_statistics_of_a_compiled_batch_norm_are_counted_once():
+    torch.manual_seed(1)
+    ours = Normed()
+    plain = copy.deepcopy(ours)
+    model = nn.Sequential(ours)
+    ours.compile(backend="aot_eager")
+    memfit.apply(model, CheckpointingPolicy(groups=(UnitPolicy(units=("0",)),)))
+    batch = torch.randn(3, DIM)
+    model(batch).sum().backward()
+    plain(batch).sum().backward()
+    assert ours.norm.num_batches_tracked == 1
+    assert torch.equal(ours.norm.running_mean, plain.norm.running_mean)
+
+
+def test_a_batch_norm_in_evaluation_reads_its_statistics_when_it_is_computed_again():
+    def prepare(model: nn.Module) -> nn.Module:
+        torch.manual_seed(1)
+        model.layers[0] = Normed()
+        model.layers[0].norm.running_mean.fill_(0.3)
+        model.layers[0].norm.eval()
+        return model
+
+    assert_equal(train(lambda model: memfit.apply(prepare(model), policy())), train(prepare))
 
 
 def test_applying_needs_no_solver():

@@ -92,6 +92,8 @@ def test_offloading_takes_no_more_than_the_link_carries_beside_the_unit():
     assert {"mm", "bmm"} in offloaded[len(slow) :]
     assert all(len(moved) <= 1 for moved in offloaded[: len(slow)])
     assert min(level.size_bytes for level in fast if level.seconds < 0.1) == 0
+    # What is faster on the GPU and as small may still lose to what costs the host nothing.
+    assert any(not level.choices and not level.is_untouched for level in fast)
 
 
 def test_levels_that_keep_more_than_autograd_are_left_out():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +14,15 @@ from torch import nn
 import memfit
 from memfit.errors import ConfigError, InfeasibleError, SolverTimeoutError, UnknownUnitError
 from memfit.plan import Action, CheckpointingPolicy, OperatorChoice, Plan, UnitPolicy
+from memfit.plan.applying.kept_outputs import OPERATOR_SECONDS
 from memfit.plan.checkpointing import plan_checkpointing
+from memfit.plan.checkpointing.api import best_of
+from memfit.plan.checkpointing.trials import Trials
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
 from memfit.timing.chips import chip_of
 
 DIM, TOKENS = 512, 16384
+ADDMM = "aten.addmm.default"
 
 
 class Block(nn.Module):
@@ -83,12 +88,19 @@ def test_equal_layers_are_one_kind_and_their_forward_is_written_down():
     assert one.saved_bytes == 2 * TOKENS * DIM + 2 * 4 * TOKENS + 2 * 2 * TOKENS * 4 * DIM + TOKENS * DIM
 
 
+class OwnNorm(nn.BatchNorm1d):
+    """Its forward is its own: nobody knows what it does with its statistics."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
 class Counter(nn.Module):
     """Normalises by a batch, activates in place, and adds to its input in place where it is asked to."""
 
-    def __init__(self, spoils: bool) -> None:
+    def __init__(self, spoils: bool, norm: type[nn.BatchNorm1d]) -> None:
         super().__init__()
-        self.spoils, self.linear, self.norm = spoils, nn.Linear(DIM, DIM), nn.BatchNorm1d(DIM)
+        self.spoils, self.linear, self.norm = spoils, nn.Linear(DIM, DIM), norm(DIM)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.spoils:
@@ -100,7 +112,9 @@ class Counters(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(DIM, DIM)
-        self.layers = nn.ModuleList([Counter(False), Counter(False), Counter(True)])
+        self.layers = nn.ModuleList(
+            [Counter(False, OwnNorm), Counter(False, OwnNorm), Counter(True, OwnNorm), Counter(False, nn.BatchNorm1d)]
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x)
@@ -110,7 +124,9 @@ class Counters(nn.Module):
 
 
 def test_statistics_chains_and_spoiled_inputs_are_seen():
-    plain, spoiled = (kind.one for kind in recorded(building(Counters)))
+    kinds = recorded(building(Counters))
+    plain, spoiled, spared = (kind.one for kind in kinds)
+    assert kinds[0].names == ("layers.0", "layers.1")
     by_operator = {call.operator: call for call in plain.calls}
     norm = next(call for operator, call in by_operator.items() if "batch_norm" in operator)
     relu, counter = by_operator["aten.relu_.default"], by_operator["aten.add_.Tensor"]
@@ -119,6 +135,9 @@ def test_statistics_chains_and_spoiled_inputs_are_seen():
     assert relu.base == plain.calls.index(norm)
     assert not plain.refusal
     assert spoiled.refusal == "it changes its own input with aten.add_.Tensor"
+    # Torch's own norms count into spare tensors when they are computed again.
+    assert [call.operator for call in spared.calls] == [call.operator for call in plain.calls]
+    assert not any(call.must_keep for call in spared.calls)
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +159,22 @@ def test_a_plan_fits_is_faster_than_full_checkpointing_and_is_what_runs(ends: An
     assert again.smallest_fit == plan.smallest_fit
     assert again.step_seconds == pytest.approx(plan.step_seconds)
     assert again.peak_allocated == plan.figures.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(("seconds_on_a_slow_host", "is_chosen"), [(1.9, True), (2.1, False)])
+def test_operators_are_chosen_only_where_that_pays_on_a_slow_host_too(seconds_on_a_slow_host: float, is_chosen: bool):
+    whole = SimpleNamespace(completes=True, is_steady=True, seconds=2.0, chooses_operators=False)
+    chosen = SimpleNamespace(completes=True, is_steady=True, seconds=1.5, chooses_operators=True)
+    trials: Any = SimpleNamespace(all=[whole, chosen], seconds_on_a_slow_host=lambda trial: seconds_on_a_slow_host)
+    assert best_of(trials) == (chosen if is_chosen else whole, [])
+
+
+def test_a_slow_host_takes_longer_where_operators_are_chosen():
+    kept = UnitPolicy(units=tuple(f"layers.{number}" for number in range(4)), choices=(OperatorChoice(operator=ADDMM, call=0),))
+    trials = Trials(building(), 2**34, {"steps": 2})
+    trial = trials.run(CheckpointingPolicy(groups=(kept,)))
+    # Norm, two transposed weights, two products, gelu, dropout and the sum, forward and again, on a host that is the slow one.
+    assert trials.seconds_on_a_slow_host(trial) - trial.seconds >= 4 * 2 * 7 * OPERATOR_SECONDS
 
 
 def test_what_fits_as_it_is_stays_as_it_is(ends: Any):

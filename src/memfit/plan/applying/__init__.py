@@ -5,6 +5,7 @@
     apply(model, plan)  api.py ──> model.py: each unit, by its name (named_units.py), gets another forward  checkpointed_forward.py
                                        │ eager: torch.utils.checkpoint, with two dispatch modes  kept_outputs.py
                                        │          that keep outputs, or bring them to the host and back  host_copies.py
+                                       │          and norms that count what they see only once  running_statistics.py
                                        └ compiled: torch's own selective contexts, which the compiler knows
 
 No solver is imported here: a plan is applied where only torch is.

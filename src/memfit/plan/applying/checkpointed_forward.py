@@ -16,12 +16,14 @@ from torch.utils.checkpoint import checkpoint
 
 from memfit.plan.applying.host_copies import HostLink
 from memfit.plan.applying.kept_outputs import Choices, compiled_contexts, contexts
+from memfit.plan.applying.running_statistics import Statistics
 from memfit.plan.policy import Action, UnitPolicy
 from memfit.record.run_hooks import seen_as_call
 from memfit.torch_compat.autograd import graph_task_id
 
 _OPTIONS: Final = "memfit_checkpointing"
 _ORIGINAL: Final = "memfit_forward"
+_STATISTICS: Final = "memfit_statistics"
 
 
 class Options:
@@ -48,11 +50,12 @@ def checkpoint_forward(unit: nn.Module, options: Options) -> None:
     # Bound methods, not closures: a copy of the model has methods of its own.
     unit.__dict__[_OPTIONS] = options
     unit.__dict__[_ORIGINAL] = unit.forward
+    unit.__dict__[_STATISTICS] = Statistics(unit)
     unit.forward = MethodType(_checkpointed, unit)
 
 
 def restore_forward(unit: nn.Module) -> None:
-    del unit.__dict__[_OPTIONS]
+    del unit.__dict__[_OPTIONS], unit.__dict__[_STATISTICS]
     original = unit.__dict__.pop(_ORIGINAL)
     del unit.forward
     if getattr(unit.forward, "__func__", unit.forward) is not getattr(original, "__func__", original):
@@ -72,4 +75,6 @@ def _computed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
     original: Any = unit.memfit_forward
     if graph_task_id() == -1:
         return original(*args, **kwargs)
-    return seen_as_call(original)(unit, *args, **kwargs)
+    statistics: Any = unit.memfit_statistics
+    with statistics.unchanged():
+        return seen_as_call(original)(unit, *args, **kwargs)

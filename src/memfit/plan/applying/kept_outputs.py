@@ -6,7 +6,8 @@ operator that is not chosen costs one lookup.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from torch import Tensor
@@ -22,9 +23,23 @@ Actions = dict[int, Action]
 """What is done with each call of an operator, by its number."""
 
 
-OPERATOR_SECONDS: Final = 28e-6
-"""What a dispatch mode in Python costs the host for each operator. Eight small Llama layers of 158 operators, forward and again,
-took 95.7 milliseconds a step under modes that keep nothing, and 60.0 without, on the machine of the H200."""
+OPERATOR_SECONDS: Final = 11.4e-6
+"""What a dispatch mode in Python costs the host for each operator: the forward of a small Llama layer of 81 operators took 0.84
+milliseconds without one and 1.76 with one that keeps nothing, on the machine of an H200 with one thread; 0.60 and 1.30 with all
+threads (benchmarks/plan_mode_cost.py)."""
+
+_slowness = 1.0
+
+
+@contextmanager
+def slower_modes(slowness: float) -> Iterator[None]:
+    """Predictions made inside are those of a host on which a mode costs so many times more."""
+    global _slowness
+    before, _slowness = _slowness, slowness
+    try:
+        yield
+    finally:
+        _slowness = before
 
 
 class _Deferred(dict[Any, bool]):
@@ -109,7 +124,7 @@ class _Mode(TorchDispatchMode):
         if types and _deferred[types]:
             return NotImplemented  # a tensor made of others: its operators on them are what we count
         if spending.spend is not None:
-            spending.spend(OPERATOR_SECONDS)
+            spending.spend(_slowness * OPERATOR_SECONDS)
         actions = self._choices[func]
         if actions is None:
             return func(*args, **kwargs) if kwargs else func(*args)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from memfit.phantom.clock.describe import describe
+from memfit.plan.applying.running_statistics import Statistics
 from memfit.plan.checkpointing.recorded import RecordedCall, RecordedUnit
 from memfit.record.storages import PLAIN_TYPES, plain_tensors
 from memfit.timing.chips import Chip
@@ -41,13 +42,15 @@ class _Call:
         self.made, self.written, self.read = made, written, read
         """Storages by identity; with their bytes those it made."""
         self.is_random = False
-        self.writes_statistics = False
+        self.statistics: set[int] = set()
+        """Running statistics that it changes, which its schema may not say."""
 
 
 class Capture(TorchDispatchMode):
     """Around one forward of a unit."""
 
-    def __init__(self, chip: Chip, inputs: Iterable[Tensor]) -> None:
+    def __init__(self, chip: Chip, inputs: Iterable[Tensor], spared: Iterable[Tensor] = ()) -> None:
+        """``spared`` are not changed when the unit is computed again."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._chip = chip
         self._settings = Settings(
@@ -57,7 +60,7 @@ class Capture(TorchDispatchMode):
         """Storages are told apart by identity: none may die while others are made."""
         self._counts: dict[Any, int] = {}
         self._calls: list[_Call] = []
-        self._inputs = set(self._storages(inputs))
+        self._inputs, self._spared = set(self._storages(inputs)), set(self._storages(spared))
         self._saved: set[int] = set()
         self._num_calls_at_last_save = 0
         self.has_collectives = False
@@ -88,7 +91,8 @@ class Capture(TorchDispatchMode):
             return  # it only looks at something in another way
         noted = _Call(func, count, price(describe(func, args, result), self._chip, self._settings), made, written, set(read))
         noted.is_random = _is_random(func, args, kwargs)
-        noted.writes_statistics = any(word in str(func) for word in _STATISTICS) and _trains(func, args, kwargs)
+        if any(word in str(func) for word in _STATISTICS):
+            noted.statistics = set(self._storages(_running(func, args, kwargs)))
         self._calls.append(noted)
 
     def _storages(self, tensors: Iterable[Tensor]) -> dict[int, int]:
@@ -133,7 +137,7 @@ class Capture(TorchDispatchMode):
             is_random=call.is_random,
             is_product=bool(call.cost.flops),
             base=own[0] if own else None,
-            must_keep=bool(outside) or call.writes_statistics,
+            must_keep=bool((outside | call.statistics) - self._spared),
             can_keep=is_whole and len(own) <= 1 and bool(call.made or own or outside),
         )
 
@@ -150,7 +154,7 @@ class Capture(TorchDispatchMode):
 
 def capture_forward(module: nn.Module, chip: Chip, args: Any, kwargs: Any, forward: Callable[..., Any]) -> tuple[Any, Capture]:
     """The result of a forward, and what it did."""
-    capture = Capture(chip, _tensors((args, kwargs)))
+    capture = Capture(chip, _tensors((args, kwargs)), Statistics(module).tensors())
     with saved_tensors_hooks(capture.save, lambda saved: saved), capture:
         return forward(*args, **kwargs), capture
 
@@ -185,10 +189,8 @@ def _is_random(func: Any, args: Any, kwargs: Any) -> bool:
     return not chances or any(chance != 0 for chance in chances)
 
 
-def _trains(func: Any, args: Any, kwargs: Any) -> bool:
+def _running(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """The running statistics that a norm changes: those it is given while it trains."""
     given = {argument.name: value for argument, value in _arguments(func, args, kwargs)}
-    return (
-        given.get("running_mean") is not None
-        and bool(given.get("training", given.get("train", True)))
-        and "backward" not in str(func)
-    )
+    if bool(given.get("training", given.get("train", True))) and "backward" not in str(func):
+        yield from _tensors((given.get("running_mean"), given.get("running_var")))

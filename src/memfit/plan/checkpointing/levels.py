@@ -72,7 +72,9 @@ def levels_of(unit: RecordedUnit, link_bytes_per_second: float | None = None) ->
         found.append(level)
         if link_bytes_per_second and not unit.is_compiled:
             found += _offloaded(unit, level, chosen, link_bytes_per_second)
-    return [*_unbeaten(found, below=untouched), untouched]
+    plain = [level for level in found[:1] if not level.choices]  # it needs no mode, and is worth a try where modes cost too much
+    levels = _unbeaten(found, below=untouched)
+    return [*levels, *(level for level in plain if level not in levels), untouched]
 
 
 def _seconds(unit: RecordedUnit, call: RecordedCall) -> float:

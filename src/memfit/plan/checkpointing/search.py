@@ -52,8 +52,14 @@ class Search:
         progress: Callable[[str], None],
     ) -> None:
         self._units, self._trials, self._limit = kinds, trials, trials.limit_bytes
-        self._trials_left, self._deadline, self._progress = max_trials, deadline, progress
-        self._kinds = [Kind(len(kind.units), levels_of(kind.one, link_bytes_per_second)) for kind in kinds]
+        self._max_trials, self._deadline, self._progress = max_trials, deadline, progress
+        operators = [Kind(len(kind.units), levels_of(kind.one)) for kind in kinds]
+        # Units as a whole come first: where the host is the slow one, choosing operators costs more than it saves.
+        self._stages = [[Kind(kind.num_units, _whole(kind.levels)) for kind in operators], operators]
+        if link_bytes_per_second is not None:
+            self._stages.append([Kind(len(kind.units), levels_of(kind.one, link_bytes_per_second)) for kind in kinds])
+        self._kinds = self._stages[-1]
+        self._trials_left = 0
         self.is_out_of_time = False
 
     @property
@@ -64,16 +70,17 @@ class Search:
         """As little as possible is kept."""
         return self._trials.run(self._policy(self._extreme(0)))
 
-    def run(self, untouched: Trial, least: Trial) -> None:
-        """Tries policies between the two, of which the first does not fit and the second does."""
-        self._correct_compiled(untouched, least)
-        self._correct_seconds(untouched, least)
-        every = self._kinds
-        # First units as a whole: where the host is the slow one, choosing operators costs more than it saves.
-        self._kinds = [Kind(kind.num_units, _whole(kind.levels)) for kind in every]
-        self._close_in(untouched, self.least())
-        self._kinds = every
-        self._close_in(untouched, least)
+    def run(self, untouched: Trial) -> None:
+        """Tries policies between all that autograd keeps, which does not fit, and the least of each stage."""
+        self._trials_left = self._max_trials
+        for number, kinds in enumerate(self._stages):
+            if number == 2:  # offloading is on top of what was asked without it
+                self._trials_left = self._max_trials
+            self._kinds = kinds
+            least = self.least()
+            self._correct_compiled(untouched, least)
+            self._correct_seconds(untouched, least)
+            self._close_in(untouched, self.least())
 
     def _close_in(self, untouched: Trial, least: Trial) -> None:
         """Solves and tries until nothing faster is between what fits and what does not."""
@@ -94,7 +101,7 @@ class Search:
                 return
             policy = self._policy(solution)
             known.add(policy)
-            self._trials_left -= 1
+            self._trials_left -= not self._trials.knows(policy)
             trial = self._trials.run(policy)
             self._learn_seconds(solution, trial.seconds - untouched.seconds)
             point = _Point(solution.size_bytes, trial.smallest_fit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from torch import nn
@@ -16,6 +16,7 @@ from memfit.allocator.engine import SegmentChange
 from memfit.errors import ConfigError, StepFailedError
 from memfit.ledger import Phase
 from memfit.plan.applying import apply
+from memfit.plan.applying.kept_outputs import slower_modes
 from memfit.plan.applying.named_units import named_units
 from memfit.plan.checkpointing.roots import Step, seeing_models
 from memfit.plan.plan_file import Figures
@@ -24,6 +25,9 @@ from memfit.predict import Prediction
 from memfit.timing.breakdown import covered_seconds
 from memfit.timing.operators.costs import Bound
 from memfit.timing.timeline import COMMUNICATION
+
+RESERVE: Final = 2.0
+"""Hosts differ, and the one that trains may be slower than the one that was measured, or busy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +64,10 @@ class Trial:
         log = self._at_limit.outcome.segment_log
         gives_back = np.isin(log[:, 1], (SegmentChange.FREE, SegmentChange.UNMAP))
         return not bool((gives_back & (log[:, 0] >= first)).any())
+
+    @property
+    def chooses_operators(self) -> bool:
+        return self.policy is not None and any(group.choices for group in self.policy.groups)
 
     @property
     def seconds(self) -> float:
@@ -115,11 +123,20 @@ class Trials:
     def all(self) -> list[Trial]:
         return list(self._done.values())
 
+    def knows(self, policy: CheckpointingPolicy | None) -> bool:
+        return policy in self._done
+
     def run(self, policy: CheckpointingPolicy | None) -> Trial:
         if policy not in self._done:
             prediction = predict_planned(self._applied(policy), self._options)
             self._done[policy] = Trial(policy, prediction, self.limit_bytes)
         return self._done[policy]
+
+    def seconds_on_a_slow_host(self, trial: Trial) -> float:
+        """What the step of a trial takes where choosing operators costs the host ``RESERVE`` times what was measured."""
+        with slower_modes(RESERVE):
+            prediction = predict_planned(self._applied(trial.policy), self._options)
+        return prediction.step_seconds or 0.0
 
     def _applied(self, policy: CheckpointingPolicy | None) -> Callable[[], Step]:
         if policy is None:
