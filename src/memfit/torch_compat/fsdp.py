@@ -7,7 +7,7 @@ model asks for its parts when it is called.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -109,6 +109,13 @@ def unsharded_gradients(group: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor
         for gradient in (getattr(managed, "unsharded_accumulated_grad", None), None if whole is None else whole.grad):
             if gradient is not None:
                 yield gradient, managed.sharded_param
+
+
+def holds_unsharded_gradients(modules: Iterable[nn.Module]) -> bool:
+    """Does FSDP2 add up full gradients for one of these modules, out of sight of its parameters?"""
+    fsdp = loaded("torch.distributed.fsdp._fully_shard._fully_shard")
+    units = (module for module in modules if fsdp is not None and isinstance(module, fsdp.FSDPModule))
+    return any(True for unit in units for group in groups_of_unit(unit) for _ in unsharded_gradients(group))
 
 
 def flat_handles(root: nn.Module) -> Iterator[Any]:

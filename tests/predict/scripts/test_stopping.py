@@ -51,6 +51,23 @@ while True:
     print("s")
 """
 
+ACCUMULATING_UNSHARDED = """
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+model = fully_shard(nn.Linear(64, 64).cuda())
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    for number in range(50):
+        model.set_requires_gradient_sync(number == 49)
+        model(data()).mean().backward()
+        print("b")
+    optimizer.step()
+    optimizer.zero_grad()
+    print("s")
+"""
+
 OF_ONES_OWN = """
 class Own:
     def __init__(self, model):
@@ -244,6 +261,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         # What the last optimizer's step is followed by is not reached.
         pytest.param(GAN, "cccccg" * 2 + "ccccc", id="a GAN"),
         pytest.param(ACCUMULATING, ("b" * 50 + "s") * 2 + "b" * 50, id="gradients are added up"),
+        pytest.param(ACCUMULATING_UNSHARDED, ("b" * 50 + "s") * 2 + "b" * 50, id="whole gradients are added up by FSDP2"),
         pytest.param(OF_ONES_OWN, "bbbbs" * 3, id="an optimizer of one's own"),
         pytest.param(HANDED_OUT, "sss", id="gradients are handed out"),
         pytest.param(EVALUATING_FIRST, "e" * 60 + "ss", id="an evaluation first"),

@@ -43,6 +43,7 @@ from memfit.record.listener import Listener
 from memfit.record.recorder import Recorder
 from memfit.torch_compat.data import LoaderIterator
 from memfit.torch_compat.dynamo import is_traced_by
+from memfit.torch_compat.fsdp import holds_unsharded_gradients
 from memfit.torch_compat.patches import Patches
 from memfit.units import format_bytes
 
@@ -349,6 +350,8 @@ class _Gradients:
         self._watched: tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], int] | None = None
         self.are_handed_out = False
         """Does the script ask for gradients, in place of having them accumulated?"""
+        self._are_hidden = False
+        """Are they whole, with FSDP2, which shares them out when the last pass is done?"""
         self.num_taken = 0
 
     def watch(self) -> None:
@@ -356,6 +359,7 @@ class _Gradients:
         parameters = (parameter for module, _ in self._recorder.modules() for parameter in module.parameters(recurse=False))
         found = next((parameter for parameter in parameters if parameter.grad is not None), None)
         gradient = None if found is None else found.grad
+        self._are_hidden = found is None and holds_unsharded_gradients(module for module, _ in self._recorder.modules())
         self._watched = (
             None if found is None or gradient is None else (weakref.ref(found), weakref.ref(gradient), gradient._version)
         )
@@ -363,7 +367,7 @@ class _Gradients:
     def are_taken(self) -> bool:
         """Also where nothing is known of them."""
         if self._watched is None:
-            return True
+            return not self._are_hidden
         parameter, gradient = self._watched[0](), self._watched[1]()
         return gradient is None or parameter is None or parameter.grad is not gradient or gradient._version != self._watched[2]
 
