@@ -76,11 +76,9 @@ class Recorder(Listener, TorchDispatchMode):
         if types and self._deferred[types]:
             self.num_deferred += 1
             return NotImplemented
-        if self._silenced or func is device_query:
-            if (
-                func is device_query and type(args[0]) is FakeTensor
-            ):  # the most frequent operator of all: no other mode need be asked
-                return device_handlers[device_query](args)
+        if self._silenced or func is device_query:  # asking a fake tensor for its device: the most frequent operator of all
+            if func is device_query and type(args[0]) is FakeTensor:
+                return device_handlers[device_query](args)  # no other mode need be asked
             return func(*args, **kwargs) if kwargs else func(*args)
         task, position = graph_task_id(), self.position
         if task != -1 or position.task != -1:
