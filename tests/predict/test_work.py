@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.feed_forward import Block
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
@@ -97,15 +98,6 @@ def test_without_a_step_nothing_is_known() -> None:
     timeline.run(0, 1.0, MM, 0)
     time = RunTime(spans=timeline.spans(), costs=COSTS, steps=(timeline.now(),), basis="", interconnect="", peak_flops={})
     assert len(with_work(scoped(), time, {}).work) == 0
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(512, 2048), nn.Linear(2048, 512)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(x)))
 
 
 class Model(nn.Module):

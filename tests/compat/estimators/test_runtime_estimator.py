@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.feed_forward import Block
 from helpers.prepared_process import run_prepared
 from torch import nn
 from torch._inductor.analysis.device_info import lookup_device_info
@@ -23,15 +24,6 @@ from memfit.timing import chip_of
 
 FIXED = f"fixed in torch {torch.__version__}"
 MODES = ("operator-level-benchmark", "operator-level-cost-model")
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(512, 2048), nn.Linear(2048, 512)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(x)))
 
 
 class Net(nn.Module):
