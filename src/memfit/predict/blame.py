@@ -31,7 +31,9 @@ _EXTENSION = (
     "that says what it returns (torch.library.custom_op with register_fake), or switch to plain PyTorch for the prediction."
 )
 
-OURS = "If this code runs on a real GPU, memfit's phantom GPU is at fault: please report it."
+_MADE_UP = "(Values that only data can tell are made up in a prediction: --expected says better.)"
+
+OURS = f"If this code runs on a real GPU, memfit's phantom GPU is at fault: please report it. {_MADE_UP}"
 """The only advice that asks for a report."""
 
 
@@ -52,10 +54,7 @@ def advise(error: BaseException) -> str:
         return _advise_missing(error)
     if raised_by is None or private_backend_name() in str(error) or _is_in(raised_by.filename, _MEMFIT, _TORCH):
         return OURS
-    return (
-        f"The error is raised by {Path(raised_by.filename).name}:{raised_by.lineno}, not by memfit. (Values that only data can "
-        "tell are made up in a prediction: --expected says better.)"
-    )
+    return f"The error is raised by {Path(raised_by.filename).name}:{raised_by.lineno}, not by memfit. {_MADE_UP}"
 
 
 def _advise_missing(error: ImportError) -> str:
