@@ -55,10 +55,11 @@ class Search:
         self._max_trials, self._deadline, self._progress = max_trials, deadline, progress
         operators = [Kind(len(kind.units), levels_of(kind.one)) for kind in kinds]
         # Units as a whole come first: where the host is the slow one, choosing operators costs more than it saves.
-        self._stages = [[Kind(kind.num_units, _whole(kind.levels)) for kind in operators], operators]
-        if link_bytes_per_second is not None:
-            self._stages.append([Kind(len(kind.units), levels_of(kind.one, link_bytes_per_second)) for kind in kinds])
-        self._kinds = self._stages[-1]
+        on_the_gpu = [[Kind(kind.num_units, _whole(kind.levels)) for kind in operators], operators]
+        offloading = [Kind(len(kind.units), levels_of(kind.one, link_bytes_per_second)) for kind in kinds]
+        self._stages = [on_the_gpu] if link_bytes_per_second is None else [on_the_gpu, [offloading]]
+        """Each has trials of its own: offloading is on top of what is asked without it."""
+        self._kinds = self._stages[-1][-1]
         self._trials_left = 0
         self.is_out_of_time = False
 
@@ -72,15 +73,13 @@ class Search:
 
     def run(self, untouched: Trial) -> None:
         """Tries policies between all that autograd keeps, which does not fit, and the least of each stage."""
-        self._trials_left = self._max_trials
-        for number, kinds in enumerate(self._stages):
-            if number == 2:  # offloading is on top of what was asked without it
-                self._trials_left = self._max_trials
-            self._kinds = kinds
-            least = self.least()
-            self._correct_compiled(untouched, least)
-            self._correct_seconds(untouched, least)
-            self._close_in(untouched, self.least())
+        for stage in self._stages:
+            self._trials_left = self._max_trials
+            for self._kinds in stage:
+                least = self.least()
+                self._correct_compiled(untouched, least)
+                self._correct_seconds(untouched, least)
+                self._close_in(untouched, self.least())
 
     def _close_in(self, untouched: Trial, least: Trial) -> None:
         """Solves and tries until nothing faster is between what fits and what does not."""
