@@ -10,9 +10,8 @@ after the rules were written, and ``small_*``: workloads of the zoo with so few 
 from __future__ import annotations
 
 import argparse
-import fcntl
-import gc
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -22,8 +21,7 @@ import time
 import traceback
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 HERE = pathlib.Path(__file__).parent
 ZOO_TRUTH = HERE / "truth" / "h200_step_times.json"
@@ -105,42 +103,27 @@ def join_world(name: str) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size(name))
 
 
-@contextmanager
-def alone(lock: pathlib.Path) -> Any:
-    """One process at a time has the GPU."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def measure_one(name: str, lock: pathlib.Path, with_calls: bool) -> dict[str, Any]:
+def measure_one(name: str, with_calls: bool) -> dict[str, Any]:
     import torch
 
-    calls: dict[str, Any] = {}
-    with alone(lock):
-        join_world(name)
-        torch.manual_seed(0)
-        run = workloads()[name]("cuda")
+    join_world(name)
+    torch.manual_seed(0)
+    run = workloads()[name]("cuda")
+    torch.cuda.synchronize()
+    is_long, steps, issued = False, [], []
+    for number in range(WARM_UP + TIMED):
+        start = time.perf_counter()
+        run.step(lambda what: None)
+        returned = time.perf_counter()
         torch.cuda.synchronize()
-        is_long, steps, issued = False, [], []
-        for number in range(WARM_UP + TIMED):
-            start = time.perf_counter()
-            run.step(lambda what: None)
-            returned = time.perf_counter()
-            torch.cuda.synchronize()
-            is_long = is_long or (number > 0 and returned - start > 1)
-            if number >= WARM_UP or (is_long and number):
-                steps.append(time.perf_counter() - start)
-                issued.append(returned - start)
-            if is_long and len(steps) > 1:
-                break
-        if with_calls:
-            calls = calls_of(run.step)
-        del run
-        gc.collect()
-        torch.cuda.empty_cache()
+        is_long = is_long or (number > 0 and returned - start > 1)
+        if number >= WARM_UP or (is_long and number):
+            steps.append(time.perf_counter() - start)
+            issued.append(returned - start)
+        if is_long and len(steps) > 1:
+            break
     found = {"ms": round(1000 * statistics.median(steps), 3), "issued_ms": round(1000 * statistics.median(issued), 3)}
-    return found | calls
+    return found | (calls_of(run.step) if with_calls else {})
 
 
 def calls_of(step: Any) -> dict[str, Any]:
@@ -155,34 +138,39 @@ def calls_of(step: Any) -> dict[str, Any]:
     return {"busy_ms": round(found.busy_us / 1000, 3), "num_calls": len(found.calls), "calls": calls}
 
 
-def measure_worker(names: list[str], folder: pathlib.Path, seconds: float, with_calls: bool) -> None:
-    """Takes what no other worker has taken; with operators, one workload only."""
-    warnings.filterwarnings("ignore")
-    began = time.monotonic()
+def measure(names: list[str], path: pathlib.Path, seconds: float, with_calls: bool) -> None:
+    """Each in a new process, one after the other: beside another, or late in the life of one, Python is up to half slower.
+
+    Processes are copies of this one, which has imported everything and not touched the GPU: none of them waits for imports.
+    """
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # a process that asked CUDA itself cannot be copied
+    workloads()
+    import transformers  # noqa: F401  (the copies need it)
+
+    began, known = time.monotonic(), json.loads(path.read_text()) if path.exists() else {}
     for name in names:
         if time.monotonic() - began > seconds:
             break
-        try:
-            (folder / f"{name}.taken").touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        try:
-            found = measure_one(name, folder / "lock", with_calls)
-        except Exception:
-            found = {"error": traceback.format_exc()[-500:]}
-        (folder / f"{name}.json").write_text(json.dumps(found))
-        print(f"{time.monotonic() - began:6.1f} s  {name:30s} {found.get('ms') or found['error'][-100:]}", flush=True)
-        if with_calls:
-            break
+        part = path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        child = os.fork()
+        if child == 0:
+            measure_here(name, part, with_calls)
+        os.waitpid(child, 0)
+        known[name] = json.loads(part.read_text()) if part.exists() else {"error": "the process died"}
+        path.write_text(json.dumps(known) + "\n")
+        told = known[name].get("ms") or known[name]["error"][-300:]
+        print(f"{time.monotonic() - began:6.1f} s  {name:30s} {told}", flush=True)
 
 
-def measure(names: list[str], path: pathlib.Path, folder: pathlib.Path, jobs: int, seconds: float, with_calls: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, __file__, "--worker", str(folder), "--seconds", str(seconds), *["--calls"] * with_calls, *names]
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(lambda _: subprocess.run(command, check=False), names if with_calls else range(jobs)))
-    found = {name: json.loads(file.read_text()) for name in names if (file := folder / f"{name}.json").exists()}
-    path.write_text(json.dumps(found) + "\n")
+def measure_here(name: str, part: pathlib.Path, with_calls: bool) -> NoReturn:
+    warnings.filterwarnings("ignore")
+    try:
+        found = measure_one(name, with_calls)
+    except Exception:
+        found = {"error": traceback.format_exc()[-500:]}
+    part.write_text(json.dumps(found))
+    os._exit(0)
 
 
 # -- predicted -------------------------------------------------------------------------------------------------------------------
@@ -283,7 +271,6 @@ if __name__ == "__main__":
     parser.add_argument("workloads", nargs="*")
     parser.add_argument("--measure", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--predict-here", metavar="NAME")
-    parser.add_argument("--worker", type=pathlib.Path, metavar="FOLDER")
     parser.add_argument("--calls", action="store_true", help="also every operator of a step, with its time on the GPU")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1e9, help="no further workload begins after these")
@@ -291,10 +278,8 @@ if __name__ == "__main__":
     if options.predict_here:
         warnings.filterwarnings("ignore")
         print("RESULT " + json.dumps(predict_one(options.predict_here)))
-    elif options.worker:
-        measure_worker(options.workloads, options.worker, options.seconds, options.calls)
     elif options.measure:
         names = options.workloads or list(workloads())
-        measure(names, options.measure, options.measure.parent / "parts", options.jobs, options.seconds, options.calls)
+        measure(names, options.measure, options.seconds, options.calls)
     else:
         write_results(predict(options.workloads or [name for name in measured() if not name.startswith("small_")], options.jobs))
