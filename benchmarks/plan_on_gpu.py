@@ -104,15 +104,13 @@ def range_of(name: str) -> tuple[int, int]:
     return least, most
 
 
-def predict_one(case: str, max_trials: int) -> None:
+def predict_one(case: str) -> None:
     from memfit.plan.checkpointing import plan_checkpointing
 
     name, share, offload = CASES[case]
     least, most = range_of(name)
     budget, began = int(least + share * (most - least)), time.perf_counter()
-    plan = plan_checkpointing(
-        phantom_build(name), budget=budget, offload=offload, max_trials=max_trials, progress=print, **options_of(name)
-    )
+    plan = plan_checkpointing(phantom_build(name), budget=budget, offload=offload, progress=print, **options_of(name))
     plan.save(PLANS / f"{case}.json")
     print(f"{case}: {plan!r}, {time.perf_counter() - began:.0f} s", flush=True)
 
@@ -312,7 +310,6 @@ def main() -> None:
     parser.add_argument("--predict", action="store_true")
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--here", nargs=4, metavar=("WHAT", "FILE", "LOCK", "PLAN"), help=argparse.SUPPRESS)
-    parser.add_argument("--trials", type=int, default=10, help="predictions after the first two, for each plan")
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument(
         "--into", type=pathlib.Path, default=TRUTH, help="where measurements are written, with those that are known"
@@ -326,7 +323,7 @@ def main() -> None:
     elif given.predict:
         PLANS.mkdir(parents=True, exist_ok=True)
         for case in cases:
-            predict_one(case, given.trials)
+            predict_one(case)
     elif given.measure:
         measure([case for case in cases if (PLANS / f"{case}.json").exists()], given.jobs, given.into)
     else:

@@ -23,8 +23,8 @@ from memfit.units import format_bytes, parse_bytes
 MARGIN: Final = 0.02
 """Of a budget: predictions of what the allocator needs are this good for nine runs in ten (docs/accuracy.md)."""
 
-MAX_TRIALS: Final = 10
-"""Predictions between the first two and the plan; few searches need more than six."""
+MAX_TRIALS: Final = 16
+"""Predictions between the first two and the plan; few searches need more than ten."""
 
 
 def plan_checkpointing(
@@ -72,14 +72,14 @@ def plan_checkpointing(
         "expected": expected,
         "interconnect": interconnect,
     }
-    trials = Trials(build, limit_bytes, options)
+    trials = Trials(build, limit_bytes, budget_bytes, options)
     recorder = UnitRecorder(chip_of(target.gpu), units)
     if units is not None:  # a name that is wrong is told also where everything fits
         predict_planned(recorder.recording(build), options | {"steps": 1})
     untouched = trials.run(None)
     told(f"as it is: {format_bytes(untouched.smallest_fit)}, {1e3 * untouched.seconds:.1f} ms a step")
     notes: list[str] = []
-    if not _fits(untouched):
+    if not untouched.fits:
         if units is None:
             predict_planned(recorder.recording(build), options | {"steps": 1})
         link = chip_of(target.gpu).host_bandwidth * PINNED_SHARE if offload else None
@@ -115,13 +115,9 @@ def _notes(kinds: Sequence[UnitKind], untouched: Trial, search: Search) -> list[
     return notes
 
 
-def _fits(trial: Trial) -> bool:
-    return trial.completes and trial.is_steady
-
-
 def best_of(trials: Trials) -> tuple[Trial, list[str]]:
     """The fastest that fits, on a slow host too; where none does without giving memory back in every step, one that does."""
-    fitting = sorted((trial for trial in trials.all if _fits(trial)), key=lambda trial: trial.seconds)
+    fitting = sorted((trial for trial in trials.all if trial.fits), key=lambda trial: trial.seconds)
     if fitting:
         best, whole = fitting[0], [trial for trial in fitting if not trial.chooses_operators]
         if best.chooses_operators and whole and trials.seconds_on_a_slow_host(best) > whole[0].seconds:

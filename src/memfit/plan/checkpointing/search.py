@@ -5,7 +5,8 @@
     kept bytes   least ────────── lo (fits) ──── ? ──── hi (does not) ────────── all that autograd keeps
                                             capacity of the next solution: where the budget lies between what lo and hi needed
 
-The solver knows sums of bytes; the allocator knows what they come to. Each prediction moves ``lo`` or ``hi``, so the search ends.
+The solver knows sums of bytes; the allocator knows what they come to. What does not fit is tried with its levels on other units.
+Each solution moves ``lo`` or ``hi``, so the search ends.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 
 from memfit.errors import SolverTimeoutError
 from memfit.plan.checkpointing.levels import Level, levels_of
+from memfit.plan.checkpointing.placements import Placement
 from memfit.plan.checkpointing.solver import Kind, Solution, solve
 from memfit.plan.checkpointing.trials import Trial, Trials
 from memfit.plan.checkpointing.units import UnitKind
@@ -61,6 +63,8 @@ class Search:
         """Each has trials of its own: offloading is on top of what is asked without it."""
         self._kinds = self._stages[-1][-1]
         self._trials_left = 0
+        self._placements = list(Placement)
+        """The one that fitted last comes first."""
         self.is_out_of_time = False
 
     @property
@@ -87,7 +91,7 @@ class Search:
             return
         lo = _Point(self._extreme(0).size_bytes, least.smallest_fit)
         hi = _Point(self._extreme(-1).size_bytes, max(untouched.smallest_fit, self._limit + 1))
-        known: set[CheckpointingPolicy | None] = {self._policy(self._extreme(0)), None}
+        known = {self._extreme(0).counts}
         moved = ""
         share = _share(self._limit, lo, hi)
         while self._trials_left > 0:
@@ -98,14 +102,11 @@ class Search:
                 return
             if solution is None:
                 return
-            policy = self._policy(solution)
-            known.add(policy)
-            self._trials_left -= not self._trials.knows(policy)
-            trial = self._trials.run(policy)
+            known.add(solution.counts)
+            trial = self._best_placed(solution)
             self._learn_seconds(solution, trial.seconds - untouched.seconds)
             point = _Point(solution.size_bytes, trial.smallest_fit)
-            fits = trial.completes and trial.is_steady
-            self._progress(_told(trial, fits))
+            fits = trial.fits
             if fits:
                 lo = point
             else:
@@ -114,7 +115,25 @@ class Search:
             share = 0.5 if moved == str(fits) else _share(self._limit, lo, hi)
             moved = str(fits)
 
-    def _next(self, lo: _Point, hi: _Point, share: float, known: set[CheckpointingPolicy | None]) -> Solution | None:
+    def _best_placed(self, solution: Solution) -> Trial:
+        """Tries placements until one fits; where none does, the trial that needed least."""
+        tried: list[Trial] = []
+        for placement in tuple(self._placements):
+            policy = self._policy(solution, placement)
+            if tried and self._trials_left <= 0:
+                break
+            self._trials_left -= not self._trials.knows(policy)
+            trial = self._trials.run(policy)
+            tried.append(trial)
+            self._progress(_told(trial))
+            if trial.fits:
+                self._placements.sort(key=lambda other: other is not placement)
+                return trial
+            if trial.prediction.peak_allocated > self._limit:  # no order of freed memory mends that
+                break
+        return min(tried, key=lambda trial: trial.smallest_fit)
+
+    def _next(self, lo: _Point, hi: _Point, share: float, known: set[tuple[tuple[int, ...], ...]]) -> Solution | None:
         """The best solution that is not known yet, for a capacity between the two."""
         capacity = lo.size_bytes + share * (hi.size_bytes - lo.size_bytes)
         worth = WORTH * max(trial.seconds for trial in self._trials.all)
@@ -124,7 +143,7 @@ class Search:
             return None
         for _ in range(MOST_NUDGES):
             solution = solve(self._kinds, capacity, self._deadline - time.monotonic())
-            if solution is not None and self._policy(solution) not in known:
+            if solution is not None and solution.counts not in known:
                 return solution
             capacity += (hi.size_bytes - capacity) / 4
         return None
@@ -183,21 +202,18 @@ class Search:
             seconds += kind.num_units * kind.levels[place].seconds
         return Solution(tuple(counts), seconds, size)
 
-    def _policy(self, solution: Solution) -> CheckpointingPolicy:
-        """Which unit gets which level: those that compute most again come first in forward.
-
-        Backward begins with the last ones. When it comes to the first, what the last ones kept is gone, and what is computed
-        again has its place.
-        """
-        groups, untouched = [], []
+    def _policy(self, solution: Solution, placement: Placement = Placement.FRONT) -> CheckpointingPolicy:
+        """Which unit gets which level."""
+        groups: list[UnitPolicy] = []
+        untouched: list[str] = []
         for unit, kind, counts in zip(self._units, self._kinds, solution.counts, strict=True):
-            names = list(unit.names)
-            for level, count in zip(kind.levels, counts, strict=True):
-                taken, names = names[:count], names[count:]
-                if taken and level.is_untouched:
-                    untouched += taken
-                elif taken:
-                    groups.append(UnitPolicy(units=tuple(taken), choices=level.choices))
+            places = placement.levels_of_units(counts)
+            for number, level in enumerate(kind.levels):
+                names = tuple(name for name, place in zip(unit.names, places, strict=True) if place == number)
+                if names and level.is_untouched:
+                    untouched += names
+                elif names:
+                    groups.append(UnitPolicy(units=names, choices=level.choices))
         return CheckpointingPolicy(groups=tuple(groups), untouched=tuple(untouched))
 
 
@@ -211,5 +227,5 @@ def _share(limit: int, lo: _Point, hi: _Point) -> float:
     return min(max((limit - lo.need) / max(hi.need - lo.need, 1), 0.05), 0.95)
 
 
-def _told(trial: Trial, fits: bool) -> str:
-    return f"{format_bytes(trial.smallest_fit)}, {1e3 * trial.seconds:.1f} ms a step: {'fits' if fits else 'does not fit'}"
+def _told(trial: Trial) -> str:
+    return f"{format_bytes(trial.smallest_fit)}, {1e3 * trial.seconds:.1f} ms a step: {'fits' if trial.fits else 'does not fit'}"

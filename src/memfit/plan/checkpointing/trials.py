@@ -37,6 +37,8 @@ class Trial:
     policy: CheckpointingPolicy | None
     prediction: Prediction
     limit_bytes: int
+    """What it may need: the budget less its margin."""
+    budget_bytes: int
     """What the allocator may get."""
 
     @cached_property
@@ -48,20 +50,26 @@ class Trial:
         return smallest_fit(self.prediction.requests, self._settings).capacity
 
     @cached_property
-    def _at_limit(self) -> Replay:
-        return replay(self.prediction.requests, self._settings, capacity=self.limit_bytes)
+    def completes(self) -> bool:
+        return self.smallest_fit <= self.limit_bytes and self._replayed(self.limit_bytes).completes
 
     @property
-    def completes(self) -> bool:
-        return self.smallest_fit <= self.limit_bytes and self._at_limit.completes
+    def fits(self) -> bool:
+        return self.completes and self.is_steady
+
+    def _replayed(self, capacity_bytes: int) -> Replay:
+        return replay(self.prediction.requests, self._settings, capacity=capacity_bytes)
 
     @cached_property
     def is_steady(self) -> bool:
-        """In the last step, the allocator gives no memory back to get other memory: that would take time which is not counted."""
+        """In the last step, the allocator gives no memory back to get other memory: that would take time which is not counted.
+
+        With all of the budget: without its margin it would cost a little time, while what does not complete costs the run.
+        """
         starts = self.prediction.ledger.step_starts
         requests = self.prediction.requests
         first = int(np.searchsorted(requests.event, starts[-1])) if len(starts) else 0
-        log = self._at_limit.outcome.segment_log
+        log = self._replayed(self.budget_bytes).outcome.segment_log
         gives_back = np.isin(log[:, 1], (SegmentChange.FREE, SegmentChange.UNMAP))
         return not bool((gives_back & (log[:, 0] >= first)).any())
 
@@ -115,8 +123,8 @@ def predict_planned(build: Callable[[], Step], options: dict[str, Any]) -> Predi
 class Trials:
     """Predicts policies, each once."""
 
-    def __init__(self, build: Callable[[], Step], limit_bytes: int, options: dict[str, Any]) -> None:
-        self._build, self.limit_bytes, self._options = build, limit_bytes, options
+    def __init__(self, build: Callable[[], Step], limit_bytes: int, budget_bytes: int, options: dict[str, Any]) -> None:
+        self._build, self.limit_bytes, self._budget_bytes, self._options = build, limit_bytes, budget_bytes, options
         self._done: dict[CheckpointingPolicy | None, Trial] = {}
 
     @property
@@ -129,7 +137,7 @@ class Trials:
     def run(self, policy: CheckpointingPolicy | None) -> Trial:
         if policy not in self._done:
             prediction = predict_planned(self._applied(policy), self._options)
-            self._done[policy] = Trial(policy, prediction, self.limit_bytes)
+            self._done[policy] = Trial(policy, prediction, self.limit_bytes, self._budget_bytes)
         return self._done[policy]
 
     def seconds_on_a_slow_host(self, trial: Trial) -> float:
