@@ -2,8 +2,8 @@
 
 ::
 
-    eager      each way on a model of its own, as a user would; then, in more rounds, every way is put on one model, warms up, is
-               timed and is taken off again
+    eager      each way on a model of its own, as a user would; then, in more rounds, two ways take turns on one model: each is put
+               on it, warms up, is timed and is taken off again
     compiled   a model for each way, because a compiler remembers what it has seen
 
 Whoever takes times has the GPU alone. What runs out of memory on a model that others have used is tried once more on a new one.
@@ -35,7 +35,7 @@ from memfit.plan import CheckpointingPolicy, Plan, UnitPolicy
 from memfit.plan.applying import undo
 from memfit.plan.applying.named_units import named_units
 
-ROUNDS, TIMED_A_ROUND = 3, 2
+ROUNDS, TIMED_A_ROUND = 3, 3
 COMPILER_BUDGETS = (0.05, 0.3, 0.6)
 """What the compiler's own budget is tried at; 1 is to keep all that it likes to keep."""
 EQUAL_STEPS = 4
@@ -179,18 +179,30 @@ def memory() -> dict[str, int]:
 
 
 def measure_eager(training: Training, ways: list[Way], turns: Turns) -> dict[str, Any]:
+    """What fits anyhow comes first. Where a rival runs out, cuDNN falls back to slow kernels, and remembers them."""
     found: dict[str, Any] = {way.name: {"rounds": []} for way in ways}
+    plan, full, *risky = (way for way in ways if way.is_limited)
     with turns.taken(alone=True):
-        for number in range(ROUNDS):
-            for way in ways:
-                row = found[way.name]
-                if "oom" not in row and (way.is_limited or number == 0):
-                    times = in_one_round(training, way, is_new=number == 0)
-                    row |= {"rounds": [*row["rounds"], times]} if times else {"oom": True}
-                    if number == 0:
-                        row |= memory()
+        in_rounds(training, [plan, full], found)
+        in_rounds(training, [way for way in ways if not way.is_limited], found, num_rounds=1)
+        for rival in risky:
+            in_rounds(training, [rival, plan], found)
         training.forget()
     return found
+
+
+def in_rounds(training: Training, ways: list[Way], found: dict[str, Any], num_rounds: int = ROUNDS) -> None:
+    """Ways take turns; where the first runs out at once, the others have no more rounds."""
+    for number in range(num_rounds):
+        for way in ways:
+            row = found[way.name]
+            if "oom" in found[ways[0].name]:
+                return
+            is_first = not row["rounds"]
+            times = in_one_round(training, way, is_new=number == 0)
+            row |= {"rounds": [*row["rounds"], times]} if times else {"oom": True}
+            if is_first:
+                row |= memory()
 
 
 def in_one_round(training: Training, way: Way, is_new: bool) -> list[float]:
