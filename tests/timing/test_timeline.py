@@ -6,7 +6,7 @@ import pytest
 
 from memfit.timing.breakdown import RunTime, covered_seconds
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.timeline import QUEUE_DEPTH, Timeline
+from memfit.timing.timeline import ASK_SECONDS, QUEUE_DEPTH, Timeline
 
 
 def finish(timeline: Timeline) -> float:
@@ -40,6 +40,14 @@ def test_two_streams_run_side_by_side_and_a_wait_orders_them() -> None:
     timeline.wait(1, timeline.arrival(2))
     issue(timeline, 0.0, 1, 1.0)
     assert finish(timeline) == 7.0
+
+
+def test_asking_does_not_wait_and_takes_a_little_time() -> None:
+    timeline = Timeline()
+    issue(timeline, 0.0, 0, 2.5 * ASK_SECONDS)
+    end = timeline.arrival(0)
+    assert [timeline.is_over(end) for _ in range(4)] == [False, False, True, True]
+    assert timeline.host == 4 * ASK_SECONDS
 
 
 def test_the_host_waits_when_the_queue_is_full() -> None:

@@ -22,6 +22,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 QUEUE_DEPTH: Final = 1022
 """So many launches can wait for a GPU; then the host waits too. CUDA's channels have 1024 entries."""
 
+ASK_SECONDS: Final = 3e-6
+"""What asking from Python whether something is done is taken to cost the host: not measured, but a loop that asks must end."""
+
 COMMUNICATION: Final = -1
 """Streams below 0 are those on which process groups communicate."""
 
@@ -122,6 +125,11 @@ class Timeline:
         if until > self.host:
             self._waited += until - self.host
             self.host = until
+
+    def is_over(self, moment: float) -> bool:
+        """The host asks, and does not wait."""
+        self.spend(ASK_SECONDS)
+        return self.host >= moment
 
     def now_ns(self) -> int:
         """When the default stream is done with what it was given, or the host where it is later: it never falls."""

@@ -47,6 +47,22 @@ def test_events_tell_the_time_between_them() -> None:
     assert 1 < found[0] < 3
 
 
+def test_what_is_not_done_says_so_and_a_loop_that_asks_ends() -> None:
+    found: list[tuple[bool, bool]] = []
+
+    def step() -> None:
+        end = torch.cuda.Event()
+        busy()
+        end.record()
+        found.append((end.query(), torch.cuda.current_stream().query()))
+        while not end.query():
+            pass
+        found.append((end.query(), torch.cuda.current_stream().query()))
+
+    assert seconds_of(step) == pytest.approx(seconds_of(busy), rel=0.05)
+    assert found == [(False, False), (True, True)]
+
+
 def test_streams_run_side_by_side_until_one_waits() -> None:
     def apart() -> None:
         with torch.cuda.stream(torch.cuda.Stream()):

@@ -54,7 +54,7 @@ class Stream:
         _timeline.wait_on_host(_timeline.arrival(self.stream_id))
 
     def query(self) -> bool:
-        return True
+        return _timeline.is_over(_timeline.arrival(self.stream_id))
 
     def is_capturing(self) -> bool:
         return False
@@ -93,7 +93,7 @@ class Event:
         _timeline.wait_on_host(self.seconds)
 
     def query(self) -> bool:
-        return True
+        return _timeline.is_over(self.seconds)
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds."""
