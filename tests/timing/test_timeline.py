@@ -50,6 +50,20 @@ def test_asking_does_not_wait_and_takes_a_little_time() -> None:
     assert timeline.host == 4 * ASK_SECONDS
 
 
+def test_a_graph_runs_its_kernels_again_and_costs_the_host_nothing_more() -> None:
+    timeline = Timeline(launch_seconds=0.5, gap_seconds=0.25)
+    issue(timeline, 1.0, 0, 100.0)
+    first = timeline.num_spans
+    issue(timeline, 1.0, 3, 2.0)
+    issue(timeline, 1.0, 4, 3.0)
+    captured = timeline.captured_since(first)
+    assert [seconds for seconds, _, _ in captured] == [2.0, 3.0]
+    timeline.run_again(0, captured)
+    assert timeline.host == 3.0
+    assert timeline.arrival(0) == 101.5 + 0.25 + 2.0 + 0.25 + 3.0
+    assert len(timeline.spans()) == timeline.num_spans == 5
+
+
 def test_the_host_waits_when_the_queue_is_full() -> None:
     timeline = Timeline()
     for _ in range(QUEUE_DEPTH + 1):

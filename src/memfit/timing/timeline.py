@@ -25,6 +25,9 @@ QUEUE_DEPTH: Final = 1022
 ASK_SECONDS: Final = 3e-6
 """What asking from Python whether something is done is taken to cost the host: not measured, but a loop that asks must end."""
 
+Captured = tuple[tuple[float, float, float], ...]
+"""Kernels in order: seconds, the number of their cost, the number of their scope."""
+
 COMMUNICATION: Final = -1
 """Streams below 0 are those on which process groups communicate."""
 
@@ -98,12 +101,29 @@ class Timeline:
         end = self._ready[stream] = begin + seconds
         self._rows += (stream, begin, seconds, cost, scope)
         self.num_spans += 1
+        self._queue_launch(end)
+
+    def _queue_launch(self, end: float) -> None:
         queue = self._queue
         queue.append(end)
         if len(queue) > QUEUE_DEPTH:
             oldest = queue.popleft()
             if oldest > self.host:
                 self.wait_on_host(oldest)
+
+    def captured_since(self, span: int) -> Captured:
+        """What was issued since so many spans were there, to be run again."""
+        return tuple(zip(self._rows[5 * span + 2 :: 5], self._rows[5 * span + 3 :: 5], self._rows[5 * span + 4 :: 5], strict=True))
+
+    def run_again(self, stream: int, captured: Captured) -> None:
+        """A CUDA graph is launched: its kernels queue on one stream, and take one place in the queue of launches."""
+        begin = max(self.host + self._launch, self._ready.get(stream, 0.0) + self._gap)
+        for seconds, cost, scope in captured:
+            self._rows += (stream, begin, seconds, cost, scope)
+            self._ready[stream] = begin + seconds
+            begin += seconds + self._gap
+        self.num_spans += len(captured)
+        self._queue_launch(self._ready.get(stream, 0.0))
 
     def communicate(self, stream: int, group: int, seconds: float, cost: int, scope: int) -> float:
         """A collective is queued behind what is on ``stream`` now, on a stream of its group's own; says when it will be over."""

@@ -63,6 +63,17 @@ def test_what_is_not_done_says_so_and_a_loop_that_asks_ends() -> None:
     assert found == [(False, False), (True, True)]
 
 
+def test_a_graph_takes_its_time_at_every_replay() -> None:
+    def step() -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            busy()
+        graph.replay()
+        graph.replay()
+
+    assert seconds_of(step) == pytest.approx(3 * seconds_of(busy), rel=0.1)
+
+
 def test_streams_run_side_by_side_until_one_waits() -> None:
     def apart() -> None:
         with torch.cuda.stream(torch.cuda.Stream()):

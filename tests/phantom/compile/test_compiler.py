@@ -153,6 +153,11 @@ def test_cuda_graphs_take_nothing_when_they_are_replayed(unit: str):
     assert third == fourth < min(first, second)
     streams = set(prediction.ledger.blocks.stream.tolist())
     assert len(streams) == 2  # the pool's own, and the default one
+    without = memfit.predict(training(lambda model: model.compile()), steps=2)
+    assert prediction.time_breakdown is not None
+    assert without.time_breakdown is not None
+    assert prediction.time_breakdown.compute == pytest.approx(without.time_breakdown.compute, rel=0.05)
+    assert prediction.time_breakdown.host < without.time_breakdown.host
 
 
 def test_sizes_that_change_are_compiled_for_any():

@@ -1,22 +1,35 @@
-"""Kernels that are no operators: Triton's, written by hand or by ``torch.compile``. They read and write what they are given,
-once."""
+"""Kernels that are no operators: Triton's, written by hand or by ``torch.compile``.
+
+Those that Inductor wrote move what their source says; others read or write what they are given, once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
 from memfit.phantom.clock.operator_clock import OperatorClock
+from memfit.phantom.clock.triton_source import TritonSource
+from memfit.phantom.device.streams import current_stream_number
 from memfit.timing import spending
 from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.elementwise import H200_F32
+from memfit.timing.timeline import Captured
 from memfit.torch_compat.patches import Patches
 
 SHARE: Final = 0.85
 """Of the memory's bandwidth: fused kernels come nearly as close to it as torch's own."""
 
 START: Final = 2e-6
+
+SLOW_LOOP: Final = 650e9
+"""Elements a second of loops with exponentials and the like, on an H200: 450 to 830 in the losses of three compiled models
+(``benchmarks/truth/compiled_kernels.json``)."""
+
+GRAPH_SECONDS: Final = 30e-6
+"""What launching a CUDA graph is taken to cost the host; it was not measured."""
 
 _clock: OperatorClock | None = None
 
@@ -35,10 +48,33 @@ def _end() -> None:
     spending.listen(None)
 
 
-def launched(name: str, arguments: Iterable[Any]) -> None:
+def launched(name: str, arguments: Sequence[Any], source: TritonSource | None = None) -> None:
     """A kernel would run now."""
     if _clock is None:
         return
-    moved = sum(value.numel() * value.element_size() for value in arguments if isinstance(value, torch.Tensor))
-    seconds = START + moved / (_clock.chip.memory_bandwidth * SHARE)
-    _clock.launch(Cost(name, seconds, Bound.MEMORY, moved_bytes=moved), _clock.pace.kernel)
+    chip = _clock.chip
+    if source is None:
+        moved = sum(value.numel() * value.element_size() for value in arguments if isinstance(value, torch.Tensor))
+    else:
+        moved = source.moved_bytes(arguments)
+    seconds = moved / (chip.memory_bandwidth * SHARE)
+    if source is not None and source.has_slow_loop:
+        seconds = max(seconds, source.elements(arguments) / SLOW_LOOP * H200_F32 / chip.f32_flops)
+    _clock.launch(Cost(name, START + seconds, Bound.MEMORY, moved_bytes=moved), _clock.pace.kernel)
+
+
+class CapturedGraph:
+    """What runs between its making and ``end``: a CUDA graph, which takes as long when it is launched again."""
+
+    def __init__(self) -> None:
+        self._first_span = 0 if _clock is None else _clock.timeline.num_spans
+        self._kernels: Captured = ()
+
+    def end(self) -> None:
+        if _clock is not None:
+            self._kernels = _clock.timeline.captured_since(self._first_span)
+
+    def launch(self) -> None:
+        if _clock is not None:
+            _clock.timeline.spend(GRAPH_SECONDS)
+            _clock.timeline.run_again(current_stream_number(), self._kernels)

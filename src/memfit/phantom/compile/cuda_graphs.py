@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.clock.launches import CapturedGraph
 from memfit.phantom.compile.allocation import replaying
 from memfit.phantom.device.streams import Stream, StreamContext
 from memfit.phantom.kernels.libraries import give_workspaces_back
@@ -128,7 +129,7 @@ class _Graphed:
     ) -> None:
         self._model, self._static, self._mutated, self._pool = model, static, mutated, pool
         self._is_backward, self._is_inference = is_backward, is_inference
-        self._recorded: dict[Any, list[Any]] = {}
+        self._recorded: dict[Any, tuple[list[Any], CapturedGraph]] = {}
 
     def __call__(self, inputs: list[Any]) -> Any:
         if any(not self._is_managed(index, inputs) for index in self._mutated):
@@ -144,15 +145,17 @@ class _Graphed:
 
     def _run(self, key: Any, inputs: list[Any], *, is_recording: bool) -> Any:
         give_workspaces_back()
+        graph = CapturedGraph()
         with StreamContext(self._pool.stream):
             if is_recording:
                 self._copy_into_pool(inputs)
             given = _Inputs(inputs)
             results = self._model(inputs)
+        graph.end()
         give_workspaces_back()
         results = list(results) if isinstance(results, (tuple, list)) else [results]
         if is_recording:
-            self._recorded[key] = _describe(results, given)
+            self._recorded[key] = _describe(results, given), graph
         self._pool.keep(results, given)
         return results
 
@@ -167,8 +170,10 @@ class _Graphed:
         inputs.clear()
         made: dict[int, torch.Tensor] = {}
         results: list[Any] = []
+        recorded, graph = self._recorded[key]
+        graph.launch()
         with replaying():
-            for result in self._recorded[key]:
+            for result in recorded:
                 results.append(_make(result, given, made) if isinstance(result, _Result) else result)
         self._pool.keep(list(made.values()))
         return results

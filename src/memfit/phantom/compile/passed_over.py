@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.clock.launches import CapturedGraph
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.patches import Patches
 
 NO_GRAPHS = (
-    "CUDA graphs were passed over: what they capture runs once as it is, replays take nothing, and memory that a graph keeps for "
-    "itself is not counted"
+    "CUDA graphs were passed over: what they capture runs once as it is, a replay takes as long again and no memory, and what a "
+    "graph keeps for itself is not counted"
 )
 
 
@@ -39,15 +40,22 @@ def _install_graphs(patches: Patches, assumptions: Assumptions) -> None:
 
 
 class _Graph:
-    """``torch.cuda.CUDAGraph``: captures nothing, and replays nothing."""
+    """``torch.cuda.CUDAGraph``: what it captures runs as it is; a replay takes as long, and nothing else."""
 
-    def capture_begin(self, *args: Any, **kwargs: Any) -> None: ...
+    _captured: CapturedGraph | None = None
 
-    def capture_end(self) -> None: ...
+    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._captured = CapturedGraph()
+
+    def capture_end(self) -> None:
+        if self._captured is not None:
+            self._captured.end()
 
     def instantiate(self) -> None: ...
 
-    def replay(self) -> None: ...
+    def replay(self) -> None:
+        if self._captured is not None:
+            self._captured.launch()
 
     def reset(self) -> None: ...
 
@@ -59,10 +67,12 @@ class _Capture:
     """``torch.cuda.graph``: what is inside runs."""
 
     def __init__(self, cuda_graph: Any, pool: Any = None, stream: Any = None, **kwargs: Any) -> None:
-        self._context = torch.cuda.stream(stream)
+        self._graph, self._context = cuda_graph, torch.cuda.stream(stream)
 
     def __enter__(self) -> None:
         self._context.__enter__()
+        self._graph.capture_begin()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._graph.capture_end()
         self._context.__exit__(kind, error, trace)

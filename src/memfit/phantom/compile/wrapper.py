@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from memfit.phantom.clock.launches import launched
+from memfit.phantom.clock.triton_source import read_source
 from memfit.phantom.compile.allocation import Origin, allocating_for
 from memfit.phantom.compile.origins import ALLOCATE, label
 from memfit.phantom.compile.tuning import Tuner, storage_length
@@ -79,15 +80,16 @@ note_garbage = _garbage.note
 class Kernel:
     """A kernel that was never compiled."""
 
-    def __init__(self, name: str, first_launch: Callable[[Sequence[Any]], None] | None = None) -> None:
+    def __init__(self, name: str, first_launch: Callable[[Sequence[Any]], None] | None = None, source: str = "") -> None:
         self.name = name
         self._first_launch = first_launch
+        self._source = read_source(source)
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         if self._first_launch is not None:
             tune, self._first_launch = self._first_launch, None
             tune(args)
-        launched(self.name, args)
+        launched(self.name, args, self._source)
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Kernels for the host are called."""
@@ -104,7 +106,7 @@ class AsyncCompile:
         self._tuner = tuner
 
     def triton(self, name: str, source: str, *args: Any, **kwargs: Any) -> Kernel:
-        return Kernel(name, functools.partial(self._tuner.first_launch, name, source))
+        return Kernel(name, functools.partial(self._tuner.first_launch, name, source), source)
 
     def __getattr__(self, kind: str) -> Callable[..., Kernel]:
         return lambda name="", *args, **kwargs: Kernel(name if isinstance(name, str) else kind)

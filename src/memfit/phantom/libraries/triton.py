@@ -71,7 +71,7 @@ def _unless_stand_in(action: Callable[[Any], None]) -> Callable[[Any], None]:
 def launch(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """A kernel would run now."""
     current().assumptions.add_name(PASSED_OVER, name)
-    launched(name, arguments.values())
+    launched(name, tuple(arguments.values()))
     written = written_parameters(function)
     for parameter, value in arguments.items():
         if written is None or parameter in written:
