@@ -1,7 +1,7 @@
 """Every kernel of compiled training steps: microseconds on an H200, and as the clock prices them.
 
-    python benchmarks/compiled_kernels.py --measure FILE [NAME ...]   # on a GPU: adds to FILE; several compile side by side
-    python benchmarks/compiled_kernels.py [NAME ...]                  # anywhere, with the torch that was measured: writes results/compiled_kernels.md
+    python benchmarks/compiled_kernels.py --measure FILE [NAME ...]   # on a GPU: adds to FILE
+    python benchmarks/compiled_kernels.py [NAME ...]                  # anywhere: writes results/compiled_kernels.md
 
 Kernels have the names that Inductor gives them. ``truth/compiled_kernels.json`` has the workloads of ``frontier_zoo.py`` below.
 """
