@@ -1,9 +1,9 @@
-"""What the host spends on further kinds of work, in microseconds: images, experts, layers of libraries, distributed tensors, policies.
+"""What the host spends on further kinds of work, in microseconds: images, experts, layers of transformers, distributed tensors.
 
     python benchmarks/host_training_cases.py FILE [PART ...]     # on a GPU: writes FILE, and what was known in it stays
 
-Every case is as in ``host_cases.py``. Hosts differ from one day to the next: ``first`` and ``last`` are cases of that file, measured
-before and after the others, by which figures of one day can be brought to those of another.
+Every case is as in ``host_cases.py``. Hosts differ from one day to the next: ``first`` and ``last`` are cases of that file,
+measured before and after the others, by which figures of one day can be brought to those of another.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def forward(function: Callable[[Any], Any], make: Callable[[str], Any], grad: bo
 
 
 def both(function: Callable[[Any], Any], make: Callable[[str], Any], count: int = CHAIN) -> Callable[[str], Case]:
-    """The same function again and again on one tensor, then backward through all of them: one forward and one backward of each, with the
-    addition of its gradient to those of the others."""
+    """The same function again and again on one tensor, then backward through all of them: one forward and one backward of each,
+    with the addition of its gradient to those of the others."""
 
     def case(device: str) -> Case:
         x = make(device).requires_grad_()
@@ -86,7 +86,7 @@ def on(device: str, module: nn.Module) -> nn.Module:
     return module.to(device)
 
 
-# -- operators that host_cases.py does not have: forward, with autograd, forward and backward ------------------------------------------
+# -- operators that host_cases.py does not have: forward, with autograd, forward and backward ----------------------------------
 
 OPERATORS: dict[str, tuple[Callable[[Any], Any], Callable[[str], torch.Tensor]]] = {
     "mul": (lambda x: x * 1.5, _matrix),
@@ -155,7 +155,7 @@ PARTS["operators"] = {
 }
 
 
-# -- modules, each with parameters of its own: forward, and backward into them -----------------------------------------------------------
+# -- modules, each with parameters of its own: forward, and backward into them -------------------------------------------------
 
 
 def layers(make: Callable[[], nn.Module], given: Callable[[str], torch.Tensor], way: str, count: int = 30) -> Callable[[str], Case]:
@@ -215,7 +215,7 @@ PARTS["modules"] = {
 }
 
 
-# -- layers of transformers, so small that only Python is left ---------------------------------------------------------------------------
+# -- layers of transformers, so small that only Python is left -----------------------------------------------------------------
 
 SMALL = {
     "hidden_size": 64,
@@ -269,7 +269,7 @@ PARTS["transformers"] = {
 }
 
 
-# -- optimizers, scaling, looking at values ----------------------------------------------------------------------------------------------
+# -- optimizers, scaling, looking at values ------------------------------------------------------------------------------------
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-4, momentum=0.9),
@@ -332,7 +332,7 @@ PARTS["optimizers"] = {
 }
 
 
-# -- a policy that is asked about every operator ------------------------------------------------------------------------------------------
+# -- a policy that is asked about every operator -------------------------------------------------------------------------------
 
 
 def checkpointed(way: str, count: int = 40, repeats: int = 5) -> Callable[[str], Case]:
@@ -368,7 +368,7 @@ def checkpointed(way: str, count: int = 40, repeats: int = 5) -> Callable[[str],
 PARTS["policies"] = {f"an operator, checkpointed with {way}": checkpointed(way) for way in ("none", "plain", "policy")}
 
 
-# -- distributed tensors ------------------------------------------------------------------------------------------------------------------
+# -- distributed tensors -------------------------------------------------------------------------------------------------------
 
 
 def distributed(device: str, shape: tuple[int, ...], placement: Any, mesh_shape: tuple[int, ...] = (8,)) -> Any:
@@ -495,7 +495,7 @@ PARTS["distributed"] |= {
 }
 
 
-# -- a step of many kinds: how much slower than its operators in loops of their own ------------------------------------------------------
+# -- a step of many kinds: how much slower than its operators in loops of their own --------------------------------------------
 
 
 def mixed(way: str) -> Callable[[str], Case]:
