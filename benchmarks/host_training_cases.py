@@ -145,6 +145,8 @@ INTEGERS: dict[str, Callable[[Any], Any]] = {
     "compare": lambda x: x > 3,
     "tolist": lambda x: x.tolist(),
     "to the host": lambda x: x.cpu(),
+    "item on the host": lambda x: _KEPT["on the host"].item(),
+    "random number on the host": lambda x: torch.rand([]),
     "from the host": lambda x: torch.tensor(3.0, device=x.device),
 }
 PARTS["operators"] = {
@@ -526,6 +528,7 @@ def measure(path: pathlib.Path, parts: list[str]) -> None:
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     _KEPT["indices"] = _indices(device)
     _KEPT["mask"] = torch.zeros(1, 4, 16, 16, device=device, dtype=torch.bfloat16)
+    _KEPT["on the host"] = torch.tensor(3.0)
     reference = {name: KNOWN[name] for name in REFERENCE}
     began = time.perf_counter()
     for part, cases in {"first": reference, **{name: PARTS[name] for name in parts or PARTS}, "last": reference}.items():
