@@ -3,8 +3,8 @@
 An eager step of small kernels is as fast as Python. All figures are of the machine that the H200 was measured in (an Intel Xeon of
 its fourth or fifth generation, a virtual machine, Python 3.12, torch 2.11), from ``host`` in
 ``benchmarks/truth/operator_times.json`` and, on another day, from ``benchmarks/truth/host_times.json``: one operator in a loop,
-again and again. Hosts differ more than GPUs do, and the same one from day to day by up to a half: where a step waits for its host, its
-time is good to a fifth.
+again and again. Hosts differ more than GPUs do, and the same one from day to day by up to a half: where a step waits for its host,
+its time is good to a fifth.
 """
 
 from __future__ import annotations
