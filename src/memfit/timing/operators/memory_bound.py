@@ -241,8 +241,8 @@ def price_layer_norm(call: Call, chip: Chip) -> Cost:
     is_backward = call.name.endswith("backward")
     row = LAYER_NORM_BACKWARD if is_backward else LAYER_NORM
     given = call.inputs[0]
-    normed = call.arguments[2 if is_backward else 1]
-    width = math.prod(size for size in normed if isinstance(size, int)) if isinstance(normed, tuple) else 1
+    normed = next((argument for argument in call.arguments if isinstance(argument, tuple)), given.shape[-1:])
+    width = math.prod(size for size in normed if isinstance(size, int))
     rows = given.numel / max(1, width)
     copied = sum(tensor.numel / TURNED for tensor in call.inputs[: 2 if is_backward else 1] if tensor.stride is not None)
     by_rows = rows * (NORM_ROW_BACKWARD if is_backward else NORM_ROW)
