@@ -105,8 +105,8 @@ them, SGD 98 and 1075 in three; what the optimizer does in Python for each param
 
 HOST_USUAL: Final = 5.0
 HOST_LIST_ITEM: Final = 1.2
-"""An operator on tensors of the host (3.7 to 5.9 for 1,024 elements), and each tensor of a list of them, where no Python runs between
-them."""
+"""An operator on tensors of the host (3.7 to 5.9 for 1,024 elements), and each tensor of a list of them, where no Python runs
+between them."""
 
 HOST_ITEM: Final = 0.3
 """A number of the host's own: optimizers ask two for each parameter, the number of its steps."""
@@ -138,7 +138,7 @@ LOCAL_BACKWARD: Final = 50 * MICRO
 addition of the gradient."""
 
 POLICY_OPERATOR: Final = 16 * MICRO
-"""More for each operator that a policy of selective checkpointing is asked about: 57.4 microseconds in place of 41.3."""
+"""More for each operator that the modes of selective checkpointing see: 57.4 microseconds in place of 41.3."""
 
 
 @dataclass(frozen=True, kw_only=True)
