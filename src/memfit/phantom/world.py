@@ -12,7 +12,7 @@ import torch
 
 from memfit.errors import PredictionError
 from memfit.phantom import kernels, libraries
-from memfit.phantom.clock import launches
+from memfit.phantom.clock import launches, python_parts
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.compile import control_flow, passed_over
 from memfit.phantom.compile.compiler import Compiler
@@ -115,6 +115,7 @@ class PhantomWorld:
         cuda = CudaModule(self.target, self._meter, processes.local_world_size, processes.local_rank)
         streams.restart(self.clock.timeline)
         launches.begin(because("kernels that are no operators take time"), self.clock)
+        python_parts.install(because("Python of torch's takes time"), self.clock.timeline)
         cached_answers.install(because("what was remembered of the machine holds inside the world or outside it, not both"))
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
         markers.install(because("markers and profilers have nothing to do"))

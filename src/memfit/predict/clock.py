@@ -6,14 +6,19 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from torch import nn
+
 from memfit.ledger import Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.schema import Returns
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.record.blocks import BlockWriter
 from memfit.record.operators import Plan
 from memfit.timing.breakdown import RunTime
-from memfit.timing.host import DISTRIBUTED_OPERATOR
+from memfit.timing.host import DISTRIBUTED_BACKWARD, DISTRIBUTED_OPERATOR
 from memfit.timing.timeline import Timeline
+from memfit.torch_compat.autograd import graph_task_id
+
+FSDP_PHASES = (Phase.FSDP_PRE_FORWARD, Phase.FSDP_POST_FORWARD, Phase.FSDP_PRE_BACKWARD, Phase.FSDP_POST_BACKWARD)
 
 
 class TimedBuilder(LedgerBuilder):
@@ -26,6 +31,7 @@ class TimedBuilder(LedgerBuilder):
         super().__init__(info, clock=clock.timeline.now_ns)
         self.timeline, self._clock_of_operators = clock.timeline, clock
         self._spent = {int(phase): clock.pace.scopes.get(phase.name, 0.0) for phase in Phase}
+        self._spent_on_call: list[float] = []
         self._recomputes: set[int] = set()
         self._num_distributed = 0
         self._paid_at_step = 0.0
@@ -44,15 +50,29 @@ class TimedBuilder(LedgerBuilder):
             return ledger
         return replace(ledger, returns=Returns.concatenate([ledger.returns, self._late.still_out()]))
 
+    def module(self, path: str, kind: str, parent: int = -1) -> int:
+        """Also, what its calls will cost: torch's own modules are known by their names."""
+        pace = self._clock_of_operators.pace
+        self._spent_on_call.append(pace.module if hasattr(nn, kind) else pace.own_module)
+        if kind == "FullyShardedDataParallel":
+            self._spent |= dict.fromkeys(map(int, FSDP_PHASES), pace.fsdp1_task)
+        return super().module(path, kind, parent)
+
     def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
-        spent = self._spent[phase]
+        spent = self._spent[phase] if phase != Phase.FORWARD or module < 0 else self._spent_on_call[module]
         scope = super().enter(phase, module, parent, size)
         if phase == Phase.RECOMPUTE:
             if parent not in self._recomputes:
                 spent += self._clock_of_operators.pace.checkpoint
             self._recomputes.add(scope)
+            self._clock_of_operators.num_recomputing += 1
         self.timeline.spend(spent + self._settle())
         return scope
+
+    def exit(self, scope: int, size: int = 0) -> None:
+        if scope in self._recomputes:
+            self._clock_of_operators.num_recomputing -= 1
+        super().exit(scope, size)
 
     def step(self) -> None:
         """What the step before left unpaid is paid before anything else of this one."""
@@ -71,7 +91,8 @@ class TimedBuilder(LedgerBuilder):
 
     def _owed(self) -> float:
         """What operators on distributed tensors took since a scope began: whatever begins next pays for it."""
-        return (self._clock_of_operators.num_distributed() - self._num_distributed) * DISTRIBUTED_OPERATOR
+        each = DISTRIBUTED_OPERATOR if graph_task_id() == -1 else DISTRIBUTED_BACKWARD
+        return (self._clock_of_operators.num_distributed() - self._num_distributed) * each
 
     def _settle(self) -> float:
         owed = self._owed()

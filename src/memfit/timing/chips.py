@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from memfit.errors import ConfigError
-from memfit.hardware import Gpu
+from memfit.hardware import Gpu, find_gpu
 
 TERA: Final = 1e12
 GIGA: Final = 1e9
@@ -60,6 +60,11 @@ class Chip:
             return self.tf32_flops if allow_tf32 else self.f32_flops
         peaks = {"bf16": self.bf16_flops, "f16": self.f16_flops, "f8": self.f8_flops, "f64": self.f64_flops}
         return peaks.get(dtype, self.f32_flops)
+
+    @property
+    def arch(self) -> str:
+        """``sm_90``."""
+        return find_gpu(self.name).arch
 
     @property
     def basis(self) -> str:

@@ -35,6 +35,14 @@ ENGINE_RUNS: tuple[tuple[Any, str], ...] = (
 """Where the function is found by those who start a pass."""
 need(*ENGINE_RUNS[0])
 
+
+def policy_modes() -> tuple[type, ...]:
+    """The dispatch modes that ask a policy of selective checkpointing about each operator, in forward and when it runs again."""
+    from torch.utils import checkpoint
+
+    return need(checkpoint, "_CachingTorchDispatchMode"), need(checkpoint, "_CachedTorchDispatchMode")
+
+
 _run_backward_code = need(run_engine, "__code__")
 _storage_use_count: Callable[[int], int] = need(torch._C, "_storage_Use_Count")
 _queue_callback: Callable[[Callable[[], None]], None] = need(torch.autograd.Variable, "_execution_engine").queue_callback

@@ -32,9 +32,28 @@ _REMEMBER_MESHES = ("torch.distributed.tensor._redistribute", "torch.distributed
 SHARDING_PROPAGATION = "torch.distributed.tensor._sharding_prop"
 """The module in which DTensor learns shapes by running operators on global ones."""
 
+DTENSOR_FUNCTIONS = {
+    "torch.distributed.tensor._redistribute": ("Redistribute",),
+    "torch.distributed.tensor._api": ("_ToTorchTensor", "_FromTorchTensor"),
+}
+"""DTensor's functions with a gradient, which run in Python: laying out anew, and between a tensor and this rank's part of it."""
+
+REDISTRIBUTE_LOCAL = "redistribute_local_tensor"
+"""What lays out this rank's part anew."""
+
+REDISTRIBUTING = (
+    "torch.distributed.tensor._redistribute",
+    "torch.distributed.tensor._dispatch",
+    "torch.distributed.tensor._api",
+)
+"""The modules that may have it under this name."""
+
 
 def need_everything() -> None:
     """Asks for each part that this file uses only where it is wanted."""
+    for module, names in DTENSOR_FUNCTIONS.items():
+        need_in(module, *names)
+    need_in(REDISTRIBUTING[0], REDISTRIBUTE_LOCAL)
     need_in(SHARDING_PROPAGATION, "ShardingPropagator._propagate_tensor_meta_non_cached")
     need_in("torch.distributed.tensor", "DTensor._op_dispatcher")
     need_in("torch._C", "_clear_DTensor_sharding_propagator_cache")

@@ -22,7 +22,7 @@ from memfit.timing.host import GAP_SECONDS, LAUNCH_SECONDS, PACE, HostPace
 from memfit.timing.links import Interconnect, parse_interconnect, usual_interconnect
 from memfit.timing.operators.calls import Call
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.prices import Settings, price
+from memfit.timing.operators.prices import MAY_LOOK, Settings, price
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.fake_tensors import FakeTensor
@@ -34,6 +34,8 @@ _WAITING: Final = frozenset(
     ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2", "unique_consecutive")
 )
 """The host needs what they find, and waits for it."""
+
+_MAY_LOOK: Final = frozenset(f"aten::{name}" for name in MAY_LOOK)
 
 _TURNING: Final = frozenset(("aten::t", "aten::transpose"))
 """Views that a node of backward makes beside its products."""
@@ -55,6 +57,8 @@ class OperatorClock:
         """How many operators on distributed tensors there have been; whoever sees them says so."""
         self.running_scope: Callable[[], int] = lambda: NO_SCOPE
         """The scope that runs now; whoever follows modules says so."""
+        self.num_recomputing = 0
+        """How many modules are being computed again, one inside the other: their operators are forward's, amid backward."""
         self._assumed: dict[str, None] = {}
 
     @classmethod
@@ -82,7 +86,9 @@ class OperatorClock:
             return self.communication.tick_of(func)
         if func.namespace in ("prim", "profiler"):
             return None
-        return self._view_tick(schema) if _is_view(schema) else self._pricing_tick()
+        if _is_view(schema):
+            return self._view_tick(schema)
+        return self._looking_tick() if schema.name in _MAY_LOOK else self._pricing_tick()
 
     def launch(self, cost: Cost, host_seconds: float) -> None:
         """A kernel that is no operator: compiled code launches them, inside the module that was compiled."""
@@ -95,7 +101,7 @@ class OperatorClock:
         in_backward = view if schema.name in _TURNING else self.pace.node
 
         def tick(func: Any, args: Any, result: Any, scope: int) -> None:
-            timeline.host += view if graph_task_id() == -1 else in_backward
+            timeline.host += view if graph_task_id() == -1 or self.num_recomputing else in_backward
 
         return tick
 
@@ -113,7 +119,7 @@ class OperatorClock:
                 else:
                     _add(value, parts)
             key = tuple(parts)
-            in_backward = graph_task_id() != -1
+            in_backward = graph_task_id() != -1 and not self.num_recomputing
             known = (known_backward if in_backward else known_forward).get(key)
             if known is None:
                 known = self._price(func, args, result, in_backward)
@@ -128,6 +134,28 @@ class OperatorClock:
 
         return tick
 
+    def _looking_tick(self) -> Tick:
+        """For an operator of few, whose host may look at numbers on the GPU before it issues any kernel."""
+        timeline = self.timeline
+        prices: dict[Any, tuple[float, float, int, bool]] = {}
+
+        def tick(func: Any, args: Any, result: Any, scope: int) -> None:
+            in_backward, stream = graph_task_id() != -1 and not self.num_recomputing, current_stream_number()
+            parts: list[Any] = [in_backward]
+            _add(args, parts)
+            key = tuple(parts)
+            known = prices.get(key)
+            if known is None:
+                known = prices[key] = self._price(func, args, result, in_backward)
+            host_seconds, seconds, number, waits = known
+            if waits:
+                timeline.wait_on_host(timeline.arrival(stream))
+            timeline.spend(host_seconds)
+            if seconds:
+                timeline.run(stream, seconds, number, scope)
+
+        return tick
+
     def _price(self, func: Any, args: Any, result: Any, in_backward: bool) -> tuple[float, float, int, bool]:
         call = describe(func, args, result)
         settings = Settings(
@@ -139,7 +167,7 @@ class OperatorClock:
         host_seconds = self.pace.operator(call, cost, in_backward, self.num_distributed() > 0)
         if cost.bound is Bound.HOST:
             return host_seconds + cost.seconds, 0.0, 0, False
-        return host_seconds, cost.seconds, self._number(cost), _waits(func, call)
+        return host_seconds, cost.seconds, self._number(cost), cost.looks_first or _waits(func, call)
 
     def _number(self, cost: Cost) -> int:
         number = self._numbers.get(cost)

@@ -27,6 +27,8 @@ class Cost:
     """On its stream; 0 where nothing is launched."""
     bound: Bound
     num_kernels: int = 1
+    looks_first: bool = False
+    """Before its kernels are issued, the host looks at numbers that are on the GPU, and waits for them."""
     flops: float = 0.0
     """Of products and attention, as they are usually counted: two for a multiplication and an addition."""
     moved_bytes: float = 0.0

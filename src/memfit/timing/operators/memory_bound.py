@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from memfit.timing.chips import GIGA, Chip
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.elementwise import H200_F32
+from memfit.timing.operators.elementwise import H200_F32, TURNED
 
 MICRO: Final = 1e-6
 H200_BANDWIDTH: Final = 4800.0
 """Gigabytes a second: the rates below are of it."""
+
+H200_SMS: Final = 132
+"""Multiprocessors."""
 
 Moved = Callable[[Call], float]
 
@@ -75,8 +78,6 @@ class Row:
 
 ROWS: Final[dict[str, Row]] = {
     # norms
-    "native_layer_norm": Row(3, 2550, 532),
-    "native_layer_norm_backward": Row(6, 1621, 214, num_kernels=2),
     "_fused_rms_norm": Row(2, 3199, 767),
     "_fused_rms_norm_backward": Row(5, 1621, 214, num_kernels=2),
     "native_group_norm": Row(8, 1447, 214, num_kernels=3),
@@ -215,6 +216,57 @@ def price_softmax(call: Call, chip: Chip) -> Cost:
     if row <= 1024:
         return memory_cost(call, chip, 2 * MICRO, moved, 3600, count / ((300 if is_backward else 430) * GIGA))
     return memory_cost(call, chip, 3 * MICRO, moved, 2920 if is_backward else 2520, count / ((500 if is_backward else 620) * GIGA))
+
+
+LAYER_NORM: Final = Row(3, 2550, 532)
+LAYER_NORM_BACKWARD: Final = Row(6, 1621, 214, num_kernels=2)
+
+NORM_ROW: Final = 1.6e-9
+"""Seconds for each row of a layer norm, however short: a row is a group of threads. 100,352 rows of 96 take 159 microseconds,
+25,088 of 192 take 44."""
+
+NORM_ROW_BACKWARD: Final = 1.2e-9
+"""The same of the gradients of rows."""
+
+NORM_WEIGHT_ROW: Final = 3.2e-9
+"""Backward, the gradients of weights are summed by groups that have 32 columns each and all rows: 50,176 rows of 96 take 232
+microseconds, 25,088 of 192 take 126."""
+
+MOST_ROWS_OF_A_COLUMN: Final = 2**16
+"""With more rows than this, and few columns, rows are shared out too: 100,352 rows of 96 take 125."""
+
+
+def price_layer_norm(call: Call, chip: Chip) -> Cost:
+    """Rows are the work of a group of threads each; what does not lie row by row is copied first."""
+    is_backward = call.name.endswith("backward")
+    row = LAYER_NORM_BACKWARD if is_backward else LAYER_NORM
+    given = call.inputs[0]
+    normed = next((argument for argument in call.arguments if isinstance(argument, tuple)), given.shape[-1:])
+    width = math.prod(size for size in normed if isinstance(size, int))
+    rows = given.numel / max(1, width)
+    copied = sum(tensor.numel / TURNED for tensor in call.inputs[: 2 if is_backward else 1] if tensor.stride is not None)
+    by_rows = rows * (NORM_ROW_BACKWARD if is_backward else NORM_ROW)
+    if is_backward and rows <= MOST_ROWS_OF_A_COLUMN:
+        by_rows += rows * NORM_WEIGHT_ROW
+    arithmetic = max(given.numel / (row.rate * GIGA), by_rows * H200_SMS / chip.num_sms)
+    kernels = row.num_kernels + (copied > 0)
+    cost = memory_cost(call, chip, row.start * MICRO, read_and_written(call), row.bandwidth, arithmetic, kernels)
+    return replace(cost, seconds=cost.seconds + copied * H200_F32 / chip.f32_flops)
+
+
+WEIGHT_NORM_ROW: Final = {"_weight_norm_interface": 9.1e-9, "_weight_norm_interface_backward": 11e-9}
+"""Seconds a row where the norms are of the last dimension: a group of threads has 16 columns and walks down all rows. 36,864 rows
+of 128 take 334 and 404 microseconds."""
+
+
+def price_weight_norm(call: Call, chip: Chip) -> Cost:
+    """A norm for each row, which is fast, or for each column, which is not."""
+    given, dim = call.inputs[0], next((value for value in reversed(call.arguments) if isinstance(value, int)), 0)
+    is_last = len(given.shape) > 1 and dim % len(given.shape) == len(given.shape) - 1
+    columns = given.shape[-1] if given.shape else 1
+    waves = math.ceil(columns / 16 / chip.num_sms)
+    walked = given.numel / max(1, columns) * WEIGHT_NORM_ROW[call.name] * waves if is_last else 0.0
+    return memory_cost(call, chip, 3 * MICRO, read_and_written(call), 2550, walked)
 
 
 def price_batch_norm(call: Call, chip: Chip) -> Cost:

@@ -19,16 +19,18 @@ from memfit.timing.operators.memory_bound import (
     price_batch_norm,
     price_cat,
     price_embedding_backward,
+    price_layer_norm,
     price_loss,
     price_put_back,
     price_reduction,
     price_row,
     price_scan,
     price_softmax,
+    price_weight_norm,
     read_and_written,
     written,
 )
-from memfit.timing.operators.products import price_product
+from memfit.timing.operators.products import price_grouped_product, price_product
 from memfit.timing.operators.transfers import price_on_host, price_transfer
 
 MICRO: Final = 1e-6
@@ -99,8 +101,11 @@ def _named(price: Price, *names: str) -> dict[str, Price]:
 
 FAMILIES: Final[dict[str, Price]] = {
     **_named(_ignoring_settings(price_row), *ROWS),
-    **_named(_product, "mm", "bmm", "addmm", "baddbmm", "addbmm", "_scaled_mm", "_grouped_mm", "mv", "addmv", "dot", "_int_mm"),
+    **_named(_product, "mm", "bmm", "addmm", "baddbmm", "addbmm", "_scaled_mm", "mv", "addmv", "dot", "_int_mm"),
     **_named(_product, "_addmm_activation"),
+    **_named(
+        lambda call, chip, settings: price_grouped_product(call, chip, settings.allow_tf32, settings.is_sustained), "_grouped_mm"
+    ),
     **_named(
         _ignoring_settings(price_attention),
         *(f"_scaled_dot_product_{kind}_attention{way}" for kind in ("flash", "efficient", "cudnn") for way in ("", "_backward")),
@@ -133,6 +138,8 @@ FAMILIES: Final[dict[str, Price]] = {
         "logsumexp",
         "count_nonzero",
     ),
+    **_named(_ignoring_settings(price_layer_norm), "native_layer_norm", "native_layer_norm_backward"),
+    **_named(_ignoring_settings(price_weight_norm), "_weight_norm_interface", "_weight_norm_interface_backward"),
     **_named(_ignoring_settings(price_softmax), "_softmax", "_log_softmax", "_log_softmax_backward_data"),
     **_named(
         _ignoring_settings(price_batch_norm),
@@ -201,8 +208,33 @@ def price(call: Call, chip: Chip, settings: Settings = Settings()) -> Cost:  # n
     family = FAMILIES.get(call.name)
     cost = family(call, chip, settings) if family is not None else price_elementwise(call, chip)
     if call.name == "embedding":
-        cost = replace(cost, tokens=call.inputs[1].numel)
+        return replace(cost, tokens=call.inputs[1].numel)
+    if _looks_first(call):
+        return replace(cost, looks_first=True)
     return cost
+
+
+_INDEXED: Final = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"))
+
+_LENGTHS: Final = {"_ctc_loss": slice(2, 4), "_ctc_loss_backward": slice(3, 5)}
+"""Where lengths stand among the arguments of operators that read them on the host."""
+
+_SIZED_BY_DATA: Final = frozenset(("repeat_interleave", "bincount"))
+"""How large their result is, only the GPU knows."""
+
+MAY_LOOK: Final = frozenset(("_grouped_mm", *_INDEXED, *_LENGTHS, *_SIZED_BY_DATA))
+"""The operators whose host may look at numbers on the GPU before it issues a kernel; all others never do."""
+
+
+def _looks_first(call: Call) -> bool:
+    """A mask that chooses elements says only on the GPU how many they are; lengths are read on the host, one by one."""
+    if call.name in _INDEXED:
+        indices = call.arguments[1] if len(call.arguments) > 1 else ()
+        given = indices if isinstance(indices, tuple) else ()
+        return any(isinstance(index, Operand) and index.dtype in ("bool", "u8") and not index.place for index in given)
+    if call.name in _LENGTHS:
+        return any(isinstance(length, Operand) and not length.place for length in call.arguments[_LENGTHS[call.name]])
+    return call.name in _SIZED_BY_DATA and bool(call.inputs) and not call.inputs[0].place
 
 
 def least_seconds(call: Call, chip: Chip, settings: Settings = Settings()) -> float:  # noqa: B008

@@ -81,6 +81,38 @@ def price_product(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool =
     return product_cost(call.operator, chip, dtype, batch, m, n, k, moved, alignment, is_sustained)
 
 
+GROUPED_ON: Final = frozenset(("sm_90", "sm_100"))
+"""Architectures with one kernel for all groups."""
+
+
+def price_grouped_product(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool = True) -> Cost:
+    """``_grouped_mm``: one kernel for bfloat16 on GPUs that have it; elsewhere the host reads where groups end, and issues a
+    product for each (``_grouped_mm_fallback`` in ATen/native/GroupedMMUtils.h)."""
+    a, b = call.operand(0), call.operand(1)
+    if a.dtype == "bf16" and chip.arch in GROUPED_ON:
+        return price_product(call, chip, allow_tf32, is_sustained)
+    groups = next((tensor.shape[0] for tensor in call.inputs[2:] if len(tensor.shape) == 1), 0) or max(a.shape[0], 1)
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    if len(a.shape) == 2 and len(b.shape) == 2:
+        k = math.ceil(k / groups)
+    elif len(a.shape) == 2:
+        m = math.ceil(m / groups)
+    elif len(b.shape) == 2:
+        n = math.ceil(n / groups)
+    dtype = "tf32" if a.dtype == "f32" and allow_tf32 else a.dtype
+    moved = a.size_bytes + b.size_bytes + sum(tensor.size_bytes for tensor in call.outputs)
+    one = product_cost(call.operator, chip, dtype, 1, m, n, k, moved / groups, is_sustained=is_sustained)
+    # Without offsets all matrices are of one size, and there is nothing to read.
+    return replace(
+        one,
+        seconds=one.seconds * groups,
+        num_kernels=groups,
+        flops=one.flops * groups,
+        moved_bytes=moved,
+        looks_first=len(call.inputs) > 2,
+    )
+
+
 def product_cost(
     operator: str,
     chip: Chip,

@@ -1,0 +1,55 @@
+"""What torch does in Python where no operator shows it: policies that are asked about every operator, distributed tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from memfit.timing.host import (
+    LOCAL,
+    LOCAL_BACKWARD,
+    POLICY_OPERATOR,
+    REDISTRIBUTED,
+    REDISTRIBUTED_BACKWARD,
+)
+from memfit.timing.timeline import Timeline
+from memfit.torch_compat.autograd import graph_task_id, policy_modes
+from memfit.torch_compat.distributed import DTENSOR_FUNCTIONS, REDISTRIBUTE_LOCAL, REDISTRIBUTING
+from memfit.torch_compat.patches import Patches
+
+Make = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def install(patches: Patches, timeline: Timeline) -> None:
+    """The host spends time there, until the patches are undone."""
+    for mode in policy_modes():
+        patches.wrap(mode, "__torch_dispatch__", _spending(timeline, POLICY_OPERATOR, POLICY_OPERATOR))
+
+    def for_functions(names: tuple[str, ...]) -> Callable[[Any], None]:
+        def act(module: Any) -> None:
+            for name in names:
+                function = getattr(module, name)
+                patches.wrap(function, "forward", _spending(timeline, LOCAL, LOCAL))
+                patches.wrap(function, "backward", _spending(timeline, LOCAL_BACKWARD, LOCAL_BACKWARD))
+
+        return act
+
+    def for_redistribution(module: Any) -> None:
+        if hasattr(module, REDISTRIBUTE_LOCAL):
+            patches.wrap(module, REDISTRIBUTE_LOCAL, _spending(timeline, REDISTRIBUTED, REDISTRIBUTED_BACKWARD))
+
+    for module, names in DTENSOR_FUNCTIONS.items():
+        patches.when_imported(module, for_functions(names))
+    for module in REDISTRIBUTING:
+        patches.when_imported(module, for_redistribution)
+
+
+def _spending(timeline: Timeline, forward: float, backward: float) -> Make:
+    def make(below: Callable[..., Any]) -> Callable[..., Any]:
+        def spend_and_call(*args: Any, **kwargs: Any) -> Any:
+            timeline.spend(forward if graph_task_id() == -1 else backward)
+            return below(*args, **kwargs)
+
+        return spend_and_call
+
+    return make
