@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,18 +55,21 @@ NETS = {
         8x1024x512>1024,4 p3 g1024; 8x512x400>512,31 p15 g512; 1x96x112x112>96,3x3 p1 g96
     """,
     "around": """
-        32x16x112x112>96,1x1; 32x96x56x56>24,1x1; 32x24x56x56>144,1x1; 32x144x56x56>24,1x1; 32x192x28x28>32,1x1; 64x32x28x28>192,1x1;
+        32x16x112x112>96,1x1; 32x96x56x56>24,1x1; 32x24x56x56>144,1x1; 32x144x56x56>24,1x1; 32x192x28x28>32,1x1;
+        64x32x28x28>192,1x1;
         32x384x14x14>64,1x1; 32x576x14x14>96,1x1; 64x160x7x7>960,1x1; 32x320x7x7>1280,1x1; 32x240x1x1>10,1x1; 32x96x1x1>4,1x1;
         32x3x224x224>32,3x3 s2 p1; 32x960x7x7>160,1x1; 32x1152x7x7>192,1x1
     """,
     "patches": """
         32x3x224x224>768,16x16 s16; 32x3x224x224>1280,14x14 s14; 16x3x224x224>768,32x32 s32; 32x3x224x224>96,4x4 s4;
-        32x96x56x56>192,2x2 s2; 32x192x28x28>384,2x2 s2; 32x384x14x14>768,2x2 s2; 16x1x128x1024>768,16x16 s16; 64x3x32x32>192,4x4 s4;
+        32x96x56x56>192,2x2 s2; 32x192x28x28>384,2x2 s2; 32x384x14x14>768,2x2 s2; 16x1x128x1024>768,16x16 s16;
+        64x3x32x32>192,4x4 s4;
         96x3x256x256>512,8x8 s8
     """,
     "sound": """
         4x1x48000>512,10 s5; 4x512x9599>512,3 s2; 4x512x2399>512,3 s2; 8x512x599>512,2 s2; 4x768x149>768,128 p64 g16;
-        8x80x3000>512,3 p1; 8x512x3000>512,3 s2 p1; 16x256x1024>256,3 p1; 16x256x400>512,1; 8x64x8192>64,7 p3; 32x128x512>128,3 p2 d2
+        8x80x3000>512,3 p1; 8x512x3000>512,3 s2 p1; 16x256x1024>256,3 p1; 16x256x400>512,1; 8x64x8192>64,7 p3;
+        32x128x512>128,3 p2 d2
     """,
     "video": """
         8x3x16x112x112>64,3x7x7 s1,2,2 p1,3,3; 8x64x16x56x56>64,3x3x3 p1; 8x128x8x28x28>128,3x3x3 p1; 8x64x16x56x56>128,3x3x3 s2 p1;
@@ -156,7 +160,7 @@ def convolutions() -> Iterator[Case]:
                 kind, *rest = way.split()
                 if "last" in rest and len(convolution.kernel) == 1:
                     continue
-                make = (lambda device, c=convolution, k=kind, r=rest: c.calls(DTYPES[k], "last" in r, device))  # fmt: skip
+                make = partial(convolution.calls, DTYPES[kind], "last" in rest)
                 yield Case(f"{' '.join(written.split())} {way}", make, "plain" not in rest)
 
 
@@ -175,8 +179,8 @@ AROUND: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "batch norm": (
         lambda x, w, b: F.batch_norm(x, torch.zeros_like(w), torch.ones_like(b), w, b, training=True),
         ("32,64,112,112", "32,256,56,56", "32,512,28,28", "64,256,28,28", "32,1024,14,14", "32,2048,7,7", "32,16,112,112",
-         "32,144,56,56", "32,32,112,112", "16,128,56,56", "8,128,64,64", "1,256,28,28", "128,64,32,32", "32,1088,7,7", "96,256,32,32",
-         "4,64,256,256"),
+         "32,144,56,56", "32,32,112,112", "16,128,56,56", "8,128,64,64", "1,256,28,28", "128,64,32,32", "32,1088,7,7",
+         "96,256,32,32", "4,64,256,256"),
     ),
     "group norm": (
         lambda x, w, b: F.group_norm(x, 32, w.to(x.dtype), b.to(x.dtype)),

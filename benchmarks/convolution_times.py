@@ -59,7 +59,7 @@ def measure_chunk(chunk: list[Any], flush: Any) -> dict[str, Any]:
         entry[heat] = round(statistics.median(found.microseconds[number] for number in numbers), 2)
         if heat == "hot":
             entry["kernels"] = [
-                [kernel, round(us, 2)] for kernel, us in zip(found.kernels[numbers[-1]], found.kernel_us[numbers[-1]])
+                [kernel, round(us, 2)] for kernel, us in zip(found.kernels[numbers[-1]], found.kernel_us[numbers[-1]], strict=True)
             ]
     for name, error in errors.items():
         measured[name]["error"] = error

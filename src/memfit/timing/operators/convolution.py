@@ -1,7 +1,16 @@
 """Seconds of a convolution: a product of unfolded images with the kernel, as cuDNN computes it without unfolding.
 
-Fitted to the family ``convolution`` of ``benchmarks/truth/operator_times.json`` (an H200, cuDNN 9.19, without its search for the
-fastest kernel). Convolutions vary more than products do: half of the measured ones are within a quarter.
+::
+
+    channels first        images -> turned |
+                          weight -> turned | product -> turned -> result
+    channels last         the product alone
+    kernels of one pixel  a product for each image, in the layout that there is
+
+The product is that of matrices (``products.py``) with fewer of its peak, and with channels in whole chunks: for each pixel of the
+kernel its channels are loaded in chunks, and a picture's three take as long as a chunk. Fitted to two thirds of
+``benchmarks/truth/convolution_times.json.gz`` (an H200, cuDNN 9.19, without its search for the fastest kernel), and held against the
+other third: ``benchmarks/convolution_times.py`` shows how well.
 """
 
 from __future__ import annotations
@@ -11,86 +20,209 @@ from typing import Final
 
 from memfit.timing.chips import Chip
 from memfit.timing.operators.calls import Call, Operand
+from memfit.timing.operators.convolution_work import Way, Work, wants_bias, work_of
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.elementwise import H200_F32
+from memfit.timing.operators.depthwise import depthwise_seconds
+from memfit.timing.operators.elementwise import H200_F32, price_elementwise
+from memfit.timing.operators.memory_bound import price_reduction
 from memfit.timing.operators.products import product_cost
 
 MICRO: Final = 1e-6
 
-SHARE: Final = 0.72
-"""Of the speed of a product with the same arithmetic."""
-
-POINTWISE_SHARE: Final = 0.75
-"""The same, of kernels of one pixel."""
-
-BACKWARD: Final = 1.3
-"""So many times as long as its products alone: parts of it are added up."""
-
-TURNING_SHARE: Final = 0.42
-"""Of the memory's bandwidth, where images with channels first are turned to channels last, and back."""
-
-LEAST_CHANNELS: Final = 8
-"""Fewer channels than this are as slow as this many: a picture's three, for one."""
-
-DEPTHWISE: Final = {
-    (True, False): (10e12, 7.6e12),
-    (True, True): (5.5e12, 1.5e12),
-    (False, False): (2.4e12, 1.35e12),
-    (False, True): (2.4e12, 1.35e12),
+SHARES: Final = {
+    "half": {Way.FORWARD: 0.80, Way.IMAGES: 0.75, Way.WEIGHTS: 0.85},
+    "tf32": {Way.FORWARD: 0.75, Way.IMAGES: 0.72, Way.WEIGHTS: 0.50},
+    "plain": {Way.FORWARD: 0.9, Way.IMAGES: 0.75, Way.WEIGHTS: 0.9},
 }
-"""Operations a second, forward and backward, where every channel has its own kernel; by channels last and by float32."""
+"""Of the speed of a product with the same sizes."""
 
-GROUPED: Final = (20e12, 6e12)
-"""Operations a second, forward and backward, of a convolution in groups."""
+STRIDED_SHARE: Final = 0.8
+"""Of that, where the gradient by images leaves out pixels."""
+
+CHUNK: Final = {"half": 32, "tf32": 16, "plain": 1}
+"""Channels that are loaded at once, for each pixel of the kernel."""
+
+GROUP_CHUNK: Final = {"half": 64, "tf32": 32, "plain": 16}
+"""The same in groups: as many groups as fit into it are multiplied as if they were one, with zeros between them."""
+
+GROUPED_SHARES: Final = {
+    "half": {Way.FORWARD: 0.6, Way.IMAGES: 0.57, Way.WEIGHTS: 0.55},
+    "tf32": {Way.FORWARD: 0.54, Way.IMAGES: 0.43, Way.WEIGHTS: 0.29},
+    "plain": {Way.FORWARD: 0.3, Way.IMAGES: 0.3, Way.WEIGHTS: 0.3},
+}
+"""As ``SHARES``, of what groups are multiplied as."""
+
+POINTWISE_SHARES: Final = {
+    "half": {Way.FORWARD: 1.0, Way.IMAGES: 1.0, Way.WEIGHTS: 0.95},
+    "tf32": {Way.FORWARD: 1.0, Way.IMAGES: 0.8, Way.WEIGHTS: 0.65},
+    "plain": {Way.FORWARD: 1.0, Way.IMAGES: 0.8, Way.WEIGHTS: 0.65},
+}
+"""As ``SHARES``, of kernels of one pixel."""
+
+IMAGE_SHARES: Final = {
+    "half": {Way.FORWARD: 1.0, Way.IMAGES: 1.0, Way.WEIGHTS: 0.9},
+    "tf32": {Way.FORWARD: 0.78, Way.IMAGES: 0.7, Way.WEIGHTS: 0.65},
+    "plain": {Way.FORWARD: 0.8, Way.IMAGES: 0.7, Way.WEIGHTS: 0.65},
+}
+"""The same where channels come first, with a product for each image."""
+
+FEW: Final = 8
+DIRECT: Final = {Way.FORWARD: 14e12, Way.IMAGES: 15e12, Way.WEIGHTS: 9e12}
+"""Operations a second of kernels without tensor cores that turn nothing: cuDNN takes them for fewer than eight channels if they are
+faster."""
+
+ALIGNED: Final = {"half": 8, "tf32": 4, "plain": 1}
+"""Channels fill 16 bytes; others are filled up with zeros."""
+
+FILLED_SHARE: Final = {Way.FORWARD: 0.75, Way.IMAGES: 1.0, Way.WEIGHTS: 0.45}
+"""Of their share, what is left where channels are filled up: older kernels do it."""
+
+REGROUPING_RATE: Final = 110e9
+"""Elements a second that cuDNN moves, channels last, where the channels of a group are filled up to a power of two."""
+
+TURNING_START: Final = 1.6 * MICRO
+TURNING_RATE: Final = 705e9
+"""Elements a second, in tiles of 32 channels and 32 pixels: a kernel of three by three fills a third of each."""
+
+TURNING_SHARE: Final = {2: 0.53, 4: 0.80}
+"""Of the memory's bandwidth, by the bytes of an element."""
 
 
-def price_convolution(call: Call, chip: Chip, allow_tf32: bool) -> Cost:
+def price_convolution(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool = True) -> Cost:
     """``convolution`` and ``convolution_backward``."""
-    is_backward = "backward" in call.name
-    tensors = [tensor for tensor in call.inputs if len(tensor.shape) > 2]
-    if is_backward:
-        result, images, weight = tensors[:3]
-        wanted = _wanted(call)
-    else:
-        (images, weight), result = tensors[:2], call.outputs[0]
-        wanted = 1
-    groups = max(1, images.shape[1] // weight.shape[1]) if images.shape[1] % max(1, weight.shape[1]) == 0 else 1
-    taps = math.prod(weight.shape[2:])
-    flops = 2.0 * result.numel * weight.shape[1] * taps
-    moved = float(sum(tensor.size_bytes for tensor in (*tensors, *call.outputs)))
-    dtype = "tf32" if images.dtype == "f32" and allow_tf32 else images.dtype
-    is_last = images.stride is not None and images.stride[1] == 1
-    if groups > 1:
-        rate = _grouped_rate(images, weight, groups, is_last, is_backward) * chip.f32_flops / H200_F32
-        seconds = 4 * MICRO + max(wanted * flops / rate, moved / (chip.memory_bandwidth * 0.7))
-        return Cost(call.operator, seconds, Bound.ARITHMETIC, flops=wanted * flops, moved_bytes=moved, flops_type=dtype)
-    m = result.numel // weight.shape[0]
-    k = max(weight.shape[1], LEAST_CHANNELS) * taps
-    alignment = 8 if is_last or taps > 1 or dtype not in ("bf16", "f16") else _alignment(math.prod(result.shape[2:]))
-    one = product_cost(call.operator, chip, dtype, 1, m, weight.shape[0], k, moved / max(1, wanted), alignment)
-    seconds = wanted * one.seconds / (SHARE if taps > 1 else POINTWISE_SHARE) * (BACKWARD if is_backward else 1.0)
-    if taps > 1 and not is_last:
-        seconds += wanted * (images.size_bytes + result.size_bytes) / (chip.memory_bandwidth * TURNING_SHARE)
-    if weight.shape[1] < LEAST_CHANNELS:
-        seconds *= 1.8  # measured with a picture's three channels: kernels for them are far from what the GPU can do
+    work, ways = work_of(call, allow_tf32)
+    seconds = sum(_seconds(work, way, chip, is_sustained) for way in ways) + _bias_seconds(call, work, chip)
+    kernels_each = 1 if work.is_depthwise or work.is_last or work.is_pointwise else 4
+    flops, moved = work.flops * len(ways), float(work.moved_bytes * len(ways))
+    peak = chip.tf32_flops if work.dtype == "tf32" else chip.product_flops(work.dtype)
+    bound = Bound.ARITHMETIC if flops / peak > moved / chip.memory_bandwidth else Bound.MEMORY
+    # Nothing that is fitted may beat the peaks.
+    seconds = max(seconds, flops / peak, sum(work.result_of(way).size_bytes for way in ways) / chip.memory_bandwidth)
     return Cost(
-        call.operator, seconds, one.bound, num_kernels=2 * wanted, flops=wanted * flops, moved_bytes=moved, flops_type=dtype
+        call.operator,
+        seconds,
+        bound,
+        num_kernels=max(1, kernels_each * len(ways)),
+        flops=flops,
+        moved_bytes=moved,
+        flops_type=work.dtype,
     )
 
 
-def _alignment(size: int) -> int:
-    return next(power for power in (8, 4, 2, 1) if size % power == 0)
+def _seconds(work: Work, way: Way, chip: Chip, is_sustained: bool) -> float:
+    if work.is_depthwise:
+        return depthwise_seconds(work, way, chip)
+    if work.is_pointwise and work.groups == 1 and not work.is_last and _fits_images(work, way):
+        return _product_for_each_image(work, way, chip, is_sustained)
+    turned = _product_seconds(work, way, chip, is_sustained) + _turning_seconds(work, chip)
+    if work.inputs < FEW and work.groups == 1 and (way is Way.FORWARD or _kind(work) != "half"):
+        return min(turned, 2 * MICRO + work.flops / (DIRECT[way] * chip.f32_flops / H200_F32))
+    return turned
 
 
-def _wanted(call: Call) -> int:
-    """How many of the gradients by images and by weights are asked for."""
-    asked = next(
-        (argument for argument in reversed(call.arguments) if isinstance(argument, tuple) and len(argument) == 3), (True, True)
-    )
-    return max(1, sum(bool(one) for one in asked[:2]))
+def _kind(work: Work) -> str:
+    return "half" if work.images.item_bytes == 2 else "tf32" if work.dtype == "tf32" else "plain"
 
 
-def _grouped_rate(images: Operand, weight: Operand, groups: int, is_last: bool, is_backward: bool) -> float:
-    if weight.shape[1] == 1:
-        return DEPTHWISE[is_last, images.dtype == "f32"][is_backward]
-    return GROUPED[is_backward]
+def _product_seconds(work: Work, way: Way, chip: Chip, is_sustained: bool) -> float:
+    """Channels last."""
+    kind = _kind(work)
+    pixels, inputs, outputs = work.result.numel // work.outputs, work.weight.shape[1], work.outputs // work.groups
+    is_filled_up = inputs % ALIGNED[kind] != 0
+    is_plain_product = work.is_pointwise and work.is_last and work.groups == 1
+    if work.groups > 1:
+        shares, chunk = GROUPED_SHARES[kind], GROUP_CHUNK[kind]
+    else:
+        shares, chunk = (POINTWISE_SHARES if is_plain_product else SHARES)[kind], 1 if is_plain_product else CHUNK[kind]
+    share = shares[way] * (FILLED_SHARE[way] if is_filled_up and work.groups == 1 else 1.0)
+    if way is Way.FORWARD:
+        m, n, k = pixels, _wide(outputs, work.groups, chunk), _whole(inputs, chunk) * work.taps
+    elif way is Way.IMAGES:
+        # Of a kernel that leaves out pixels, each pixel of the images meets a part.
+        m, n = work.images.numel // work.inputs, _wide(inputs, work.groups, chunk)
+        k = max(1, _whole(outputs, chunk) * work.taps // work.steps)
+        share *= STRIDED_SHARE if work.steps > 1 else 1.0
+    else:
+        m, n, k = _wide(outputs, work.groups, chunk), _whole(inputs, chunk if work.groups > 1 else ALIGNED[kind]) * work.taps, pixels
+    one = product_cost("", chip, work.dtype, 1, m, n, k, work.moved_bytes, is_sustained=is_sustained)
+    return one.seconds / share + _filling_seconds(work, chip)
+
+
+def _whole(channels: int, chunk: int) -> int:
+    """Channels, in whole chunks."""
+    return math.ceil(channels / chunk) * chunk
+
+
+def _wide(channels: int, groups: int, chunk: int) -> int:
+    """Channels of all groups: small groups share a chunk."""
+    if groups == 1:
+        return channels
+    return _whole(groups * channels, chunk) if channels < chunk else groups * _whole(channels, chunk)
+
+
+def _fits_images(work: Work, way: Way) -> bool:
+    """Are rows that begin with each image aligned well enough for a product to be taken as it is?"""
+    pixels, kind = math.prod(work.images.shape[2:]), _kind(work)
+    return pixels == 1 or pixels % ALIGNED[kind] == 0 or (kind == "half" and pixels % 4 == 0 and way is not Way.WEIGHTS)
+
+
+def _product_for_each_image(work: Work, way: Way, chip: Chip, is_sustained: bool) -> float:
+    """Channels first, kernels of one pixel: rows are as long as an image has pixels."""
+    pixels, kind = math.prod(work.images.shape[2:]), _kind(work)
+    alignment = 8 if pixels % ALIGNED[kind] == 0 else 1
+    m, n, k = {
+        Way.FORWARD: (pixels, work.outputs, work.inputs),
+        Way.IMAGES: (pixels, work.inputs, work.outputs),
+        Way.WEIGHTS: (work.outputs, work.inputs, pixels),
+    }[way]
+    one = product_cost("", chip, work.dtype, work.batch, m, n, k, work.moved_bytes, alignment, is_sustained)
+    added = 0.0
+    if way is Way.WEIGHTS:  # the weights of each image, in float32, are added up
+        added = 1.5 * MICRO + work.batch * work.weight.numel * 4 / (chip.memory_bandwidth * 0.6)
+    return one.seconds / IMAGE_SHARES[kind][way] + added
+
+
+def _turning_seconds(work: Work, chip: Chip) -> float:
+    """Channels first to channels last, of two tensors, and back, of one. A kernel of one pixel lies the same both ways."""
+    if work.is_last:
+        return 0.0
+    tensors = [work.images, work.result] if work.taps == 1 else [work.images, work.result, work.weight]
+    return sum(_turning_one(tensor, chip) for tensor in tensors)
+
+
+def _turning_one(tensor: Operand, chip: Chip) -> float:
+    pixels = math.prod(tensor.shape[2:])
+    elements = tensor.shape[0] * _whole(tensor.shape[1], 32) * _whole(pixels, 32)
+    at_memory = 2 * tensor.size_bytes / (chip.memory_bandwidth * TURNING_SHARE.get(tensor.item_bytes, 0.8))
+    return TURNING_START + max(elements / (TURNING_RATE * chip.f32_flops / H200_F32), at_memory)
+
+
+def _filling_seconds(work: Work, chip: Chip) -> float:
+    """Channels that are filled up; where they come first, they are as they are turned."""
+    if not work.is_last:
+        return 0.0
+    speed = chip.f32_flops / H200_F32
+    if work.groups > 1:
+        width, filled = work.weight.shape[1], 2 ** math.ceil(math.log2(work.weight.shape[1]))
+        elements = (work.images.numel + work.result.numel) * filled / width
+        return elements / (REGROUPING_RATE * speed) if filled != width else 0.0
+    filled = _whole(work.inputs, ALIGNED[_kind(work)])
+    if filled == work.inputs:
+        return 0.0
+    return 2 * TURNING_START + work.images.numel // work.inputs * filled / (TURNING_RATE * speed)
+
+
+def _bias_seconds(call: Call, work: Work, chip: Chip) -> float:
+    """Torch adds a bias by a kernel of its own, and sums up its gradient by another; its kernels for single channels add it."""
+    if not wants_bias(call):
+        return 0.0
+    if "backward" in call.name:
+        gradient = call.inputs[0]
+        dims = (0, *range(2, len(gradient.shape)))
+        bias = Operand(gradient.dtype, (gradient.shape[1],))
+        return price_reduction(Call("sum", (gradient, dims), (bias,)), chip).seconds
+    if work.is_depthwise and not work.is_last:
+        return 0.0
+    result = call.outputs[0]
+    bias = Operand(result.dtype, (1, result.shape[1], *(1 for _ in result.shape[2:])))
+    return price_elementwise(Call("add", (result, bias), (result,)), chip).seconds

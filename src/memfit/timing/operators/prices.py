@@ -106,7 +106,7 @@ FAMILIES: Final[dict[str, Price]] = {
         *(f"_scaled_dot_product_{kind}_attention{way}" for kind in ("flash", "efficient", "cudnn") for way in ("", "_backward")),
     ),
     **_named(
-        lambda call, chip, settings: price_convolution(call, chip, settings.convolution_tf32),
+        lambda call, chip, settings: price_convolution(call, chip, settings.convolution_tf32, settings.is_sustained),
         "convolution",
         "convolution_backward",
         "_convolution",
