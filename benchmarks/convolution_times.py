@@ -1,12 +1,13 @@
 """How long convolutions, what stands around them in a net, and recurrent layers take on a GPU, kernel by kernel.
 
-    python benchmarks/convolution_times.py --measure [FILE]     # on a GPU, two minutes: writes truth/convolution_times.json.gz
-    python benchmarks/convolution_times.py                      # anywhere: compares the clock with it
-    python benchmarks/convolution_times.py --show NAME ...      # the same, with every call whose case or operator has a NAME in it
+    python benchmarks/convolution_times.py --measure [FILE]   # on a GPU, two minutes: adds what truth/convolution_times.json.gz lacks
+    python benchmarks/convolution_times.py                    # anywhere: compares the clock with it
+    python benchmarks/convolution_times.py --show NAME ...    # the same, with every call whose case or operator has a NAME in it
 
 A convolution's forward, the gradient by its images and the gradient by its weights are calls of their own. The file has, for every
 case of ``convolution_cases.py``, its calls (``memfit.timing.operators.calls``), microseconds ``hot``, when the same calls ran just
-before, and ``cold``, when the GPU's cache held none of their tensors; and the kernels with their microseconds (hot).
+before, and ``cold``, when the GPU's cache held none of their tensors; and the kernels with their microseconds (hot), by their
+number in ``names``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ CHUNK = 48
 # -- on a GPU ------------------------------------------------------------------------------------------------------------------
 
 
-def measure_chunk(chunk: list[Any], flush: Any) -> dict[str, Any]:
+def rounded(us: float) -> float:
+    """Three digits: two runs differ by more."""
+    return float(f"{us:.3g}")
+
+
+def measure_chunk(chunk: list[Any], flush: Any, names_by_text: dict[str, int]) -> dict[str, Any]:
     import torch
     from gpu_calls import profiled
 
@@ -56,11 +62,11 @@ def measure_chunk(chunk: list[Any], flush: Any) -> dict[str, Any]:
     for label, text, numbers in found.numbers_by_text():
         name, _, heat = label.partition("|")
         entry = measured[name]["calls"].setdefault(text, {})
-        entry[heat] = round(statistics.median(found.microseconds[number] for number in numbers), 2)
+        entry[heat] = rounded(statistics.median(found.microseconds[number] for number in numbers))
         if heat == "hot":
-            entry["kernels"] = [
-                [kernel, round(us, 2)] for kernel, us in zip(found.kernels[numbers[-1]], found.kernel_us[numbers[-1]], strict=True)
-            ]
+            last = numbers[-1]
+            names = [names_by_text.setdefault(kernel, len(names_by_text)) for kernel in found.kernels[last]]
+            entry["kernels"] = [[name, rounded(us)] for name, us in zip(names, found.kernel_us[last], strict=True)]
     for name, error in errors.items():
         measured[name]["error"] = error
     return measured
@@ -73,19 +79,25 @@ def measure(path: pathlib.Path, seconds: float) -> None:
     torch.manual_seed(0)
     began = time.perf_counter()
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    known = json.loads(gzip.decompress(TRUTH.read_bytes())) if TRUTH.exists() else {"cases": {}, "names": []}
+    names_by_text = {name: number for number, name in enumerate(known["names"])}
     found: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
-        "cases": {},
+        "cases": known["cases"],
     }
     # In an order without a pattern: if time runs out, some of all kinds are measured.
-    todo = sorted(cases(), key=lambda case: hashlib.sha256(case.name.encode()).hexdigest())
+    todo = sorted(
+        (case for case in cases() if case.name not in found["cases"]),
+        key=lambda case: hashlib.sha256(case.name.encode()).hexdigest(),
+    )
     for start in range(0, len(todo), CHUNK):
         if time.perf_counter() - began > seconds:
             print("out of time after", start, "of", len(todo))
             break
-        found["cases"].update(measure_chunk(todo[start : start + CHUNK], flush))
+        found["cases"].update(measure_chunk(todo[start : start + CHUNK], flush, names_by_text))
+        found["names"] = list(names_by_text)
         gc.collect()
         torch.cuda.empty_cache()
         print(start, round(time.perf_counter() - began, 1), flush=True)

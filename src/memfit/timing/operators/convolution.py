@@ -9,8 +9,8 @@
 
 The product is that of matrices (``products.py``) with fewer of its peak, and with channels in whole chunks: for each pixel of the
 kernel its channels are loaded in chunks, and a picture's three take as long as a chunk. Fitted to two thirds of
-``benchmarks/truth/convolution_times.json.gz`` (an H200, cuDNN 9.19, without its search for the fastest kernel), and held against the
-other third: ``benchmarks/convolution_times.py`` shows how well.
+``benchmarks/truth/convolution_times.json.gz`` (an H200, cuDNN 9.19, without its search for the fastest kernel), and held against
+the other third: ``benchmarks/convolution_times.py`` shows how well.
 """
 
 from __future__ import annotations
@@ -143,7 +143,11 @@ def _product_seconds(work: Work, way: Way, chip: Chip, is_sustained: bool) -> fl
         k = max(1, _whole(outputs, chunk) * work.taps // work.steps)
         share *= STRIDED_SHARE if work.steps > 1 else 1.0
     else:
-        m, n, k = _wide(outputs, work.groups, chunk), _whole(inputs, chunk if work.groups > 1 else ALIGNED[kind]) * work.taps, pixels
+        m, n, k = (
+            _wide(outputs, work.groups, chunk),
+            _whole(inputs, chunk if work.groups > 1 else ALIGNED[kind]) * work.taps,
+            pixels,
+        )
     one = product_cost("", chip, work.dtype, 1, m, n, k, work.moved_bytes, is_sustained=is_sustained)
     return one.seconds / share + _filling_seconds(work, chip)
 

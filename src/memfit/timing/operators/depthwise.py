@@ -52,7 +52,7 @@ for three by three, a slow one for five by five, and takes one made for groups o
 WARP: Final = 32
 WARPS_IN_GROUP: Final = 8
 WARP_STEPS: Final = 22.4e9
-"""Steps of a warp a second, of torch's gradient by weights: a group of up to eight warps for each weight, each warp for an image."""
+"""Steps of a warp a second, of torch's gradient by weights: up to eight warps for each weight, each warp for an image at a time."""
 
 STEPS_OF_IMAGE: Final = 2.35
 """So many steps more than it has pixels for takes an image."""
