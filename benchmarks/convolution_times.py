@@ -1,6 +1,6 @@
 """How long convolutions, what stands around them in a net, and recurrent layers take on a GPU, kernel by kernel.
 
-    python benchmarks/convolution_times.py --measure [FILE]   # on a GPU, two minutes: adds what truth/convolution_times.json.gz lacks
+    python benchmarks/convolution_times.py --measure [FILE]   # on a GPU, two minutes: adds what its file in truth/ lacks
     python benchmarks/convolution_times.py                    # anywhere: compares the clock with it
     python benchmarks/convolution_times.py --show NAME ...    # the same, with every call whose case or operator has a NAME in it
 

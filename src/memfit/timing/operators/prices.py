@@ -9,7 +9,7 @@ from typing import Final
 
 from memfit.timing.chips import Chip
 from memfit.timing.operators.attention import price_attention
-from memfit.timing.operators.calls import Call, Operand
+from memfit.timing.operators.calls import Call
 from memfit.timing.operators.convolution import price_convolution
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import price_elementwise
@@ -25,10 +25,10 @@ from memfit.timing.operators.memory_bound import (
     price_row,
     price_scan,
     price_softmax,
-    read_and_written,
     written,
 )
 from memfit.timing.operators.products import price_product
+from memfit.timing.operators.recurrent import price_recurrent
 from memfit.timing.operators.transfers import price_on_host, price_transfer
 
 MICRO: Final = 1e-6
@@ -57,29 +57,6 @@ def _nothing(call: Call, chip: Chip, settings: Settings) -> Cost:
 def _fill(call: Call, chip: Chip, settings: Settings) -> Cost:
     """Something is written everywhere, and nothing read."""
     return memory_cost(call, chip, 1.5 * MICRO, written(call), 4480)
-
-
-def _recurrent(call: Call, chip: Chip, settings: Settings) -> Cost:
-    """Steps come one after the other: their products are small, and each waits for the one before it."""
-    given = call.inputs[0]
-    lists = [argument for argument in call.arguments if isinstance(argument, tuple)]
-    weights = max((sum(tensor.numel for tensor in each if isinstance(tensor, Operand)) for each in lists), default=0)
-    steps, rows = (
-        (given.shape[0], math.prod(given.shape[1:-1])) if len(given.shape) > 2 else (1, given.shape[0] if given.shape else 1)
-    )
-    passes = 2.0 if "backward" in call.name else 1.0
-    flops = 2.0 * steps * rows * weights * passes
-    peak = chip.product_flops(given.dtype, settings.convolution_tf32)
-    return Cost(
-        call.operator,
-        steps * passes * 6 * MICRO + flops / (peak * 0.35),
-        Bound.ARITHMETIC,
-        num_kernels=steps,
-        flops=flops,
-        moved_bytes=read_and_written(call),
-        flops_type=given.dtype,
-        assumption="the time of recurrent layers is an estimate: cuDNN's kernels for them were not timed",
-    )
 
 
 def _product(call: Call, chip: Chip, settings: Settings) -> Cost:
@@ -149,7 +126,9 @@ FAMILIES: Final[dict[str, Price]] = {
     **_named(_ignoring_settings(price_scan), "cumsum", "cumprod", "logcumsumexp"),
     **_named(_ignoring_settings(price_put_back), "slice_backward", "select_backward", "diagonal_backward"),
     **_named(_ignoring_settings(price_cat), "cat"),
-    **_named(_recurrent, "_cudnn_rnn", "_cudnn_rnn_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"),
+    **_named(
+        lambda call, chip, settings: price_recurrent(call, chip, settings.convolution_tf32), "_cudnn_rnn", "_cudnn_rnn_backward"
+    ),
     **_named(
         _fill,
         "zeros",
