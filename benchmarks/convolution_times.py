@@ -102,7 +102,7 @@ def measure(path: pathlib.Path, seconds: float) -> None:
         torch.cuda.empty_cache()
         print(start, round(time.perf_counter() - began, 1), flush=True)
         with gzip.open(path, "wt", encoding="utf-8", compresslevel=9) as file:
-            json.dump(found, file)
+            json.dump(found, file, separators=(",", ":"))
 
 
 # -- anywhere --------------------------------------------------------------------------------------------------------------------

@@ -116,16 +116,8 @@ ROWS: Final[dict[str, Row]] = {
     "constant_pad_nd": Row(2, 2277, 370, num_kernels=2),
     "stack": Row(2, 4012),
     # pooling and resizing
-    "max_pool2d_with_indices": Row(3, 1700, 490),
-    "max_pool2d_with_indices_backward": Row(5, 900, 85, num_kernels=2),
-    "avg_pool2d": Row(3, 1591, 330),
-    "avg_pool2d_backward": Row(3, 498, 56),
     "_adaptive_avg_pool2d": Row(3, 774, 190),
     "_adaptive_avg_pool2d_backward": Row(3, 1400, 360),
-    "upsample_nearest2d": Row(2, 1787, 390),
-    "upsample_nearest2d_backward": Row(2, 2273, 570),
-    "upsample_bilinear2d": Row(5, 700, 10.6),
-    "upsample_bilinear2d_backward": Row(5, 547, 51),
     "im2col": Row(3, 1500),
     "col2im": Row(3, 1000),
     # optimizers
@@ -215,58 +207,6 @@ def price_softmax(call: Call, chip: Chip) -> Cost:
     if row <= 1024:
         return memory_cost(call, chip, 2 * MICRO, moved, 3600, count / ((300 if is_backward else 430) * GIGA))
     return memory_cost(call, chip, 3 * MICRO, moved, 2920 if is_backward else 2520, count / ((500 if is_backward else 620) * GIGA))
-
-
-@dataclass(frozen=True)
-class ChannelGroups:
-    """How a kernel goes through images with channels first: a group of threads for each channel."""
-
-    rate: float
-    """Billions of elements a second of one group that has its multiprocessor to itself."""
-    sharing: float
-    """So much longer, of one, for each group more on the same multiprocessor."""
-    start: float
-    """Microseconds for each wave of groups, four on a multiprocessor."""
-    planes: float
-    """Billions of planes, channels of one image, a second at most: small ones leave threads without work."""
-
-    def seconds(self, given: Operand, chip: Chip) -> float:
-        channels = given.shape[1]
-        on_one = math.ceil(channels / chip.num_sms)
-        waves = math.ceil(channels / (4 * chip.num_sms))
-        each = given.numel / channels / (self.rate * GIGA) * (1 + self.sharing * (on_one - 1))
-        return waves * self.start * MICRO + max(each, given.shape[0] * channels / (self.planes * GIGA))
-
-
-BATCH_NORM: Final = {
-    (True, False): ChannelGroups(1.9, 1.0, 1.0, 2.4),
-    (True, True): ChannelGroups(0.68, 0.36, 1.0, 2.2),
-    (False, False): ChannelGroups(1.15, 0.08, 3.0, math.inf),
-    (False, True): ChannelGroups(0.58, 0.3, 3.0, math.inf),
-}
-"""By cuDNN's or torch's, and by backward. Of torch's forward it is the statistics alone."""
-
-TORCH_NORMALIZING: Final = (460.0, 1.6)
-"""Torch's forward after its statistics: billions of elements, and of planes, a second."""
-
-
-def price_batch_norm(call: Call, chip: Chip) -> Cost:
-    """Channels are the work of one group each where they come first, and there may be fewer than the GPU has multiprocessors."""
-    given = call.inputs[0]
-    is_last = given.stride is not None and len(given.shape) > 2 and given.stride[1] == 1
-    # Torch leaves most of what is not bfloat16 to cuDNN, and then calls it by its name.
-    is_backward, is_cudnn = "backward" in call.name, "cudnn" in call.name or ("native" not in call.name and given.dtype != "bf16")
-    moved = read_and_written(call)
-    if is_last or len(given.shape) < 2 or not given.numel:
-        bandwidth, start = (2100.0, 4 * MICRO) if is_cudnn else (1400.0, 7 * MICRO) if is_backward else (850.0, 12 * MICRO)
-        return memory_cost(call, chip, start, moved, bandwidth, num_kernels=2)
-    speed = chip.f32_flops / H200_F32
-    seconds = MICRO + BATCH_NORM[is_cudnn, is_backward].seconds(given, chip) / speed
-    if not is_cudnn and not is_backward:
-        elements, planes = TORCH_NORMALIZING
-        seconds += max(given.numel / (elements * GIGA), given.shape[0] * given.shape[1] / (planes * GIGA)) / speed + 2 * MICRO
-    at_memory = moved / (chip.memory_bandwidth * 0.9)
-    return Cost(call.operator, max(seconds, at_memory), Bound.MEMORY, num_kernels=1 if is_cudnn else 2, moved_bytes=moved)
 
 
 def price_loss(call: Call, chip: Chip) -> Cost:

@@ -10,13 +10,13 @@ from typing import Final
 from memfit.timing.chips import Chip
 from memfit.timing.operators.attention import price_attention
 from memfit.timing.operators.calls import Call
-from memfit.timing.operators.convolution import price_convolution
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import price_elementwise
+from memfit.timing.operators.images.convolution import price_convolution
+from memfit.timing.operators.images.layers import PLACES, price_batch_norm, price_places
 from memfit.timing.operators.memory_bound import (
     ROWS,
     memory_cost,
-    price_batch_norm,
     price_cat,
     price_embedding_backward,
     price_loss,
@@ -121,6 +121,7 @@ FAMILIES: Final[dict[str, Price]] = {
         "_batch_norm_with_update",
         "batch_norm_backward",
     ),
+    **_named(_ignoring_settings(price_places), *PLACES),
     **_named(_ignoring_settings(price_embedding_backward), "embedding_dense_backward"),
     **_named(_ignoring_settings(price_loss), "nll_loss_forward"),
     **_named(_ignoring_settings(price_scan), "cumsum", "cumprod", "logcumsumexp"),

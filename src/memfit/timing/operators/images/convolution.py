@@ -16,14 +16,15 @@ the other third: ``benchmarks/convolution_times.py`` shows how well.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from memfit.timing.chips import Chip
 from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.convolution_work import Way, Work, wants_bias, work_of
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.depthwise import depthwise_seconds
 from memfit.timing.operators.elementwise import H200_F32, price_elementwise
+from memfit.timing.operators.images.depthwise import depthwise_seconds
+from memfit.timing.operators.images.work import Way, Work, wants_bias, work_of
 from memfit.timing.operators.memory_bound import price_reduction
 from memfit.timing.operators.products import product_cost
 
@@ -77,8 +78,28 @@ ALIGNED: Final = {"half": 8, "tf32": 4, "plain": 1}
 FILLED_SHARE: Final = {Way.FORWARD: 0.75, Way.IMAGES: 1.0, Way.WEIGHTS: 0.45}
 """Of their share, what is left where channels are filled up: older kernels do it."""
 
-REGROUPING_RATE: Final = 110e9
-"""Elements a second that cuDNN moves, channels last, where the channels of a group are filled up to a power of two."""
+REGROUPING: Final = (8 * MICRO, 110e9)
+"""Where the channels of a group are filled up to a power of two: seconds, and elements a second of what is not turned anyway."""
+
+LONGEST_SIDE: Final = 32
+"""Kernels longer than this are not multiplied for many groups at once, but group by group, and none is cut along k."""
+
+LONG_KERNELS: Final = {
+    "half": {Way.FORWARD: 17e-9, Way.IMAGES: 70e-9},
+    "tf32": {Way.FORWARD: 32e-9, Way.IMAGES: 20e-9},
+    "plain": {Way.FORWARD: 32e-9, Way.IMAGES: 20e-9},
+}
+"""Seconds for each step along k of each group; these differ by two from one size to another."""
+
+LONG_ODD_KERNELS: Final = 300e-9
+"""The same, forward, where a group's channels do not fill a chunk of 64 of two bytes each: 32 milliseconds for wav2vec 2.0's."""
+
+FEW_PIXELS: Final = 2**13
+MANY_PIXELS: Final = 2**14
+"""Up to the first, cuDNN goes forward group by group where groups have about 64 channels of two bytes; back, beyond the second."""
+
+SLICING_RATE: Final = 400e9
+"""Elements a second that are cut out for a group, or put back, channels last."""
 
 TURNING_START: Final = 1.6 * MICRO
 TURNING_RATE: Final = 705e9
@@ -86,6 +107,9 @@ TURNING_RATE: Final = 705e9
 
 TURNING_SHARE: Final = {2: 0.53, 4: 0.80}
 """Of the memory's bandwidth, by the bytes of an element."""
+
+
+LONG_ASSUMPTION: Final = "the time of kernels of more than 32 pixels in groups of channels is an estimate: cuDNN has no fast one"
 
 
 def price_convolution(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool = True) -> Cost:
@@ -106,6 +130,7 @@ def price_convolution(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bo
         flops=flops,
         moved_bytes=moved,
         flops_type=work.dtype,
+        assumption=LONG_ASSUMPTION if work.groups > 1 and max(work.weight.shape[2:]) > LONGEST_SIDE else "",
     )
 
 
@@ -114,6 +139,11 @@ def _seconds(work: Work, way: Way, chip: Chip, is_sustained: bool) -> float:
         return depthwise_seconds(work, way, chip)
     if work.is_pointwise and work.groups == 1 and not work.is_last and _fits_images(work, way):
         return _product_for_each_image(work, way, chip, is_sustained)
+    if work.groups > 1 and max(work.weight.shape[2:]) > LONGEST_SIDE and way is not Way.WEIGHTS:
+        return _long_kernel_seconds(work, way, chip)
+    if _is_looped(work, way):
+        slicing = (work.images.numel + work.result.numel) / (SLICING_RATE * chip.f32_flops / H200_F32) if work.is_last else 0.0
+        return slicing + work.groups * _seconds(_one_group(work), way, chip, is_sustained)
     turned = _product_seconds(work, way, chip, is_sustained) + _turning_seconds(work, chip)
     if work.inputs < FEW and work.groups == 1 and (way is Way.FORWARD or _kind(work) != "half"):
         return min(turned, 2 * MICRO + work.flops / (DIRECT[way] * chip.f32_flops / H200_F32))
@@ -202,18 +232,45 @@ def _turning_one(tensor: Operand, chip: Chip) -> float:
 
 
 def _filling_seconds(work: Work, chip: Chip) -> float:
-    """Channels that are filled up; where they come first, they are as they are turned."""
-    if not work.is_last:
-        return 0.0
+    """Channels that are filled up; where they come first, those of images are as they are turned."""
     speed = chip.f32_flops / H200_F32
     if work.groups > 1:
-        width, filled = work.weight.shape[1], 2 ** math.ceil(math.log2(work.weight.shape[1]))
-        elements = (work.images.numel + work.result.numel) * filled / width
-        return elements / (REGROUPING_RATE * speed) if filled != width else 0.0
+        width = work.weight.shape[1]
+        filled = 1 << math.ceil(math.log2(width))
+        if filled == width:
+            return 0.0
+        moved = [work.weight, work.images, work.result] if work.is_last else [work.weight]
+        start, rate = REGROUPING
+        return start + sum(tensor.numel for tensor in moved) * filled / width / (rate * speed)
     filled = _whole(work.inputs, ALIGNED[_kind(work)])
-    if filled == work.inputs:
+    if filled == work.inputs or not work.is_last:
         return 0.0
     return 2 * TURNING_START + work.images.numel // work.inputs * filled / (TURNING_RATE * speed)
+
+
+def _is_looped(work: Work, way: Way) -> bool:
+    """Does cuDNN take one group after the other? Measured with 56 and 64 channels of two bytes; with 48 and 112 it does not."""
+    if _kind(work) != "half" or work.groups == 1 or not 48 < work.weight.shape[1] <= 64:
+        return False
+    if way is Way.FORWARD:
+        return work.steps == 1 and work.result.numel // work.outputs <= FEW_PIXELS
+    return way is Way.IMAGES and (work.steps > 1 or work.images.numel // work.inputs > MANY_PIXELS)
+
+
+def _one_group(work: Work) -> Work:
+    """A group, alone. How its tensors lie is known of the whole."""
+    images, weight, result = (
+        Operand(tensor.dtype, (*tensor.shape[:dim], tensor.shape[dim] // work.groups, *tensor.shape[dim + 1 :]))
+        for tensor, dim in ((work.images, 1), (work.weight, 0), (work.result, 1))
+    )
+    return replace(work, images=images, weight=weight, result=result, groups=1)
+
+
+def _long_kernel_seconds(work: Work, way: Way, chip: Chip) -> float:
+    kind, width = _kind(work), work.weight.shape[1] if way is Way.FORWARD else work.outputs // work.groups
+    is_odd = kind == "half" and way is Way.FORWARD and width % GROUP_CHUNK[kind] != 0
+    per_step = LONG_ODD_KERNELS if is_odd else LONG_KERNELS[kind][way]
+    return work.groups * width * work.taps * per_step * H200_F32 / chip.f32_flops
 
 
 def _bias_seconds(call: Call, work: Work, chip: Chip) -> float:
