@@ -75,8 +75,6 @@ class Row:
 
 ROWS: Final[dict[str, Row]] = {
     # norms
-    "native_layer_norm": Row(3, 2550, 532),
-    "native_layer_norm_backward": Row(6, 1621, 214, num_kernels=2),
     "_fused_rms_norm": Row(2, 3199, 767),
     "_fused_rms_norm_backward": Row(5, 1621, 214, num_kernels=2),
     "native_group_norm": Row(8, 1447, 214, num_kernels=3),
@@ -207,6 +205,25 @@ def price_softmax(call: Call, chip: Chip) -> Cost:
     if row <= 1024:
         return memory_cost(call, chip, 2 * MICRO, moved, 3600, count / ((300 if is_backward else 430) * GIGA))
     return memory_cost(call, chip, 3 * MICRO, moved, 2920 if is_backward else 2520, count / ((500 if is_backward else 620) * GIGA))
+
+
+SPLIT_ROWS: Final = 2**16
+"""From more rows than this, of few columns, torch adds up the gradients of a layer norm's weights in parts."""
+
+
+def price_layer_norm(call: Call, chip: Chip) -> Cost:
+    """A group of threads for each row: narrow rows leave most of them without work. The gradients of weights are added up along all
+    rows, a few columns at a time, and take as long for few columns as for many. Narrow rows are in ``convolution_times.json.gz``."""
+    given = call.inputs[0]
+    columns = given.shape[-1] if given.shape else 1
+    rows = given.numel / max(1, columns)
+    is_half, moved = given.item_bytes == 2, read_and_written(call)
+    if not call.name.endswith("backward"):
+        arithmetic = rows * (0.98 if is_half else 1.44) / GIGA + given.numel / (680 * GIGA)
+        return memory_cost(call, chip, 2.2 * MICRO, moved, 2660, arithmetic)
+    adding = 6 * MICRO if rows > SPLIT_ROWS and columns < 2048 else 3.0 * rows / GIGA * H200_F32 / chip.f32_flops
+    arithmetic = rows * 0.95 / GIGA + given.numel / (1800 * GIGA)
+    return memory_cost(call, chip, 3 * MICRO + adding, moved, 1990, arithmetic, num_kernels=2)
 
 
 def price_loss(call: Call, chip: Chip) -> Cost:

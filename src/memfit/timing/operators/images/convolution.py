@@ -115,7 +115,8 @@ LONG_ASSUMPTION: Final = "the time of kernels of more than 32 pixels in groups o
 def price_convolution(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool = True) -> Cost:
     """``convolution`` and ``convolution_backward``."""
     work, ways = work_of(call, allow_tf32)
-    seconds = sum(_seconds(work, way, chip, is_sustained) for way in ways) + _bias_seconds(call, work, chip)
+    seconds = sum(_seconds(work, way, chip, is_sustained) for way in ways)
+    seconds += _copying_seconds(call, work, chip) + _bias_seconds(call, work, chip)
     kernels_each = 1 if work.is_depthwise or work.is_last or work.is_pointwise else 4
     flops, moved = work.flops * len(ways), float(work.moved_bytes * len(ways))
     peak = chip.tf32_flops if work.dtype == "tf32" else chip.product_flops(work.dtype)
@@ -271,6 +272,32 @@ def _long_kernel_seconds(work: Work, way: Way, chip: Chip) -> float:
     is_odd = kind == "half" and way is Way.FORWARD and width % GROUP_CHUNK[kind] != 0
     per_step = LONG_ODD_KERNELS if is_odd else LONG_KERNELS[kind][way]
     return work.groups * width * work.taps * per_step * H200_F32 / chip.f32_flops
+
+
+def _copying_seconds(call: Call, work: Work, chip: Chip) -> float:
+    """Torch copies whatever does not lie as the images or the weights that decide."""
+    seconds = 0.0
+    for tensor in call.inputs:
+        if len(tensor.shape) > 2 and not _lies_as(tensor, work.is_last):
+            wanted = Operand(tensor.dtype, tensor.shape, _last_strides(tensor.shape) if work.is_last else None)
+            seconds += price_elementwise(Call("clone", (tensor,), (wanted,)), chip).seconds
+    return seconds
+
+
+def _lies_as(tensor: Operand, is_last: bool) -> bool:
+    pixels = math.prod(tensor.shape[2:])
+    if tensor.shape[1] == 1 or pixels == 1:  # it lies both ways
+        return tensor.is_dense
+    return tensor.stride == _last_strides(tensor.shape) if is_last else tensor.stride is None
+
+
+def _last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a tensor whose channels are innermost."""
+    steps, step = [0] * len(shape), shape[1]
+    for dim in range(len(shape) - 1, 1, -1):
+        steps[dim], step = step, step * shape[dim]
+    steps[0], steps[1] = step, 1
+    return tuple(steps)
 
 
 def _bias_seconds(call: Call, work: Work, chip: Chip) -> float:

@@ -114,7 +114,12 @@ def price_places(call: Call, chip: Chip) -> Cost:
     is_resized = call.name.startswith("upsample")
     places = max(given.numel, result.numel) if is_backward or is_resized else result.numel
     window = next((argument for argument in call.arguments if isinstance(argument, tuple)), ())
-    pixels = 0.0 if is_resized else math.prod(size for size in window if isinstance(size, int)) if window else 1.0
+    sides = (result if is_backward else given).shape[2:]
+    pixels = (
+        0.0
+        if is_resized
+        else float(math.prod(min(size, side) for size, side in zip(window, sides, strict=False) if isinstance(size, int)))
+    )
     if is_backward:
         pixels = min(pixels, pixels * given.numel / max(1, result.numel))
     each = (rates.last if is_last else rates.first) + rates.per_window * pixels
