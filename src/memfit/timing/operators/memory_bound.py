@@ -213,7 +213,7 @@ SPLIT_ROWS: Final = 2**16
 
 def price_layer_norm(call: Call, chip: Chip) -> Cost:
     """A group of threads for each row: narrow rows leave most of them without work. The gradients of weights are added up along all
-    rows, a few columns at a time, and take as long for few columns as for many. Narrow rows are in ``convolution_times.json.gz``."""
+    rows, a few columns at a time, and take as long for few columns as for many. ``convolution_times.json.gz`` has narrow rows."""
     given = call.inputs[0]
     columns = given.shape[-1] if given.shape else 1
     rows = given.numel / max(1, columns)
