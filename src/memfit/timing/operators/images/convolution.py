@@ -31,8 +31,8 @@ from memfit.timing.operators.products import product_cost
 MICRO: Final = 1e-6
 
 SHARES: Final = {
-    "half": {Way.FORWARD: 0.80, Way.IMAGES: 0.75, Way.WEIGHTS: 0.85},
-    "tf32": {Way.FORWARD: 0.75, Way.IMAGES: 0.72, Way.WEIGHTS: 0.50},
+    "half": {Way.FORWARD: 0.80, Way.IMAGES: 0.76, Way.WEIGHTS: 0.80},
+    "tf32": {Way.FORWARD: 0.75, Way.IMAGES: 0.71, Way.WEIGHTS: 0.47},
     "plain": {Way.FORWARD: 0.9, Way.IMAGES: 0.75, Way.WEIGHTS: 0.9},
 }
 """Of the speed of a product with the same sizes."""
@@ -47,22 +47,22 @@ GROUP_CHUNK: Final = {"half": 64, "tf32": 32, "plain": 16}
 """The same in groups: as many groups as fit into it are multiplied as if they were one, with zeros between them."""
 
 GROUPED_SHARES: Final = {
-    "half": {Way.FORWARD: 0.6, Way.IMAGES: 0.57, Way.WEIGHTS: 0.55},
-    "tf32": {Way.FORWARD: 0.54, Way.IMAGES: 0.43, Way.WEIGHTS: 0.29},
+    "half": {Way.FORWARD: 0.54, Way.IMAGES: 0.50, Way.WEIGHTS: 0.47},
+    "tf32": {Way.FORWARD: 0.46, Way.IMAGES: 0.35, Way.WEIGHTS: 0.24},
     "plain": {Way.FORWARD: 0.3, Way.IMAGES: 0.3, Way.WEIGHTS: 0.3},
 }
 """As ``SHARES``, of what groups are multiplied as."""
 
 POINTWISE_SHARES: Final = {
     "half": {Way.FORWARD: 1.0, Way.IMAGES: 1.0, Way.WEIGHTS: 0.95},
-    "tf32": {Way.FORWARD: 1.0, Way.IMAGES: 0.8, Way.WEIGHTS: 0.65},
+    "tf32": {Way.FORWARD: 1.0, Way.IMAGES: 0.72, Way.WEIGHTS: 0.5},
     "plain": {Way.FORWARD: 1.0, Way.IMAGES: 0.8, Way.WEIGHTS: 0.65},
 }
 """As ``SHARES``, of kernels of one pixel."""
 
 IMAGE_SHARES: Final = {
     "half": {Way.FORWARD: 1.0, Way.IMAGES: 1.0, Way.WEIGHTS: 0.9},
-    "tf32": {Way.FORWARD: 0.78, Way.IMAGES: 0.7, Way.WEIGHTS: 0.65},
+    "tf32": {Way.FORWARD: 0.6, Way.IMAGES: 0.55, Way.WEIGHTS: 0.5},
     "plain": {Way.FORWARD: 0.8, Way.IMAGES: 0.7, Way.WEIGHTS: 0.65},
 }
 """The same where channels come first, with a product for each image."""
@@ -179,8 +179,8 @@ def _product_seconds(work: Work, way: Way, chip: Chip, is_sustained: bool) -> fl
             _whole(inputs, chunk if work.groups > 1 else ALIGNED[kind]) * work.taps,
             pixels,
         )
-    one = product_cost("", chip, work.dtype, 1, m, n, k, work.moved_bytes, is_sustained=is_sustained)
-    return one.seconds / share + _filling_seconds(work, chip)
+    one = product_cost("", chip, work.dtype, 1, m, n, k, work.moved_bytes, is_sustained=is_sustained, share=share)
+    return one.seconds + _filling_seconds(work, chip)
 
 
 def _whole(channels: int, chunk: int) -> int:
@@ -210,11 +210,11 @@ def _product_for_each_image(work: Work, way: Way, chip: Chip, is_sustained: bool
         Way.IMAGES: (pixels, work.inputs, work.outputs),
         Way.WEIGHTS: (work.outputs, work.inputs, pixels),
     }[way]
-    one = product_cost("", chip, work.dtype, work.batch, m, n, k, work.moved_bytes, alignment, is_sustained)
+    one = product_cost("", chip, work.dtype, work.batch, m, n, k, work.moved_bytes, alignment, is_sustained, IMAGE_SHARES[kind][way])
     added = 0.0
     if way is Way.WEIGHTS:  # the weights of each image, in float32, are added up
         added = 1.5 * MICRO + work.batch * work.weight.numel * 4 / (chip.memory_bandwidth * 0.6)
-    return one.seconds / IMAGE_SHARES[kind][way] + added
+    return one.seconds + added
 
 
 def _turning_seconds(work: Work, chip: Chip) -> float:
