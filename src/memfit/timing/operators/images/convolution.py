@@ -210,7 +210,9 @@ def _product_for_each_image(work: Work, way: Way, chip: Chip, is_sustained: bool
         Way.IMAGES: (pixels, work.inputs, work.outputs),
         Way.WEIGHTS: (work.outputs, work.inputs, pixels),
     }[way]
-    one = product_cost("", chip, work.dtype, work.batch, m, n, k, work.moved_bytes, alignment, is_sustained, IMAGE_SHARES[kind][way])
+    one = product_cost(
+        "", chip, work.dtype, work.batch, m, n, k, work.moved_bytes, alignment, is_sustained, IMAGE_SHARES[kind][way]
+    )
     added = 0.0
     if way is Way.WEIGHTS:  # the weights of each image, in float32, are added up
         added = 1.5 * MICRO + work.batch * work.weight.numel * 4 / (chip.memory_bandwidth * 0.6)
@@ -222,10 +224,11 @@ def _turning_seconds(work: Work, chip: Chip) -> float:
     if work.is_last:
         return 0.0
     tensors = [work.images, work.result] if work.taps == 1 else [work.images, work.result, work.weight]
-    return sum(_turning_one(tensor, chip) for tensor in tensors)
+    return sum(turning_of(tensor, chip) for tensor in tensors)
 
 
-def _turning_one(tensor: Operand, chip: Chip) -> float:
+def turning_of(tensor: Operand, chip: Chip) -> float:
+    """Seconds of one tensor."""
     pixels = math.prod(tensor.shape[2:])
     elements = tensor.shape[0] * _whole(tensor.shape[1], 32) * _whole(pixels, 32)
     at_memory = 2 * tensor.size_bytes / (chip.memory_bandwidth * TURNING_SHARE.get(tensor.item_bytes, 0.8))
