@@ -47,8 +47,8 @@ GROUP_CHUNK: Final = {"half": 64, "tf32": 32, "plain": 16}
 """The same in groups: as many groups as fit into it are multiplied as if they were one, with zeros between them."""
 
 GROUPED_SHARES: Final = {
-    "half": {Way.FORWARD: 0.54, Way.IMAGES: 0.50, Way.WEIGHTS: 0.47},
-    "tf32": {Way.FORWARD: 0.46, Way.IMAGES: 0.35, Way.WEIGHTS: 0.24},
+    "half": {Way.FORWARD: 0.54, Way.IMAGES: 0.52, Way.WEIGHTS: 0.66},
+    "tf32": {Way.FORWARD: 0.48, Way.IMAGES: 0.37, Way.WEIGHTS: 0.25},
     "plain": {Way.FORWARD: 0.3, Way.IMAGES: 0.3, Way.WEIGHTS: 0.3},
 }
 """As ``SHARES``, of what groups are multiplied as."""
