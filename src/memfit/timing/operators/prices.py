@@ -13,7 +13,7 @@ from memfit.timing.operators.calls import Call
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import price_elementwise
 from memfit.timing.operators.images.convolution import price_convolution
-from memfit.timing.operators.images.layers import PLACES, price_batch_norm, price_places
+from memfit.timing.operators.images.layers import PLACES, price_batch_norm, price_group_norm, price_places
 from memfit.timing.operators.memory_bound import (
     ROWS,
     memory_cost,
@@ -122,6 +122,7 @@ FAMILIES: Final[dict[str, Price]] = {
         "_batch_norm_with_update",
         "batch_norm_backward",
     ),
+    **_named(_ignoring_settings(price_group_norm), "native_group_norm"),
     **_named(_ignoring_settings(price_places), *PLACES),
     **_named(_ignoring_settings(price_embedding_backward), "embedding_dense_backward"),
     **_named(_ignoring_settings(price_layer_norm), "native_layer_norm", "native_layer_norm_backward"),

@@ -7,14 +7,14 @@ channel, or one thread for each place in the result.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from memfit.timing.chips import GIGA, Chip
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import H200_F32
-from memfit.timing.operators.memory_bound import memory_cost, read_and_written
+from memfit.timing.operators.memory_bound import memory_cost, price_row, read_and_written
 
 MICRO: Final = 1e-6
 PICO: Final = 1e-12
@@ -78,6 +78,22 @@ def price_batch_norm(call: Call, chip: Chip) -> Cost:
         seconds += max(given.numel / (elements * GIGA), given.shape[0] * given.shape[1] / (planes * GIGA)) / speed + 2 * MICRO
     at_memory = moved / (chip.memory_bandwidth * 0.9)
     return Cost(call.operator, max(seconds, at_memory), Bound.MEMORY, num_kernels=1 if is_cudnn else 2, moved_bytes=moved)
+
+
+GROUP_STATISTICS: Final = 1.25
+"""Billions of elements a second, of the threads that have one image's group of channels."""
+
+
+def price_group_norm(call: Call, chip: Chip) -> Cost:
+    """``native_group_norm``: statistics of each group of channels of each image, then one pass over all. Few and large groups leave
+    multiprocessors without work."""
+    row = price_row(call, chip)
+    given, groups = call.inputs[0], call.arguments[6] if len(call.arguments) > 6 else 1
+    if not isinstance(groups, int) or not given.numel:
+        return row
+    each = given.numel / (given.shape[0] * groups) / (GROUP_STATISTICS * GIGA)
+    seconds = 4 * MICRO + (each + given.numel / (400 * GIGA)) * H200_F32 / chip.f32_flops
+    return replace(row, seconds=max(row.seconds, seconds))
 
 
 # -- pooling and resizing ----------------------------------------------------------------------------------------------------------
