@@ -113,9 +113,7 @@ ROWS: Final[dict[str, Row]] = {
     # filling and moving
     "constant_pad_nd": Row(2, 2277, 370, num_kernels=2),
     "stack": Row(2, 4012),
-    # pooling and resizing
-    "_adaptive_avg_pool2d": Row(3, 774, 190),
-    "_adaptive_avg_pool2d_backward": Row(3, 1400, 360),
+    # unfolding
     "im2col": Row(3, 1500),
     "col2im": Row(3, 1000),
     # optimizers

@@ -107,8 +107,8 @@ class Places:
     last: float
     per_window: float = 0.0
     """More for each pixel of a window; backward, for each window that a place is in."""
-    of_half: float = 1.0
-    """So many times as long in types of two bytes, whose sums are added up one at a time."""
+    of_half: tuple[float, float] = (1.0, 1.0)
+    """So many times as long in types of two bytes, whose sums are added up one at a time; channels first and last."""
 
 
 PLACES: Final = {
@@ -116,10 +116,12 @@ PLACES: Final = {
     "max_pool2d_with_indices_backward": Places(10.0, 7.0, 0.7),
     "avg_pool2d": Places(12.4, 24.0),
     "avg_pool2d_backward": Places(16.0, 16.0, 1.6),
+    "_adaptive_avg_pool2d": Places(88.0, 150.0),
+    "_adaptive_avg_pool2d_backward": Places(12.0, 7.0, of_half=(1.9, 1.0)),
     "upsample_nearest2d": Places(2.7, 6.4),
     "upsample_nearest2d_backward": Places(2.2, 3.4),
     "upsample_bilinear2d": Places(6.0, 9.3),
-    "upsample_bilinear2d_backward": Places(9.0, 9.0, of_half=1.8),
+    "upsample_bilinear2d_backward": Places(9.0, 9.0, of_half=(2.15, 1.4)),
 }
 
 BILINEAR_PLANE: Final = 0.375 * MICRO
@@ -144,7 +146,7 @@ def price_places(call: Call, chip: Chip) -> Cost:
     if is_backward:
         pixels = min(pixels, pixels * given.numel / max(1, result.numel))
     each = (rates.last if is_last else rates.first) + rates.per_window * pixels
-    seconds = places * each * PICO * (rates.of_half if given.item_bytes == 2 else 1.0)
+    seconds = places * each * PICO * (rates.of_half[is_last] if given.item_bytes == 2 else 1.0)
     if call.name == "upsample_bilinear2d" and not is_last:
         seconds = max(seconds, BILINEAR_PLANE * math.prod(given.shape[:2]))
     moved = read_and_written(call)
