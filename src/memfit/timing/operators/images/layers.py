@@ -65,8 +65,8 @@ def price_batch_norm(call: Call, chip: Chip) -> Cost:
     """Channels are the work of one group each where they come first, and there may be fewer than the GPU has multiprocessors."""
     given = call.inputs[0]
     is_last = given.stride is not None and len(given.shape) > 2 and given.stride[1] == 1
-    # Torch leaves most of what is not bfloat16 to cuDNN, and then calls it by its name.
-    is_backward, is_cudnn = "backward" in call.name, "cudnn" in call.name or ("native" not in call.name and given.dtype != "bf16")
+    # Torch leaves all but bfloat16 to cuDNN; a prediction calls it by torch's name all the same.
+    is_backward, is_cudnn = "backward" in call.name, given.dtype != "bf16"
     moved = read_and_written(call)
     if is_last or len(given.shape) < 2 or not given.numel:
         bandwidth, start = (2100.0, 4 * MICRO) if is_cudnn else (1400.0, 7 * MICRO) if is_backward else (850.0, 12 * MICRO)
