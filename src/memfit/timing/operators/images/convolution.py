@@ -93,7 +93,7 @@ LONG_KERNELS: Final = {
 
 LONG_ODD_KERNELS: Final = 170e-9
 """The same, forward, where a group's channels do not fill a chunk of 64 of two bytes each, as wav2vec 2.0's. Its kernels sum to
-nearly twice as much, but groups overlap: whole steps of it (``hf_wav2vec2`` in ``benchmarks/truth/step_times.json``) leave no more."""
+nearly twice as much, but groups overlap: its steps (``hf_wav2vec2`` in ``benchmarks/truth/step_times.json``) leave no more."""
 
 FEW_PIXELS: Final = 2**13
 MANY_PIXELS: Final = 2**14
