@@ -89,13 +89,6 @@ NETS = {
         8x256x4x14x14>256,3x3x3 p1; 8x64x16x56x56>144,1x3x3 p0,1,1; 8x144x16x56x56>64,3x1x1 p1,0,0; 2x32x64x64x64>32,3x3x3 p1;
         2x64x32x32x32>32,2x2x2 s2 t; 4x3x16x224x224>768,2x16x16 s2,16,16
     """,
-    # Images whose pixels are no multiple of eight
-    "odd": """
-        32x112x14x14>672,1x1; 32x80x14x14>480,1x1; 32x192x7x7>1152,1x1; 64x96x14x14>576,1x1; 32x40x28x28>240,1x1;
-        16x64x14x14>384,1x1;
-        32x672x14x14>112,1x1; 64x512x14x14>2048,1x1; 32x2048x7x7>2048,1x1; 16x256x38x38>256,1x1; 16x512x19x19>512,1x1;
-        8x256x25x25>1024,1x1
-    """,
 }
 
 WAYS = {
@@ -109,7 +102,6 @@ WAYS = {
     "patches": ("bf16", "f32"),
     "sound": ("bf16", "f32"),
     "video": ("bf16", "f32"),
-    "odd": ("bf16", "f32", "bf16 last"),
 }
 """Types and layouts; float32 is with tf32, torch's default for convolutions."""
 

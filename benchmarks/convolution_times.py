@@ -73,54 +73,6 @@ def measure_chunk(chunk: list[Any], flush: Any, names_by_text: dict[str, int]) -
     return measured
 
 
-def measure_elapsed(case: Any, flush: Any) -> dict[str, float]:
-    """Microseconds from the beginning to the end of each call, all of whose kernels are issued before the first begins.
-
-    Kernels of groups and of layers overlap, and their sum is more than that.
-    """
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    from memfit.phantom.clock.describe import describe
-
-    found: dict[str, list[Any]] = defaultdict(list)
-
-    class Timer(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            for _ in range(150):
-                flush.zero_()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            result = func(*args, **(kwargs or {}))
-            end.record()
-            found[str(describe(func, args, result))].append((begin, end))
-            return result
-
-    work = case.make("cuda")
-    work()
-    for _ in range(3):
-        with Timer():
-            work()
-    torch.cuda.synchronize()
-    return {text: rounded(1000 * statistics.median(a.elapsed_time(b) for a, b in events)) for text, events in found.items()}
-
-
-def add_elapsed(known: dict[str, Any], seconds: float) -> None:
-    """To recurrent layers, and to convolutions of which a call has more than seven kernels: group by group."""
-    import torch
-    from convolution_cases import cases
-
-    flush, began = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda"), time.perf_counter()
-    for case in cases():
-        entries = known.get(case.name, {"calls": {}})["calls"]
-        overlaps = any(len(entry.get("kernels", ())) > 7 for entry in entries.values())
-        if overlaps and not any("elapsed" in entry for entry in entries.values()) and time.perf_counter() - began < seconds:
-            torch.backends.cudnn.allow_tf32 = case.is_tf32
-            for text, us in measure_elapsed(case, flush).items():
-                if len(entries.get(text, {}).get("kernels", ())) > 7:
-                    entries[text]["elapsed"] = us
-
-
 def measure(path: pathlib.Path, seconds: float) -> None:
     import torch
     from convolution_cases import cases
@@ -151,14 +103,8 @@ def measure(path: pathlib.Path, seconds: float) -> None:
         gc.collect()
         torch.cuda.empty_cache()
         print(start, round(time.perf_counter() - began, 1), flush=True)
-        write(found, path)
-    add_elapsed(found["cases"], seconds)
-    write(found, path)
-
-
-def write(found: dict[str, Any], path: pathlib.Path) -> None:
-    with gzip.open(path, "wt", encoding="utf-8", compresslevel=9) as file:
-        json.dump(found, file, separators=(",", ":"))
+        with gzip.open(path, "wt", encoding="utf-8", compresslevel=9) as file:
+            json.dump(found, file, separators=(",", ":"))
 
 
 # -- anywhere --------------------------------------------------------------------------------------------------------------------

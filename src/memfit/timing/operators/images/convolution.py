@@ -67,6 +67,10 @@ IMAGE_SHARES: Final = {
 }
 """The same where channels come first, with a product for each image."""
 
+MISALIGNED_IMAGES: Final = {Way.FORWARD: (1, 1.0), Way.IMAGES: (2, 0.75)}
+"""The same where images have a multiple of four pixels but not of eight, and channels two bytes: as products whose rows begin at
+multiples of so many elements, and the share of those."""
+
 FEW: Final = 8
 DIRECT: Final = {Way.FORWARD: 14e12, Way.IMAGES: 15e12, Way.WEIGHTS: 9e12}
 """Operations a second of kernels without tensor cores that turn nothing: cuDNN takes them for fewer than eight channels if they are
@@ -204,19 +208,20 @@ def _fits_images(work: Work, way: Way) -> bool:
 
 def _product_for_each_image(work: Work, way: Way, chip: Chip, is_sustained: bool) -> float:
     """Channels first, kernels of one pixel: rows are as long as an image has pixels."""
-    pixels, kind = math.prod(work.images.shape[2:]), _kind(work)
-    alignment = 8 if pixels % ALIGNED[kind] == 0 else 1
+    pixels, kind, batch = math.prod(work.images.shape[2:]), _kind(work), work.batch
+    if pixels == 1:  # all images are one matrix
+        pixels, batch = batch, 1
+    is_aligned = batch == 1 or pixels % ALIGNED[kind] == 0
     m, n, k = {
         Way.FORWARD: (pixels, work.outputs, work.inputs),
         Way.IMAGES: (pixels, work.inputs, work.outputs),
         Way.WEIGHTS: (work.outputs, work.inputs, pixels),
     }[way]
-    one = product_cost(
-        "", chip, work.dtype, work.batch, m, n, k, work.moved_bytes, alignment, is_sustained, IMAGE_SHARES[kind][way]
-    )
+    alignment, share = (8, IMAGE_SHARES[kind][way]) if is_aligned else MISALIGNED_IMAGES[way]
+    one = product_cost("", chip, work.dtype, batch, m, n, k, work.moved_bytes, alignment, is_sustained, share)
     added = 0.0
-    if way is Way.WEIGHTS:  # the weights of each image, in float32, are added up
-        added = 1.5 * MICRO + work.batch * work.weight.numel * 4 / (chip.memory_bandwidth * 0.6)
+    if way is Way.WEIGHTS and batch > 1:  # the weights of each image, in float32, are added up
+        added = 1.5 * MICRO + batch * work.weight.numel * 4 / (chip.memory_bandwidth * 0.6)
     return one.seconds + added
 
 
