@@ -53,18 +53,24 @@ class Profiled:
         self.calls: list[tuple[str, str]] = []
         self.microseconds: dict[int, float] = defaultdict(float)
         self.kernels: dict[int, list[str]] = defaultdict(list)
+        self.kernel_us: dict[int, list[float]] = defaultdict(list)
         self.busy_us = 0.0
 
     def tracing(self, label: str, before: Callable[[], Any] | None = None) -> CallTracer:
         return CallTracer(self.calls, label, before)
 
-    def by_text(self) -> Iterator[tuple[str, str, list[float], list[str]]]:
-        """Label, call, the microseconds of each time it ran, and its kernels."""
+    def numbers_by_text(self) -> Iterator[tuple[str, str, list[int]]]:
+        """Label, call, and the number of each time it ran."""
         found: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, key in enumerate(self.calls):
             if number in self.kernels:
                 found[key].append(number)
         for (label, text), numbers in found.items():
+            yield label, text, numbers
+
+    def by_text(self) -> Iterator[tuple[str, str, list[float], list[str]]]:
+        """Label, call, the microseconds of each time it ran, and its kernels."""
+        for label, text, numbers in self.numbers_by_text():
             yield label, text, [self.microseconds[number] for number in numbers], self.kernels[numbers[-1]]
 
 
@@ -101,12 +107,13 @@ def _read(trace: dict[str, Any], found: Profiled) -> None:
         place = bisect_right(starts.get(thread, []), at) - 1
         if place >= 0 and at <= spans[thread][place][1]:
             call_of[launch["args"].get("correlation", -1)] = spans[thread][place][2]
-    for kernel in kernels:
+    for kernel in sorted(kernels, key=lambda event: event["ts"]):
         found.busy_us += kernel["dur"]
         number = call_of.get(kernel["args"].get("correlation", -2))
         if number is not None:
             found.microseconds[number] += kernel["dur"]
             found.kernels[number].append(kernel["name"][:90])
+            found.kernel_us[number].append(kernel["dur"])
 
 
 def summary(found: Profiled) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from memfit.timing.chips import GIGA, Chip
@@ -116,17 +116,7 @@ ROWS: Final[dict[str, Row]] = {
     # filling and moving
     "constant_pad_nd": Row(2, 2277, 370, num_kernels=2),
     "stack": Row(2, 4012),
-    # pooling and resizing
-    "max_pool2d_with_indices": Row(3, 1700, 490),
-    "max_pool2d_with_indices_backward": Row(5, 900, 85, num_kernels=2),
-    "avg_pool2d": Row(3, 1591, 330),
-    "avg_pool2d_backward": Row(3, 498, 56),
-    "_adaptive_avg_pool2d": Row(3, 774, 190),
-    "_adaptive_avg_pool2d_backward": Row(3, 1400, 360),
-    "upsample_nearest2d": Row(2, 1787, 390),
-    "upsample_nearest2d_backward": Row(2, 2273, 570),
-    "upsample_bilinear2d": Row(5, 700, 10.6),
-    "upsample_bilinear2d_backward": Row(5, 547, 51),
+    # unfolding
     "im2col": Row(3, 1500),
     "col2im": Row(3, 1000),
     # optimizers
@@ -218,42 +208,6 @@ def price_softmax(call: Call, chip: Chip) -> Cost:
     return memory_cost(call, chip, 3 * MICRO, moved, 2920 if is_backward else 2520, count / ((500 if is_backward else 620) * GIGA))
 
 
-LAYER_NORM: Final = Row(3, 2550, 532)
-LAYER_NORM_BACKWARD: Final = Row(6, 1621, 214, num_kernels=2)
-
-NORM_ROW: Final = 1.6e-9
-"""Seconds for each row of a layer norm, however short: a row is a group of threads. 100,352 rows of 96 take 159 microseconds,
-25,088 of 192 take 44."""
-
-NORM_ROW_BACKWARD: Final = 1.2e-9
-"""The same of the gradients of rows."""
-
-NORM_WEIGHT_ROW: Final = 3.2e-9
-"""Backward, the gradients of weights are summed by groups that have 32 columns each and all rows: 50,176 rows of 96 take 232
-microseconds, 25,088 of 192 take 126."""
-
-MOST_ROWS_OF_A_COLUMN: Final = 2**16
-"""With more rows than this, and few columns, rows are shared out too: 100,352 rows of 96 take 125."""
-
-
-def price_layer_norm(call: Call, chip: Chip) -> Cost:
-    """Rows are the work of a group of threads each; what does not lie row by row is copied first."""
-    is_backward = call.name.endswith("backward")
-    row = LAYER_NORM_BACKWARD if is_backward else LAYER_NORM
-    given = call.inputs[0]
-    normed = next((argument for argument in call.arguments if isinstance(argument, tuple)), given.shape[-1:])
-    width = math.prod(size for size in normed if isinstance(size, int))
-    rows = given.numel / max(1, width)
-    copied = sum(tensor.numel / TURNED for tensor in call.inputs[: 2 if is_backward else 1] if tensor.stride is not None)
-    by_rows = rows * (NORM_ROW_BACKWARD if is_backward else NORM_ROW)
-    if is_backward and rows <= MOST_ROWS_OF_A_COLUMN:
-        by_rows += rows * NORM_WEIGHT_ROW
-    arithmetic = max(given.numel / (row.rate * GIGA), by_rows * H200_SMS / chip.num_sms)
-    kernels = row.num_kernels + (copied > 0)
-    cost = memory_cost(call, chip, row.start * MICRO, read_and_written(call), row.bandwidth, arithmetic, kernels)
-    return replace(cost, seconds=cost.seconds + copied * H200_F32 / chip.f32_flops)
-
-
 WEIGHT_NORM_ROW: Final = {"_weight_norm_interface": 9.1e-9, "_weight_norm_interface_backward": 11e-9}
 """Seconds a row where the norms are of the last dimension: a group of threads has 16 columns and walks down all rows. 36,864 rows
 of 128 take 334 and 404 microseconds."""
@@ -269,20 +223,28 @@ def price_weight_norm(call: Call, chip: Chip) -> Cost:
     return memory_cost(call, chip, 3 * MICRO, read_and_written(call), 2550, walked)
 
 
-def price_batch_norm(call: Call, chip: Chip) -> Cost:
-    """Channels are the work of one group each where they come first, and there may be fewer than the GPU has multiprocessors."""
+SPLIT_ROWS: Final = 2**16
+"""From more rows than this, of few columns, torch adds up the gradients of a layer norm's weights in parts."""
+
+
+def price_layer_norm(call: Call, chip: Chip) -> Cost:
+    """A group of threads for each row: narrow rows leave most of them without work. The gradients of weights are added up along all
+    rows, a few columns at a time, and take as long for few columns as for many. ``convolution_times.json.gz`` has narrow rows. What
+    does not lie row by row is copied first."""
     given = call.inputs[0]
-    channels = given.shape[1] if len(given.shape) > 1 else 1
-    is_last = given.stride is not None and len(given.shape) > 2 and given.stride[1] == 1
-    # Torch leaves all but bfloat16 to cuDNN.
-    is_backward, is_cudnn = "backward" in call.name, given.dtype != "bf16"
-    if is_cudnn:
-        bandwidth = 2300.0 if is_last else (1600.0 if is_backward else 2000.0) * min(1.0, channels / chip.num_sms)
-    elif is_last:
-        bandwidth = 1400.0 if is_backward else 720.0
-    else:
-        bandwidth = (680.0 if is_backward else 600.0) * min(1.0, channels / chip.num_sms)
-    return memory_cost(call, chip, 7 * MICRO, read_and_written(call), bandwidth, num_kernels=2)
+    normed = next((argument for argument in call.arguments if isinstance(argument, tuple)), given.shape[-1:])
+    columns = math.prod(size for size in normed if isinstance(size, int))
+    rows = given.numel / max(1, columns)
+    is_half, moved = given.item_bytes == 2, read_and_written(call)
+    is_backward = call.name.endswith("backward")
+    turned = sum(tensor.numel for tensor in call.inputs[: 1 + is_backward] if tensor.stride is not None)
+    copied = turned / TURNED * H200_F32 / chip.f32_flops
+    if not is_backward:
+        arithmetic = rows * (0.98 if is_half else 1.44) / GIGA + given.numel / (680 * GIGA)
+        return memory_cost(call, chip, 2.2 * MICRO + copied, moved, 2660, arithmetic)
+    adding = 6 * MICRO if rows > SPLIT_ROWS and columns < 2048 else 3.0 * rows / GIGA * H200_F32 / chip.f32_flops
+    arithmetic = rows * 0.95 / GIGA + given.numel / (1800 * GIGA)
+    return memory_cost(call, chip, 3 * MICRO + copied + adding, moved, 1990, arithmetic, num_kernels=2)
 
 
 def price_loss(call: Call, chip: Chip) -> Cost:

@@ -10,13 +10,13 @@ from typing import Final
 from memfit.timing.chips import Chip
 from memfit.timing.operators.attention import price_attention
 from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.convolution import price_convolution
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import price_elementwise
+from memfit.timing.operators.images.convolution import price_convolution
+from memfit.timing.operators.images.layers import PLACES, price_batch_norm, price_group_norm, price_places
 from memfit.timing.operators.memory_bound import (
     ROWS,
     memory_cost,
-    price_batch_norm,
     price_cat,
     price_embedding_backward,
     price_layer_norm,
@@ -27,10 +27,10 @@ from memfit.timing.operators.memory_bound import (
     price_scan,
     price_softmax,
     price_weight_norm,
-    read_and_written,
     written,
 )
 from memfit.timing.operators.products import price_grouped_product, price_product
+from memfit.timing.operators.recurrent import price_recurrent
 from memfit.timing.operators.transfers import price_on_host, price_transfer
 
 MICRO: Final = 1e-6
@@ -61,29 +61,6 @@ def _fill(call: Call, chip: Chip, settings: Settings) -> Cost:
     return memory_cost(call, chip, 1.5 * MICRO, written(call), 4480)
 
 
-def _recurrent(call: Call, chip: Chip, settings: Settings) -> Cost:
-    """Steps come one after the other: their products are small, and each waits for the one before it."""
-    given = call.inputs[0]
-    lists = [argument for argument in call.arguments if isinstance(argument, tuple)]
-    weights = max((sum(tensor.numel for tensor in each if isinstance(tensor, Operand)) for each in lists), default=0)
-    steps, rows = (
-        (given.shape[0], math.prod(given.shape[1:-1])) if len(given.shape) > 2 else (1, given.shape[0] if given.shape else 1)
-    )
-    passes = 2.0 if "backward" in call.name else 1.0
-    flops = 2.0 * steps * rows * weights * passes
-    peak = chip.product_flops(given.dtype, settings.convolution_tf32)
-    return Cost(
-        call.operator,
-        steps * passes * 6 * MICRO + flops / (peak * 0.35),
-        Bound.ARITHMETIC,
-        num_kernels=steps,
-        flops=flops,
-        moved_bytes=read_and_written(call),
-        flops_type=given.dtype,
-        assumption="the time of recurrent layers is an estimate: cuDNN's kernels for them were not timed",
-    )
-
-
 def _product(call: Call, chip: Chip, settings: Settings) -> Cost:
     """A product with a vector is bound by what it reads."""
     if sum(len(tensor.shape) >= 2 and not tensor.place for tensor in call.inputs) < 2:
@@ -111,7 +88,7 @@ FAMILIES: Final[dict[str, Price]] = {
         *(f"_scaled_dot_product_{kind}_attention{way}" for kind in ("flash", "efficient", "cudnn") for way in ("", "_backward")),
     ),
     **_named(
-        lambda call, chip, settings: price_convolution(call, chip, settings.convolution_tf32),
+        lambda call, chip, settings: price_convolution(call, chip, settings.convolution_tf32, settings.is_sustained),
         "convolution",
         "convolution_backward",
         "_convolution",
@@ -151,12 +128,16 @@ FAMILIES: Final[dict[str, Price]] = {
         "_batch_norm_with_update",
         "batch_norm_backward",
     ),
+    **_named(_ignoring_settings(price_group_norm), "native_group_norm"),
+    **_named(_ignoring_settings(price_places), *PLACES),
     **_named(_ignoring_settings(price_embedding_backward), "embedding_dense_backward"),
     **_named(_ignoring_settings(price_loss), "nll_loss_forward"),
     **_named(_ignoring_settings(price_scan), "cumsum", "cumprod", "logcumsumexp"),
     **_named(_ignoring_settings(price_put_back), "slice_backward", "select_backward", "diagonal_backward"),
     **_named(_ignoring_settings(price_cat), "cat"),
-    **_named(_recurrent, "_cudnn_rnn", "_cudnn_rnn_backward", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"),
+    **_named(
+        lambda call, chip, settings: price_recurrent(call, chip, settings.convolution_tf32), "_cudnn_rnn", "_cudnn_rnn_backward"
+    ),
     **_named(
         _fill,
         "zeros",

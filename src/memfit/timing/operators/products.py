@@ -124,15 +124,17 @@ def product_cost(
     moved_bytes: float,
     alignment: int = 8,
     is_sustained: bool = True,
+    share: float = 1.0,
 ) -> Cost:
-    """Of ``batch`` products of ``m`` by ``k`` and ``k`` by ``n``."""
+    """Of ``batch`` products of ``m`` by ``k`` and ``k`` by ``n``. A ``share`` is for kernels that reach less along k than those of
+    products do; what power leaves and memory are the same for them."""
     flops = 2.0 * batch * m * n * k
     peak = chip.tf32_flops if dtype == "tf32" else chip.product_flops(dtype)
     kernels = TENSOR_CORES if dtype in ("bf16", "f16", "f8", "tf32") and peak > chip.f32_flops else PLAIN
     if alignment < 8:
         kernels = replace(kernels, tiles=((128, 128, MISALIGNED[alignment]), (64, 64, MISALIGNED[alignment] * 0.8)))
     at_memory = moved_bytes / (chip.memory_bandwidth * kernels.memory_share)
-    at_arithmetic = _tiled_seconds(kernels, peak / chip.num_sms, chip.num_sms, batch, m, n, k)
+    at_arithmetic = _tiled_seconds(kernels, peak / chip.num_sms, chip.num_sms, batch, m, n, k) / share
     if kernels is not PLAIN:
         at_arithmetic = max(at_arithmetic, flops / (peak * (chip.sustained_share if is_sustained else POWER_SHARE)))
     # Loading and multiplying overlap, but for the beginning and the end.
