@@ -93,7 +93,7 @@ LONG_KERNELS: Final = {
     "tf32": {Way.FORWARD: 32e-9, Way.IMAGES: 20e-9},
     "plain": {Way.FORWARD: 32e-9, Way.IMAGES: 20e-9},
 }
-"""Seconds for each step along k of each group; from one size to another they differ by a factor of two, back in two bytes of ten."""
+"""Seconds for each step along k of each group; between sizes they differ by a factor of two, back in two bytes of ten."""
 
 LONG_ODD_KERNELS: Final = 170e-9
 """The same, forward, where a group's channels do not fill a chunk of 64 of two bytes each, as wav2vec 2.0's. Its kernels sum to
