@@ -93,7 +93,7 @@ LONG_KERNELS: Final = {
     "tf32": {Way.FORWARD: 32e-9, Way.IMAGES: 20e-9},
     "plain": {Way.FORWARD: 32e-9, Way.IMAGES: 20e-9},
 }
-"""Seconds for each step along k of each group; these differ by two from one size to another."""
+"""Seconds for each step along k of each group; between sizes they differ by a factor of two, back in two bytes of ten."""
 
 LONG_ODD_KERNELS: Final = 170e-9
 """The same, forward, where a group's channels do not fill a chunk of 64 of two bytes each, as wav2vec 2.0's. Its kernels sum to
@@ -112,7 +112,6 @@ TURNING_RATE: Final = 705e9
 
 TURNING_SHARE: Final = {2: 0.53, 4: 0.80}
 """Of the memory's bandwidth, by the bytes of an element."""
-
 
 LONG_ASSUMPTION: Final = "the time of kernels of more than 32 pixels in groups of channels is an estimate: cuDNN has no fast one"
 
@@ -136,7 +135,7 @@ def price_convolution(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bo
         flops=flops,
         moved_bytes=moved,
         flops_type=work.dtype,
-        assumption=LONG_ASSUMPTION if work.groups > 1 and max(work.weight.shape[2:]) > LONGEST_SIDE else "",
+        assumption=LONG_ASSUMPTION if _is_long(work) else "",
     )
 
 
@@ -145,7 +144,7 @@ def _seconds(work: Work, way: Way, chip: Chip, is_sustained: bool) -> float:
         return depthwise_seconds(work, way, chip)
     if work.is_pointwise and work.groups == 1 and not work.is_last and _fits_images(work, way):
         return _product_for_each_image(work, way, chip, is_sustained)
-    if work.groups > 1 and max(work.weight.shape[2:]) > LONGEST_SIDE and way is not Way.WEIGHTS:
+    if _is_long(work) and way is not Way.WEIGHTS:
         return _long_kernel_seconds(work, way, chip)
     if _is_looped(work, way):
         slicing = (work.images.numel + work.result.numel) / (SLICING_RATE * chip.f32_flops / H200_F32) if work.is_last else 0.0
@@ -156,7 +155,12 @@ def _seconds(work: Work, way: Way, chip: Chip, is_sustained: bool) -> float:
     return turned
 
 
+def _is_long(work: Work) -> bool:
+    return work.groups > 1 and not work.is_depthwise and max(work.weight.shape[2:]) > LONGEST_SIDE
+
+
 def _kind(work: Work) -> str:
+    """Which kernels multiply: of two bytes, of float32 on tensor cores, or without them."""
     return "half" if work.images.item_bytes == 2 else "tf32" if work.dtype == "tf32" else "plain"
 
 
