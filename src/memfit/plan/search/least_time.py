@@ -2,12 +2,14 @@
 
 ::
 
-    on the stream that computes     products and attention at the clock's own prices, the least bytes of everything else, and the
-                                    collectives of tensor parallelism, for which it waits
+    on the stream that computes     the layers (layer_time.py), the head and the loss, copies of what was gathered, the optimizer
+      + what it has to wait for     the first weights of each pass come before anything can be computed, the last gradients go after
+                                    all of it
     on the links                    gathering weights and reducing gradients, whatever they overlap with
-    in a pipeline                   the same for every microbatch, and the fewest layers of a stage for every stage to be filled
+    in a pipeline                   the same for every microbatch, with gradients that are added up; the first microbatch has to
+                                    reach a rank, and the last one to go back from it; gradients are reduced when all that is done
 
-    a step takes at least the longer of the first two
+    a step takes at least the longer of the stream and the links
 
 A planner leaves out whatever could not be faster than what it has, so each of these must be below what ``memfit.predict`` says:
 ``tests/plan/search/test_bounds.py`` compares.
@@ -15,34 +17,21 @@ A planner leaves out whatever could not be faster than what it has, so each of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, Split, layers_of_stages
 from memfit.hardware import GPUS_PER_NODE, find_gpu
 from memfit.models import ModelConfig, find_model
-from memfit.plan.search.shapes import LayerShape, Pass, Product, head_product, kinds_of_layers, layer_shape, weights_of_layer
+from memfit.plan.search.layer_time import LayerKind, LayerSeconds, layer_seconds, product_seconds
+from memfit.plan.search.shapes import Pass, head_product, kinds_of_layers, weights_of_layer
 from memfit.timing import Chip, Interconnect, chip_of, parse_interconnect, usual_interconnect
 from memfit.timing.collectives import all_gather_seconds, reduce_scatter_seconds
-from memfit.timing.operators.attention import BACKWARD_FLOPS, CUDNN, price_attention
 from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.products import product_cost
+from memfit.timing.operators.prices import price
 
 Inputs = dict[str, Any]
-
-_FASTEST_ATTENTION = max(*CUDNN.forward, *CUDNN.backward)
-"""Of the GPU's peak, for any kernel and any size of a head."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerSeconds:
-    """One layer, one pass."""
-
-    forward: float
-    backward: float
-    recompute: float
-    """What full checkpointing computes again: all but the last product, whose result nobody needs."""
 
 
 def least_seconds(inputs: Inputs, interconnect: str = "") -> float:
@@ -50,9 +39,16 @@ def least_seconds(inputs: Inputs, interconnect: str = "") -> float:
     config, chip = find_model(inputs["model"]), chip_of(find_gpu(inputs["gpu"]))
     links = parse_interconnect(interconnect) if interconnect else usual_interconnect(chip)
     part, num_passes = one_pass(inputs)
-    layers = _layer_seconds(config, inputs, part, chip, links)
-    computing = _computing(config, inputs, part, num_passes, layers, chip) + _copying_out(config, inputs, num_passes, chip)
-    return max(computing, _gathering(config, inputs, num_passes, links))
+    layers = _layers(config, inputs, part, chip, links)
+    head, updating = _head(config, inputs, part, chip), _updating(config, inputs, chip)
+    if inputs["pp"] > 1:
+        within = _in_pipeline(config, inputs, num_passes, min(layers), head, chip, links)
+        links_alone: float = _gathering(config, inputs, num_passes, links) / inputs["pp"]
+        return max(within, links_alone) + updating
+    copying = _copying(config, inputs, num_passes, chip)
+    waiting = num_passes * _waiting(config, inputs, links)
+    computing = num_passes * (sum(count * seconds for seconds, count in layers.items()) + head) + copying + waiting
+    return max(computing, _gathering(config, inputs, num_passes, links)) + updating
 
 
 def one_pass(inputs: Inputs) -> tuple[Pass, int]:
@@ -74,37 +70,23 @@ def one_pass(inputs: Inputs) -> tuple[Pass, int]:
 # -- the stream that computes -----------------------------------------------------------------------------------------------------
 
 
-def _computing(config: ModelConfig, inputs: Inputs, part: Pass, num_passes: int, layers: list[LayerSeconds], chip: Chip) -> float:
-    # No policy sees the operators of a compiled block: it is computed again as a whole.
-    again = inputs["checkpointing"] == "full" or (inputs["checkpointing"] == "selective" and inputs["compile"] != "none")
-    per_layer = [layer.forward + layer.backward + (layer.recompute if again else 0.0) for layer in layers]
-    updating = _updating(config, inputs, chip)
-    pp = inputs["pp"]
-    if pp == 1:
-        return num_passes * (sum(per_layer) + _head(config, inputs, part, chip)) + updating
-    return _in_pipeline(config, inputs, num_passes, min(per_layer), _head(config, inputs, part, chip)) + updating
-
-
-def _in_pipeline(config: ModelConfig, inputs: Inputs, num_passes: int, per_layer: float, head: float) -> float:
-    """At least what the rank with most to do needs alone, and what equal ranks with the least to do would need together: the first
-    has to fill the pipeline, the last to empty it."""
-    schedule = SCHEDULES[inputs["schedule"]]
-    pp: int = inputs["pp"]
-    layers = layers_of_stages(config.layers, pp * schedule.stages_a_rank)
-    ranks = [sum(layers[stage] for stage in schedule.stages_of(rank, pp)) * per_layer for rank in range(pp)]
-    last = next(rank for rank in range(pp) if len(layers) - 1 in schedule.stages_of(rank, pp))
-    ranks[last] += head
-    has_bubble = schedule.name in ("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs")
-    rounds = num_passes + (pp - 1) / schedule.stages_a_rank * has_bubble
-    return max(num_passes * max(ranks), rounds * min(layers) * schedule.stages_a_rank * per_layer)
-
-
-def _layer_seconds(config: ModelConfig, inputs: Inputs, part: Pass, chip: Chip, links: Interconnect) -> list[LayerSeconds]:
-    """One for each layer."""
-    dtype, is_compiled = _product_type(inputs), inputs["compile"] != "none"
-    found = []
+def _layers(config: ModelConfig, inputs: Inputs, part: Pass, chip: Chip, links: Interconnect) -> Counter[float]:
+    """Seconds of a layer in one pass, and how many layers take so long."""
+    # Torch takes cuDNN's kernels where they are the fastest, and never on older GPUs.
+    is_old = find_gpu(inputs["gpu"]).arch.startswith(("sm_7", "sm_8"))
+    found = Counter[float]()
     for has_experts, count in kinds_of_layers(config).items():
-        found += [_one_layer(config.name, part, chip, links, dtype, is_compiled, has_experts)] * count
+        kind = LayerKind(
+            model=config.name,
+            has_experts=has_experts,
+            part=part,
+            dtype=_product_type(inputs),
+            compile=inputs["compile"],
+            checkpointing=inputs["checkpointing"],
+            attention="flash" if is_old else "cudnn",
+        )
+        layer: LayerSeconds = layer_seconds(kind, chip, links)
+        found[layer.forward + layer.backward + layer.recompute] += count
     return found
 
 
@@ -116,95 +98,22 @@ def _product_type(inputs: Inputs) -> str:
     return {"bfloat16": "bf16", "float16": "f16", "float32": "tf32"}[name]
 
 
-@lru_cache(maxsize=4096)
-def _one_layer(
-    model: str, part: Pass, chip: Chip, links: Interconnect, dtype: str, is_compiled: bool, has_experts: bool
-) -> LayerSeconds:
-    config = find_model(model)
-    shape = layer_shape(config, config.layers - 1 if has_experts else 0, part)
-    forward = [_product_seconds(product, chip, dtype, part.item_bytes) for product in shape.products]
-    backward = [_product_seconds(each, chip, dtype, part.item_bytes) for product in shape.products for each in product.backward]
-    attention, attention_backward = _attention(shape, part, chip, dtype)
-    elements = _Elements.of(shape, part, chip, is_compiled=is_compiled)
-    gathers = _gather_and_scatter(shape, part, links)
-    # Attention and MLP each gather the sequence and scatter their result; experts are given each GPU's own part of it.
-    collectives = gathers * (1 if has_experts else 2)
-    return LayerSeconds(
-        forward=sum(forward) + attention + elements.forward + collectives,
-        backward=sum(backward) + attention_backward + elements.backward + collectives,
-        recompute=sum(forward[:-1]) + attention + elements.recompute + collectives / 2,
-    )
-
-
-def _product_seconds(product: Product, chip: Chip, dtype: str, item_bytes: int) -> float:
-    """At the clock's price; where rows do not begin at good addresses the clock's is higher. Of the smaller the bytes are those of
-    16 bits."""
-    if not product.rows * product.inner * product.columns:
-        return 0.0
-    moved = product.rows * product.inner + product.inner * product.columns + product.rows * product.columns
-    size = 1 if dtype == "f8" else item_bytes
-    return product_cost("mm", chip, dtype, 1, product.rows, product.columns, product.inner, float(moved * size)).seconds
-
-
-def _attention(shape: LayerShape, part: Pass, chip: Chip, dtype: str) -> tuple[float, float]:
-    """Forward and backward, by the fastest kernel: the clock's price where one call does all of it; where a ring of GPUs shares it,
-    half of all pairs at the kernel's best rate, since no position looks ahead."""
-    kind = "bf16" if dtype in ("f8", "tf32") else dtype
-    if part.cp == 1 and dtype != "tf32":
-        query = Operand(kind, (part.sequences, shape.heads, part.seq, shape.head_dim))
-        call = ("_scaled_dot_product_cudnn_attention", (query, query, query, None, True, 0.0, True), ())
-        forward = price_attention(Call(*call), chip).seconds
-        given = (query, query, query, query, query, None, None, None, None, 0, 0, 0, 0, 0.0, True)
-        return forward, price_attention(Call(f"{call[0]}_backward", given, ()), chip).seconds
-    flops = 2.0 * part.sequences * shape.heads * (part.seq / part.cp) * part.seq * 2 * shape.head_dim / 2
-    forward = flops / (chip.product_flops(kind) * _FASTEST_ATTENTION)
-    return forward, BACKWARD_FLOPS * forward
-
-
-@dataclass(frozen=True)
-class _Elements:
-    """What is done to every element, by the bytes that the memory has to move."""
-
-    forward: float
-    backward: float
-    recompute: float
-
-    @classmethod
-    def of(cls, shape: LayerShape, part: Pass, chip: Chip, *, is_compiled: bool) -> _Elements:
-        if is_compiled:  # fused with one another, how is the compiler's choice
-            return cls(0.0, 0.0, 0.0)
-
-        def moving(*tensors: tuple[int, float]) -> float:
-            """(numbers, how often they are read or written), at the memory's rate; what the cache can hold costs nothing."""
-            sizes = ((numbers * part.item_bytes, times) for numbers, times in tensors)
-            return sum(max(0.0, size - chip.cache_bytes) * times for size, times in sizes) / chip.memory_bandwidth
-
-        gate = (shape.hidden, 5 if shape.has_gate else 2)  # silu reads and writes, the product reads two and writes one
-        norms, sums = (shape.stream, 4), (shape.stream, 6)
-        # Turning by the position: two products, a sign, a copy of both halves and a sum.
-        turned = ((shape.queries, 8), (shape.keys, 8)) if shape.is_turned else ()
-        turned_back = ((shape.queries, 6), (shape.keys, 6)) if shape.is_turned else ()
-        # Gradients of what several products were given, and of what also went past attention and MLP, are added up.
-        added = ((shape.gathered, 3 * shape.num_sums), (shape.stream, 6))
-        backward = moving((shape.hidden, 9 if shape.has_gate else 3), (shape.stream, 6), *turned_back, *added)
-        return cls(moving(gate, norms, sums, *turned), backward, moving(gate, norms, (shape.stream, 3), *turned))
-
-
-def _gather_and_scatter(shape: LayerShape, part: Pass, links: Interconnect) -> float:
-    """Of the sequence, between the GPUs that share a layer."""
-    size = float(shape.gathered * part.item_bytes)
-    return all_gather_seconds(size, part.tp, links) + reduce_scatter_seconds(size, part.tp, links)
-
-
 def _head(config: ModelConfig, inputs: Inputs, part: Pass, chip: Chip) -> float:
     """The last product, and the loss in float32."""
     product, dtype = head_product(config, part), _product_type(inputs)
     dtype = "bf16" if dtype == "f8" else dtype
-    products = sum(_product_seconds(each, chip, dtype, part.item_bytes) for each in (product, *product.backward))
+    products = sum(product_seconds(each, chip, dtype, part.item_bytes) for each in (product, *product.backward))
     if inputs["compile"] == "model":
         return products
-    logits = max(0.0, 4.0 * product.rows * product.columns - chip.cache_bytes)
-    return products + 4 * logits / chip.memory_bandwidth
+    logits = Operand("f32", (product.rows, product.columns))
+    if part.tp > 1:  # on parts of the vocabulary, in several ways: each reads and writes all of it at least twice
+        return products + 4 * logits.size_bytes / chip.memory_bandwidth
+    calls = (
+        Call("_log_softmax", (logits,), (logits,)),
+        Call("_log_softmax_backward_data", (logits, logits), (logits,)),
+        Call("nll_loss_backward", (), (logits,)),
+    )
+    return products + sum(price(call, chip).seconds for call in calls)
 
 
 def _updating(config: ModelConfig, inputs: Inputs, chip: Chip) -> float:
@@ -216,6 +125,49 @@ def _updating(config: ModelConfig, inputs: Inputs, chip: Chip) -> float:
     return max(0.0, size - chip.cache_bytes) * (3 + 2 * copies) / chip.memory_bandwidth
 
 
+# -- pipelines --------------------------------------------------------------------------------------------------------------------
+
+
+def _in_pipeline(
+    config: ModelConfig, inputs: Inputs, num_passes: int, per_layer: float, head: float, chip: Chip, links: Interconnect
+) -> float:
+    schedule = SCHEDULES[inputs["schedule"]]
+    pp: int = inputs["pp"]
+    layers = layers_of_stages(config.layers, pp * schedule.stages_a_rank)
+    numbers = min((size for size, _ in _sizes(config, inputs["tp"])), default=0) if _is_sharded(inputs) else 0
+    one_layer = per_layer + _adding_up(inputs, numbers, num_passes, chip)
+    ranks = [sum(layers[stage] for stage in schedule.stages_of(rank, pp)) for rank in range(pp)]
+    seconds = [count * one_layer for count in ranks]
+    seconds[next(rank for rank in range(pp) if len(layers) - 1 in schedule.stages_of(rank, pp))] += head
+    within = pipeline_least_seconds(seconds, num_passes, schedule.stages_a_rank, has_bubble=schedule.name in _WITH_BUBBLE)
+    return within + (min(ranks) * _reduce(inputs, numbers, links) if numbers else 0.0)
+
+
+_WITH_BUBBLE = ("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs")
+
+
+def pipeline_least_seconds(ranks: Sequence[float], num_passes: int, stages_a_rank: int, *, has_bubble: bool) -> float:
+    """``ranks`` has what each rank needs for one microbatch, in all of its stages. Each does its work for all of them; the first
+    one has to come through all ranks before it, and the last one to go back through them. And equal ranks with the least to do
+    would need as long as their bubble says."""
+    if not has_bubble:
+        return num_passes * max(ranks)
+    one_by_one = max(num_passes * mine + sum(ranks[:rank]) / stages_a_rank for rank, mine in enumerate(ranks))
+    return max(one_by_one, (num_passes + (len(ranks) - 1) / stages_a_rank) * min(ranks))
+
+
+def _adding_up(inputs: Inputs, numbers: int, num_passes: int, chip: Chip) -> float:
+    """FSDP2 adds the gradients of a microbatch to those of all before it, whole and in the type in which they are reduced. On
+    average of all microbatches: the first one finds none."""
+    if not numbers or num_passes < 2 or inputs["schedule"] not in _WITH_BUBBLE:
+        return 0.0
+    precision = PRECISIONS[inputs["precision"]]
+    kept = "f32" if precision.weight_bytes == 4 else "bf16"
+    fresh = Operand("bf16" if precision.computes else kept, (numbers,))
+    call = Call("add_", (Operand(kept, (numbers,)), fresh), (Operand(kept, (numbers,)),))
+    return price(call, chip).seconds * (num_passes - 1) / num_passes
+
+
 # -- links ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -223,25 +175,46 @@ def _gathering(config: ModelConfig, inputs: Inputs, num_passes: int, links: Inte
     """Weights are gathered and gradients reduced layer by layer; one group of GPUs does one thing at a time."""
     if not _is_sharded(inputs):
         return 0.0
-    ranks, are_adjacent = sharing_ranks(inputs)
     rounds, gathers = _rounds(inputs, num_passes)
-    total = 0.0
-    for numbers, count in _sizes(config, inputs["tp"]):
-        gather = all_gather_seconds(float(numbers * _gathered_bytes(inputs)), ranks, links, are_adjacent)
-        reduce = reduce_scatter_seconds(float(numbers * PRECISIONS[inputs["precision"]].weight_bytes), ranks, links, are_adjacent)
-        total += count * (gathers * gather + rounds * reduce)
+    total = sum(
+        count * (gathers * _gather(inputs, numbers, links) + rounds * _reduce(inputs, numbers, links))
+        for numbers, count in _sizes(config, inputs["tp"])
+    )
     # Backward needs the last layer's weights while they are still there.
-    return float(total * max(0, config.layers - 1) / config.layers / inputs["pp"])
+    return float(total * max(0, config.layers - 1) / config.layers)
 
 
-def _copying_out(config: ModelConfig, inputs: Inputs, num_passes: int, chip: Chip) -> float:
-    """What was gathered lies rank by rank, and is copied to where weights are whole: by the stream that computes."""
+def _waiting(config: ModelConfig, inputs: Inputs, links: Interconnect) -> float:
+    """In every pass, with nothing to compute meanwhile: the embedding and the head are gathered together, then the first layer; the
+    gradients of both are reduced when there are no others any more. The next pass gathers after that."""
     if not _is_sharded(inputs):
         return 0.0
-    _, gathers = _rounds(inputs, num_passes)
-    sizes = _sizes(config, inputs["tp"])
-    moved = sum(count * max(0, numbers * _gathered_bytes(inputs) - chip.cache_bytes) for numbers, count in sizes)
-    return float(gathers * 2 * moved / chip.memory_bandwidth * max(0, config.layers - 1) / config.layers / inputs["pp"])
+    first = weights_of_layer(config, config.has_experts(0), inputs["tp"])
+    root = config.vocab * config.dim * (1 if config.tied else 2) // inputs["tp"]
+    return sum(_gather(inputs, numbers, links) + _reduce(inputs, numbers, links) for numbers in (first, root) if numbers)
+
+
+def _gather(inputs: Inputs, numbers: int, links: Interconnect) -> float:
+    ranks, are_adjacent = sharing_ranks(inputs)
+    return all_gather_seconds(float(numbers * _gathered_bytes(inputs)), ranks, links, are_adjacent)
+
+
+def _reduce(inputs: Inputs, numbers: int, links: Interconnect) -> float:
+    ranks, are_adjacent = sharing_ranks(inputs)
+    return reduce_scatter_seconds(float(numbers * PRECISIONS[inputs["precision"]].weight_bytes), ranks, links, are_adjacent)
+
+
+def _copying(config: ModelConfig, inputs: Inputs, num_passes: int, chip: Chip) -> float:
+    """What was gathered lies rank by rank, and is copied to where weights are whole; gradients are copied to where they are reduced
+    from: by the stream that computes."""
+    if not _is_sharded(inputs):
+        return 0.0
+    rounds, gathers = _rounds(inputs, num_passes)
+    kind = {1: "f8", 2: "bf16", 4: "f32"}[_gathered_bytes(inputs)]
+    total = 0.0
+    for numbers, count in _sizes(config, inputs["tp"]):
+        total += count * (gathers + rounds) * price(Call("fsdp::split_with_sizes_copy", (Operand(kind, (numbers,)),), ()), chip).seconds
+    return float(total * max(0, config.layers - 1) / config.layers)
 
 
 def _is_sharded(inputs: Inputs) -> bool:
