@@ -211,10 +211,9 @@ def _copying(config: ModelConfig, inputs: Inputs, num_passes: int, chip: Chip) -
         return 0.0
     rounds, gathers = _rounds(inputs, num_passes)
     kind = {1: "f8", 2: "bf16", 4: "f32"}[_gathered_bytes(inputs)]
-    total = 0.0
-    for numbers, count in _sizes(config, inputs["tp"]):
-        total += count * (gathers + rounds) * price(Call("fsdp::split_with_sizes_copy", (Operand(kind, (numbers,)),), ()), chip).seconds
-    return float(total * max(0, config.layers - 1) / config.layers)
+    sizes = ((Operand(kind, (numbers,)), count) for numbers, count in _sizes(config, inputs["tp"]))
+    total = sum(count * price(Call("fsdp::split_with_sizes_copy", (size,), ()), chip).seconds for size, count in sizes)
+    return float(total * (gathers + rounds) * max(0, config.layers - 1) / config.layers)
 
 
 def _is_sharded(inputs: Inputs) -> bool:
