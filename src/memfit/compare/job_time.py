@@ -135,8 +135,10 @@ def job_step_seconds(job: JobPrediction, schedule: str, pp: int, microbatches: i
         for stage in row.stages_of(rank, pp):
             times[stage] = StageTime(forward=per_stage * alone.forward_share, backward=per_stage * (1 - alone.forward_share))
     inside = pipeline_seconds(pipeline_orders(row, pp, simulated or microbatches), times)
-    once = ((rank.opening, rank.closing, rank.afterwards) for rank in by_stage.values())
-    return inside + sum(map(max, zip(*once, strict=True)))
+    ranks = by_stage.values()
+    return (
+        max(rank.opening for rank in ranks) + inside + max(rank.closing for rank in ranks) + max(rank.afterwards for rank in ranks)
+    )
 
 
 def pipeline_orders(row: Schedule, pp: int, microbatches: int) -> list[list[Task]]:

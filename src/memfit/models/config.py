@@ -77,6 +77,12 @@ class ModelConfig:
         return embeddings + sum(map(self.parameters_of_layer, range(self.layers))) + self._norm
 
     @property
+    def num_expert_parameters(self) -> int:
+        """Of those, the ones of experts that tokens are sent to."""
+        layers = sum(map(self.has_experts, range(self.layers)))
+        return layers * 3 * self.dim * self.hidden * self.num_experts
+
+    @property
     def rotated_dim(self) -> int:
         """How much of a head is turned by its position."""
         return self.latent.turned_dim if self.latent else self.head_dim

@@ -195,7 +195,8 @@ def _answer_of(future: Future[Answer]) -> Answer:
     try:
         return future.result()
     except Exception as error:  # the executor's own: a worker that died, a cluster that went away
-        return {"error": f"{type(error).__name__}: {error}", "details": ""}
+        said, _, rest = str(error).strip().partition("\n")
+        return {"error": f"{type(error).__name__}: {said}".removesuffix(": "), "details": rest}
 
 
 def _cell(chosen: Candidate, answer: dict[str, Any]) -> Cell:

@@ -20,7 +20,7 @@ from typing import Any
 
 from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, Schedule, Split, layers_of_stages
 from memfit.models import ModelConfig, find_model
-from memfit.plan.search.least_time import num_shards, one_pass, sharing_ranks
+from memfit.plan.search.least_time import numbers_of_a_gpu, one_pass, sharing_ranks
 from memfit.plan.search.shapes import LayerShape, Pass, kinds_of_layers, layer_shape, weights_of_layer
 
 Inputs = dict[str, Any]
@@ -30,14 +30,14 @@ def state_bytes(inputs: Inputs) -> int:
     """Weights and optimizer state of one GPU."""
     if inputs["offload"] == "params":
         return 0
-    return _weights(inputs) * (1 + OPTIMIZERS[inputs["optimizer"]].state_copies) // num_shards(inputs)
+    return _weights(inputs) * (1 + OPTIMIZERS[inputs["optimizer"]].state_copies)
 
 
 def least_bytes(inputs: Inputs) -> int:
     """Of a training step of a named model: ``inputs`` are those of a cell of ``memfit.compare``."""
     if inputs["pp"] > 1:
         return state_bytes(inputs) + _in_pipeline(inputs)
-    gradients = 0 if inputs["offload"] == "params" else _weights(inputs) // num_shards(inputs)
+    gradients = 0 if inputs["offload"] == "params" else _weights(inputs)
     # Where a batch is computed in parts, gradients of the first are there while the others are computed.
     waiting = gradients if inputs["microbatches"] > 1 else 0
     return state_bytes(inputs) + max(gradients, waiting + _whole_weights(inputs) + _activations(inputs))
@@ -52,8 +52,8 @@ def _share_of_smallest_rank(config: ModelConfig, inputs: Inputs) -> float:
 
 
 def _weights(inputs: Inputs) -> int:
-    """Of the whole model, in the type in which they are kept."""
-    return find_model(inputs["model"]).num_parameters * PRECISIONS[inputs["precision"]].weight_bytes
+    """Of one GPU, in the type in which they are kept."""
+    return int(numbers_of_a_gpu(inputs) * PRECISIONS[inputs["precision"]].weight_bytes)
 
 
 def _whole_weights(inputs: Inputs) -> int:

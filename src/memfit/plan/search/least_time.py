@@ -40,7 +40,7 @@ def least_seconds(inputs: Inputs, interconnect: str = "") -> float:
     links = parse_interconnect(interconnect) if interconnect else usual_interconnect(chip)
     part, num_passes = one_pass(inputs)
     layers = _layers(config, inputs, part, chip, links)
-    head, updating = _head(config, inputs, part, chip), _updating(config, inputs, chip)
+    head, updating = _head(config, inputs, part, chip), _updating(inputs, chip)
     if inputs["pp"] > 1:
         within = _in_pipeline(config, inputs, num_passes, min(layers), head, chip, links)
         links_alone: float = _gathering(config, inputs, num_passes, links) / inputs["pp"]
@@ -116,11 +116,11 @@ def _head(config: ModelConfig, inputs: Inputs, part: Pass, chip: Chip) -> float:
     return products + sum(price(call, chip).seconds for call in calls)
 
 
-def _updating(config: ModelConfig, inputs: Inputs, chip: Chip) -> float:
+def _updating(inputs: Inputs, chip: Chip) -> float:
     """The optimizer reads gradients, and reads and writes weights and what it keeps of them."""
     if inputs["offload"] != "none":
         return 0.0
-    size = config.num_parameters * PRECISIONS[inputs["precision"]].weight_bytes / num_shards(inputs)
+    size = numbers_of_a_gpu(inputs) * PRECISIONS[inputs["precision"]].weight_bytes
     copies = OPTIMIZERS[inputs["optimizer"]].state_copies
     return max(0.0, size - chip.cache_bytes) * (3 + 2 * copies) / chip.memory_bandwidth
 
@@ -256,10 +256,12 @@ def sharing_ranks(inputs: Inputs) -> tuple[int, bool]:
     return group, inputs["tp"] == 1 or group * inputs["tp"] <= GPUS_PER_NODE
 
 
-def num_shards(inputs: Inputs) -> int:
-    """Into how many parts weights and optimizer state are cut."""
-    strategy = STRATEGIES.get(inputs["strategy"])
-    shared = int(inputs["tp"] * inputs["pp"])
-    if strategy is not None and strategy.split is Split.WORLD:
-        return int(inputs["world_size"])
-    return shared * sharing_ranks(inputs)[0]
+def numbers_of_a_gpu(inputs: Inputs) -> float:
+    """Weights that one GPU keeps, on average of all."""
+    config, strategy = find_model(inputs["model"]), STRATEGIES.get(inputs["strategy"])
+    is_split = strategy is not None and strategy.split is Split.WORLD
+    shards = inputs["world_size"] if is_split else inputs["tp"] * inputs["pp"] * sharing_ranks(inputs)[0]
+    # Experts that have a place of their own are sharded by all GPUs of a stage, whatever the strategy says of everything else.
+    have_own_place = inputs["ep"] > 1 or inputs["tp"] > 1
+    experts = config.num_expert_parameters if have_own_place else 0
+    return float((config.num_parameters - experts) / shards + experts / inputs["world_size"])
