@@ -83,10 +83,13 @@ def closing(found: PlanSearch) -> Iterator[str]:
         return
     best, figures = found.best, found.best.figures
     memory = f"{format_bytes(figures.smallest_fit)} of {format_bytes(found.capacity)}"
-    yield f"Run {configuration(best, found.varying)}: {_time(best)}, {memory}."
+    run = "Run" if found.by_checkpointing is None else "Without the plan, run"
+    yield f"{run} {configuration(best, found.varying)}: {_time(best)}, {memory}."
     again = command(best)
     if again:
         yield f"See it in full: {again}"
+    if found.unrefined is not None:
+        yield f"Nothing was decided operator by operator: {found.unrefined.value}."
     if found.left:
         yield (
             f"{count(len(found.left), 'configuration')} that may be faster, by {found.gap:.0%} at most, "
@@ -118,7 +121,7 @@ def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
     for group in plan.checkpointing.groups:
         yield _group(group)
     if found.checkpointed is not None and "function" not in found.checkpointed:
-        yield "It is for the configuration below, with its own checkpointing left out."
+        yield f"It is for {configuration(Cell(inputs=found.checkpointed), found.varying)}."
 
 
 def _group(group: UnitPolicy) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +59,15 @@ class Infeasible:
     """The configuration that fits there."""
 
 
+class Unrefined(Enum):
+    """Why nothing was decided operator by operator although the user wanted it."""
+
+    NOTHING_AGAIN = "the answer computes nothing again"
+    ALL_IN_PARTS = "all that fits has a pipeline or microbatches"
+    DOES_NOT_FIT = "nothing that was decided fits"
+    IS_SLOWER = "what was decided is slower than the answer"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanSearch(Drawn):
     """The fastest way to train that fits, and what was looked at on the way."""
@@ -86,6 +96,7 @@ class PlanSearch(Drawn):
     """The answer, where what is computed again was decided operator by operator."""
     checkpointed: Inputs | None = None
     """The configuration that this was decided for."""
+    unrefined: Unrefined | None = None
     space_assumptions: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
