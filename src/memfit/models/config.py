@@ -79,8 +79,12 @@ class ModelConfig:
     @property
     def num_expert_parameters(self) -> int:
         """Of those, the ones of experts that tokens are sent to."""
-        layers = sum(map(self.has_experts, range(self.layers)))
-        return layers * 3 * self.dim * self.hidden * self.num_experts
+        return sum(map(self.has_experts, range(self.layers))) * self.experts_of_layer
+
+    @property
+    def experts_of_layer(self) -> int:
+        """Numbers in all experts of a layer that has some, without those that every token goes to."""
+        return 3 * self.dim * self.hidden * self.num_experts
 
     @property
     def rotated_dim(self) -> int:

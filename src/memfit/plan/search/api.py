@@ -17,11 +17,11 @@ from memfit.compare.user_functions import arguments, build_of, check_arguments, 
 from memfit.errors import ConfigError, InfeasibleError
 from memfit.hardware import find_gpu
 from memfit.models import find_model
+from memfit.plan.search.bounds.least_memory import state_bytes
 from memfit.plan.search.candidate import Candidate
 from memfit.plan.search.executors import Runner, open_runner
 from memfit.plan.search.exploring import Exploration, Progress
 from memfit.plan.search.jobs import Settings
-from memfit.plan.search.least_memory import state_bytes
 from memfit.plan.search.result import Infeasible, PlanSearch, Unrefined
 from memfit.plan.search.space import CHANGES_TRAINING, Space
 from memfit.timing import parse_interconnect
@@ -238,12 +238,13 @@ def _with_checkpointing(
 def _to_be_refined(found: PlanSearch) -> Inputs | Unrefined:
     """The fastest configuration of a model that fits and in which operators can be decided on, with nothing computed again so
     far."""
-    if found.best is not None and found.best.inputs["checkpointing"] == "none":
-        return Unrefined.NOTHING_AGAIN
     fitting = (point for point in found.points if point.fits)
     plain = (point for point in fitting if point.cell.inputs["pp"] == 1 and point.cell.inputs["microbatches"] <= 1)
     fastest = min(plain, key=lambda point: point.seconds, default=None)
-    return fastest.cell.inputs | {"checkpointing": "none"} if fastest is not None else Unrefined.ALL_IN_PARTS
+    if fastest is None:
+        return Unrefined.ALL_IN_PARTS
+    is_decided = fastest.cell.inputs["checkpointing"] == "none"
+    return Unrefined.NOTHING_AGAIN if is_decided else fastest.cell.inputs | {"checkpointing": "none"}
 
 
 def _may_offload(space: Space) -> bool:

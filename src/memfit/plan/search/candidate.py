@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Final
 
 from memfit.compare.cell import Cell, Inputs
-from memfit.plan.search.least_memory import least_bytes
-from memfit.plan.search.least_time import least_seconds
+from memfit.plan.search.bounds.least_memory import least_bytes
+from memfit.plan.search.bounds.least_time import least_seconds
 from memfit.plan.search.space import sequences_of
 
 _ALIKE: Final = (

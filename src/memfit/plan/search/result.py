@@ -62,7 +62,7 @@ class Infeasible:
 class Unrefined(Enum):
     """Why nothing was decided operator by operator although the user wanted it."""
 
-    NOTHING_AGAIN = "the answer computes nothing again"
+    NOTHING_AGAIN = "what it could be decided for fits as it is"
     ALL_IN_PARTS = "all that fits has a pipeline or microbatches"
     DOES_NOT_FIT = "nothing that was decided fits"
     IS_SLOWER = "what was decided is slower than the answer"

@@ -19,13 +19,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, Split, layers_of_stages
-from memfit.hardware import GPUS_PER_NODE, find_gpu
+from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, layers_of_stages
+from memfit.hardware import find_gpu
 from memfit.models import ModelConfig, find_model
-from memfit.plan.search.layer_time import LayerKind, LayerSeconds, layer_seconds, product_seconds
-from memfit.plan.search.shapes import Pass, head_product, kinds_of_layers, weights_of_layer
+from memfit.plan.search.bounds.layer_time import LayerKind, LayerSeconds, layer_seconds, product_seconds
+from memfit.plan.search.bounds.shapes import Pass, head_product, kinds_of_layers
+from memfit.plan.search.bounds.sharing import Shared, numbers_of_a_gpu, shared_weights
 from memfit.timing import Chip, Interconnect, chip_of, parse_interconnect, usual_interconnect
 from memfit.timing.collectives import all_gather_seconds, reduce_scatter_seconds
 from memfit.timing.operators.calls import Call, Operand
@@ -80,6 +82,7 @@ def _layers(config: ModelConfig, inputs: Inputs, part: Pass, chip: Chip, links: 
             model=config.name,
             has_experts=has_experts,
             part=part,
+            ep=inputs["ep"],
             dtype=_product_type(inputs),
             compile=inputs["compile"],
             checkpointing=inputs["checkpointing"],
@@ -134,16 +137,17 @@ def _in_pipeline(
     schedule = SCHEDULES[inputs["schedule"]]
     pp: int = inputs["pp"]
     layers = layers_of_stages(config.layers, pp * schedule.stages_a_rank)
-    numbers = min((size for size, _ in _sizes(config, inputs["tp"])), default=0) if _is_sharded(inputs) else 0
+    kinds = [shared_weights(config, has_experts, inputs) for has_experts in kinds_of_layers(config)]
+    numbers = min(sum(shared.numbers for shared in kind) for kind in kinds)
     one_layer = per_layer + _adding_up(inputs, numbers, num_passes, chip)
     ranks = [sum(layers[stage] for stage in schedule.stages_of(rank, pp)) for rank in range(pp)]
     seconds = [count * one_layer for count in ranks]
     seconds[next(rank for rank in range(pp) if len(layers) - 1 in schedule.stages_of(rank, pp))] += head
-    within = pipeline_least_seconds(seconds, num_passes, schedule.stages_a_rank, has_bubble=schedule.name in _WITH_BUBBLE)
-    return within + (min(ranks) * _reduce(inputs, numbers, links) if numbers else 0.0)
+    within = pipeline_least_seconds(seconds, num_passes, schedule.stages_a_rank, has_bubble=schedule.name in WITH_BUBBLE)
+    return within + min(ranks) * min(sum(_reduce(inputs, shared, links) for shared in kind[:1]) for kind in kinds)
 
 
-_WITH_BUBBLE = ("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs")
+WITH_BUBBLE = ("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs")
 
 
 def pipeline_least_seconds(ranks: Sequence[float], num_passes: int, stages_a_rank: int, *, has_bubble: bool) -> float:
@@ -159,7 +163,7 @@ def pipeline_least_seconds(ranks: Sequence[float], num_passes: int, stages_a_ran
 def _adding_up(inputs: Inputs, numbers: int, num_passes: int, chip: Chip) -> float:
     """FSDP2 adds the gradients of a microbatch to those of all before it, whole and in the type in which they are reduced. On
     average of all microbatches: the first one finds none."""
-    if not numbers or num_passes < 2 or inputs["schedule"] not in _WITH_BUBBLE:
+    if not numbers or num_passes < 2 or inputs["schedule"] not in WITH_BUBBLE:
         return 0.0
     precision = PRECISIONS[inputs["precision"]]
     kept = "f32" if precision.weight_bytes == 4 else "bf16"
@@ -173,61 +177,55 @@ def _adding_up(inputs: Inputs, numbers: int, num_passes: int, chip: Chip) -> flo
 
 def _gathering(config: ModelConfig, inputs: Inputs, num_passes: int, links: Interconnect) -> float:
     """Weights are gathered and gradients reduced layer by layer; one group of GPUs does one thing at a time."""
-    if not _is_sharded(inputs):
-        return 0.0
     rounds, gathers = _rounds(inputs, num_passes)
-    total = sum(
-        count * (gathers * _gather(inputs, numbers, links) + rounds * _reduce(inputs, numbers, links))
-        for numbers, count in _sizes(config, inputs["tp"])
-    )
+    by_group = Counter[tuple[int, bool]]()
+    for has_experts, count in kinds_of_layers(config).items():
+        for shared in shared_weights(config, has_experts, inputs):
+            spent = gathers * _gather(inputs, shared, links) + rounds * _reduce(inputs, shared, links)
+            by_group[shared.ranks, shared.are_adjacent] += count * spent  # type: ignore[assignment]
     # Backward needs the last layer's weights while they are still there.
-    return float(total * max(0, config.layers - 1) / config.layers)
+    return float(max(by_group.values(), default=0.0) * max(0, config.layers - 1) / config.layers)
 
 
 def _waiting(config: ModelConfig, inputs: Inputs, links: Interconnect) -> float:
     """In every pass, with nothing to compute meanwhile: the embedding and the head are gathered together, then the first layer; the
     gradients of both are reduced when there are no others any more. The next pass gathers after that."""
-    if not _is_sharded(inputs):
-        return 0.0
-    first = weights_of_layer(config, config.has_experts(0), inputs["tp"])
-    root = config.vocab * config.dim * (1 if config.tied else 2) // inputs["tp"]
-    return sum(_gather(inputs, numbers, links) + _reduce(inputs, numbers, links) for numbers in (first, root) if numbers)
+    first = shared_weights(config, config.has_experts(0), inputs)[:1]
+    numbers = config.vocab * config.dim * (1 if config.tied else 2) // inputs["tp"]
+    root = [replace(shared, numbers=numbers) for shared in first]
+    return sum(_gather(inputs, shared, links) + _reduce(inputs, shared, links) for shared in (*first, *root))
 
 
-def _gather(inputs: Inputs, numbers: int, links: Interconnect) -> float:
-    ranks, are_adjacent = sharing_ranks(inputs)
-    return all_gather_seconds(float(numbers * _gathered_bytes(inputs)), ranks, links, are_adjacent)
+def _gather(inputs: Inputs, shared: Shared, links: Interconnect) -> float:
+    return all_gather_seconds(float(shared.numbers * _gathered_bytes(inputs)), shared.ranks, links, shared.are_adjacent)
 
 
-def _reduce(inputs: Inputs, numbers: int, links: Interconnect) -> float:
-    ranks, are_adjacent = sharing_ranks(inputs)
-    return reduce_scatter_seconds(float(numbers * PRECISIONS[inputs["precision"]].weight_bytes), ranks, links, are_adjacent)
+def _reduce(inputs: Inputs, shared: Shared, links: Interconnect) -> float:
+    size = shared.numbers * PRECISIONS[inputs["precision"]].weight_bytes
+    return reduce_scatter_seconds(float(size), shared.ranks, links, shared.are_adjacent)
 
 
 def _copying(config: ModelConfig, inputs: Inputs, num_passes: int, chip: Chip) -> float:
     """What was gathered lies rank by rank, and is copied to where weights are whole; gradients are copied to where they are reduced
     from: by the stream that computes."""
-    if not _is_sharded(inputs):
-        return 0.0
     rounds, gathers = _rounds(inputs, num_passes)
     kind = {1: "f8", 2: "bf16", 4: "f32"}[_gathered_bytes(inputs)]
-    sizes = ((Operand(kind, (numbers,)), count) for numbers, count in _sizes(config, inputs["tp"]))
-    total = sum(count * price(Call("fsdp::split_with_sizes_copy", (size,), ()), chip).seconds for size, count in sizes)
-    return float(total * (gathers + rounds) * max(0, config.layers - 1) / config.layers)
-
-
-def _is_sharded(inputs: Inputs) -> bool:
-    """Do GPUs gather weights from one another, as FSDP2 does it?"""
-    return sharing_ranks(inputs)[0] > 1 and inputs["engine"] == "fsdp2"
+    total = 0.0
+    for has_experts, count in kinds_of_layers(config).items():
+        for shared in shared_weights(config, has_experts, inputs):
+            call = Call("fsdp::split_with_sizes_copy", (Operand(kind, (shared.numbers,)),), ())
+            total += count * price(call, chip).seconds
+    return total * (gathers + rounds) * max(0, config.layers - 1) / config.layers
 
 
 def _rounds(inputs: Inputs, num_passes: int) -> tuple[int, int]:
     """How often a step reduces gradients and gathers weights. A pipeline reduces once, and gathers once where it keeps weights
     whole from one microbatch to the next."""
+    strategy = STRATEGIES.get(inputs["strategy"])
+    gives_back = strategy is not None and strategy.reshards
     if inputs["pp"] > 1:
-        gives_back = STRATEGIES[inputs["strategy"]].reshards and SCHEDULES[inputs["schedule"]].stages_a_rank == 1
-        return 1, num_passes if gives_back else 1
-    return num_passes, num_passes * (2 if STRATEGIES[inputs["strategy"]].reshards else 1)
+        return 1, num_passes if gives_back and SCHEDULES[inputs["schedule"]].stages_a_rank == 1 else 1
+    return num_passes, num_passes * (2 if gives_back else 1)
 
 
 def _gathered_bytes(inputs: Inputs) -> int:
@@ -236,32 +234,3 @@ def _gathered_bytes(inputs: Inputs) -> int:
     if inputs["float8"] != "none":
         return 1
     return 2 if precision.computes or precision.weight_bytes == 2 else 4
-
-
-def _sizes(config: ModelConfig, tp: int) -> list[tuple[int, int]]:
-    """(numbers of a layer, how many layers have so many), where there are any to gather."""
-    counts = {weights_of_layer(config, has_experts, tp): count for has_experts, count in kinds_of_layers(config).items()}
-    return [(numbers, count) for numbers, count in counts.items() if numbers]
-
-
-def sharing_ranks(inputs: Inputs) -> tuple[int, bool]:
-    """How many GPUs share weights, gradients and optimizer state beside tp and pp; and do they follow one another?"""
-    strategy = STRATEGIES.get(inputs["strategy"])
-    if strategy is None or strategy.split is Split.NOTHING:
-        return 1, True
-    group = inputs["world_size"] // (inputs["tp"] * inputs["pp"])
-    if strategy.split is Split.NODE:
-        usual = max(1, GPUS_PER_NODE // inputs["tp"])
-        group = min(group, int(inputs["mesh"][-1]) * inputs["cp"] if inputs["mesh"] else usual)
-    return group, inputs["tp"] == 1 or group * inputs["tp"] <= GPUS_PER_NODE
-
-
-def numbers_of_a_gpu(inputs: Inputs) -> float:
-    """Weights that one GPU keeps, on average of all."""
-    config, strategy = find_model(inputs["model"]), STRATEGIES.get(inputs["strategy"])
-    is_split = strategy is not None and strategy.split is Split.WORLD
-    shards = inputs["world_size"] if is_split else inputs["tp"] * inputs["pp"] * sharing_ranks(inputs)[0]
-    # Experts that have a place of their own are sharded by all GPUs of a stage, whatever the strategy says of everything else.
-    have_own_place = inputs["ep"] > 1 or inputs["tp"] > 1
-    experts = config.num_expert_parameters if have_own_place else 0
-    return float((config.num_parameters - experts) / shards + experts / inputs["world_size"])

@@ -5,7 +5,7 @@
     products, attention          at the clock's prices for their shapes; a ring of GPUs that shares sequences runs a part at a time
     what is done to every        in eager code each operator by itself; in compiled code the least bytes that go from one product to
     element                      the next, however the compiler fuses what is between
-    collectives                  of tensor parallelism, and the copies that bring what was gathered into order
+    collectives                  of tensor parallelism, with the copies that bring what was gathered into order, and of experts
 
 Only what is known to run is counted, so that the sum is below what a prediction says: ``tests/plan/search/test_bounds.py``.
 """
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from memfit.models import find_model
-from memfit.plan.search.shapes import LayerShape, Pass, Product, layer_shape
+from memfit.models import ModelConfig, find_model
+from memfit.plan.search.bounds.shapes import LayerShape, Pass, Product, layer_shape
 from memfit.timing import Chip, Interconnect
-from memfit.timing.collectives import all_gather_seconds, reduce_scatter_seconds
+from memfit.timing.collectives import all_gather_seconds, all_to_all_seconds, reduce_scatter_seconds
 from memfit.timing.operators.attention import BACKWARD_FLOPS, CUDNN, price_attention
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.prices import price
@@ -49,6 +49,8 @@ class LayerKind:
     model: str
     has_experts: bool
     part: Pass
+    ep: int
+    """GPUs that share the experts."""
     dtype: str
     """Of products."""
     compile: str
@@ -66,10 +68,11 @@ def layer_seconds(kind: LayerKind, chip: Chip, links: Interconnect) -> LayerSeco
     attention, attention_backward = _attention(shape, part, chip, kind)
     elements = _fused(shape, part, chip) if kind.compile != "none" else _in_eager_code(shape, part, chip, config.qk_norm)
     shared = _shared(shape, part, chip, links, kind)
+    sent = _sent_to_experts(config, kind, links)
     return LayerSeconds(
-        forward=sum(products) + attention + elements.forward + shared.forward,
-        backward=sum(backward) + attention_backward + elements.backward + shared.backward,
-        recompute=_recompute(kind, products, attention, elements, shared),
+        forward=sum(products) + attention + elements.forward + shared.forward + 2 * sent,
+        backward=sum(backward) + attention_backward + elements.backward + shared.backward + 2 * sent,
+        recompute=_recompute(kind, products, attention, elements, shared) + (sent if kind.checkpointing == "full" else 0.0),
     )
 
 
@@ -223,7 +226,7 @@ def _fused(shape: LayerShape, part: Pass, chip: Chip) -> LayerSeconds:
     )
 
 
-# -- tensor parallelism -----------------------------------------------------------------------------------------------------------
+# -- tensor and expert parallelism ------------------------------------------------------------------------------------------------
 
 
 def _shared(shape: LayerShape, part: Pass, chip: Chip, links: Interconnect, kind: LayerKind) -> LayerSeconds:
@@ -242,3 +245,11 @@ def _shared(shape: LayerShape, part: Pass, chip: Chip, links: Interconnect, kind
     return LayerSeconds(
         forward=times * (gather + scatter), backward=times * (gather + scatter), recompute=times * gather + (times - 1) * scatter
     )
+
+
+def _sent_to_experts(config: ModelConfig, kind: LayerKind, links: Interconnect) -> float:
+    """Tokens go to the GPUs of their experts, and what those give comes back: each once forward, and once backward."""
+    if not kind.has_experts or kind.ep == 1:
+        return 0.0
+    rows = kind.part.tokens // kind.part.tp * config.experts_per_token
+    return all_to_all_seconds(float(rows * config.dim * kind.part.item_bytes), kind.ep, links)
