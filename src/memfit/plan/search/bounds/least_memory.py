@@ -74,10 +74,11 @@ def _numbers(config: ModelConfig, inputs: Inputs) -> float:
 def _whole_layer(config: ModelConfig, inputs: Inputs) -> tuple[int, int]:
     """Weights of the last layer while its backward runs, where they are not whole all the time; and its gradients when that is
     over: they are whole until they are reduced. Experts with a place of their own come and go by themselves."""
-    numbers = max((shared.numbers for shared in shared_weights(config, config.has_experts(config.layers - 1), inputs)), default=0)
+    shared = shared_weights(config, config.has_experts(config.layers - 1), inputs)
     precision = PRECISIONS[inputs["precision"]]
-    gradients = numbers * (2 if precision.computes else precision.weight_bytes)
-    return 0 if _whole_weights(inputs) else numbers * _gathered_item(inputs), gradients
+    weights = max((each.moved for each in shared), default=0) * _gathered_item(inputs)
+    gradients = max((each.numbers for each in shared), default=0) * (2 if precision.computes else precision.weight_bytes)
+    return 0 if _whole_weights(inputs) else weights, gradients
 
 
 def _of_layer(config: ModelConfig, has_experts: bool, inputs: Inputs) -> int:

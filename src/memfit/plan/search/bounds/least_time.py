@@ -192,16 +192,16 @@ def _waiting(config: ModelConfig, inputs: Inputs, links: Interconnect) -> float:
     gradients of both are reduced when there are no others any more. The next pass gathers after that."""
     first = shared_weights(config, config.has_experts(0), inputs)[:1]
     numbers = config.vocab * config.dim * (1 if config.tied else 2) // inputs["tp"]
-    root = [replace(shared, numbers=numbers) for shared in first]
+    root = [replace(shared, numbers=numbers, moved=numbers) for shared in first]
     return sum(_gather(inputs, shared, links) + _reduce(inputs, shared, links) for shared in (*first, *root))
 
 
 def _gather(inputs: Inputs, shared: Shared, links: Interconnect) -> float:
-    return all_gather_seconds(float(shared.numbers * _gathered_bytes(inputs)), shared.ranks, links, shared.are_adjacent)
+    return all_gather_seconds(float(shared.moved * _gathered_bytes(inputs)), shared.ranks, links, shared.are_adjacent)
 
 
 def _reduce(inputs: Inputs, shared: Shared, links: Interconnect) -> float:
-    size = shared.numbers * PRECISIONS[inputs["precision"]].weight_bytes
+    size = shared.moved * PRECISIONS[inputs["precision"]].weight_bytes
     return reduce_scatter_seconds(float(size), shared.ranks, links, shared.are_adjacent)
 
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ class Shared:
 
     numbers: int
     """When they are whole, on one GPU."""
+    moved: int
+    """So many go over the links: experts are cut one by one, and where there are fewer than GPUs, some send nothing but zeros."""
     ranks: int
     are_adjacent: bool
     """Do the GPUs follow one another?"""
@@ -36,15 +39,24 @@ def shared_weights(config: ModelConfig, has_experts: bool, inputs: Inputs) -> tu
         return ()
     ranks, are_adjacent = sharing_ranks(inputs)
     numbers = config.parameters_of_layer(config.layers - 1 if has_experts else 0)
+    experts = config.experts_of_layer if has_experts else 0
     if not has_experts or not _have_own_place(inputs):
-        return (Shared(numbers=numbers // inputs["tp"], ranks=ranks, are_adjacent=are_adjacent),)
-    found = [Shared(numbers=(numbers - config.experts_of_layer) // inputs["tp"], ranks=ranks, are_adjacent=are_adjacent)]
+        moved = numbers - experts + _filled_up(experts, config.num_experts, ranks)
+        return (Shared(numbers=numbers // inputs["tp"], moved=moved // inputs["tp"], ranks=ranks, are_adjacent=are_adjacent),)
+    others = (numbers - experts) // inputs["tp"]
+    found = [Shared(numbers=others, moved=others, ranks=ranks, are_adjacent=are_adjacent)]
     ep = inputs["ep"]
     holding = inputs["world_size"] // inputs["pp"] // ep
     if holding > 1:
         is_near = ep == 1 or holding * ep <= GPUS_PER_NODE
-        found.append(Shared(numbers=config.experts_of_layer // ep, ranks=holding, are_adjacent=is_near))
+        moved = _filled_up(experts // ep, config.num_experts // ep, holding)
+        found.append(Shared(numbers=experts // ep, moved=moved, ranks=holding, are_adjacent=is_near))
     return tuple(found)
+
+
+def _filled_up(numbers: int, num_experts: int, ranks: int) -> int:
+    """Of experts that are cut between GPUs, so that all parts are equal."""
+    return numbers // num_experts * math.ceil(num_experts / ranks) * ranks if num_experts else numbers
 
 
 def is_sharded(inputs: Inputs) -> bool:
