@@ -131,6 +131,13 @@ class PlanSearch(Drawn):
         return tuple(found)
 
     @cached_property
+    def outline(self) -> tuple[Point, ...]:
+        """The frontier, and the answer where another that is as fast and no larger is harder to run."""
+        answer = (point for point in self.points if point.cell is self.best)
+        found = {id(point): point for point in (*self.frontier, *answer)}
+        return tuple(sorted(found.values(), key=lambda point: (point.needed, point.seconds)))
+
+    @cached_property
     def gains(self) -> tuple[Gain, ...]:
         """What the next bytes would buy: each configuration that does not fit, and is faster than all that need less."""
         if self.best_tried is None or self.best_tried.seconds is None:
