@@ -121,7 +121,8 @@ def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
     for group in plan.checkpointing.groups:
         yield _group(group)
     if found.checkpointed is not None and "function" not in found.checkpointed:
-        yield f"It is for {configuration(Cell(inputs=found.checkpointed), found.varying)}."
+        others = [axis for axis in found.varying if axis != "checkpointing"]
+        yield f"It is for {configuration(Cell(inputs=found.checkpointed), others)}, with no checkpointing of its own."
 
 
 def _group(group: UnitPolicy) -> str:
