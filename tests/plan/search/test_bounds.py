@@ -24,6 +24,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "several nodes": ("llama3-8b", {"world_size": 64, "strategy": "hybrid_shard"}),
     "compiled": ("llama3-8b", {"compile": "blocks"}),
     "compiled, selective": ("llama3-8b", {"compile": "blocks", "checkpointing": "selective"}),
+    "compiled as a whole": ("llama3-8b", {"compile": "model", "checkpointing": "selective"}),
+    "compiled as a whole, full": ("llama3-8b", {"compile": "model", "checkpointing": "full"}),
     "compiled, another model": ("qwen3-8b", {"compile": "blocks", "world_size": 1, "precision": "bf16"}),
     "tp": ("llama3-8b", {"tp": 4, "checkpointing": "full"}),
     "cp": ("llama3-8b", {"cp": 2, "batch": 2}),

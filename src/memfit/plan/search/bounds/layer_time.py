@@ -84,9 +84,10 @@ def _recompute(kind: LayerKind, products: Sequence[float], attention: float, ele
         if is_full:  # the last product is left out: nobody needs what it gives
             return sum(products[:-1]) + attention + elements.recompute + shared.recompute
         return 0.0 if kind.has_experts else elements.recompute
-    # A policy sees attention in a compiled block, and no other operator of it; a block that is compiled by itself runs to its end.
-    again = sum(products if kind.compile == "blocks" else products[:-1])
-    return again + elements.recompute + (attention + shared.recompute if is_full else 0.0)
+    if kind.compile == "model":  # the compiler sees policies, and what nobody needs
+        return sum(products[:-1]) + attention if is_full else 0.0
+    # A policy sees attention in a block that is compiled by itself, and no other operator of it; and the block runs to its end.
+    return sum(products) + elements.recompute + (attention + shared.recompute if is_full else 0.0)
 
 
 def product_seconds(product: Product, chip: Chip, dtype: str, item_bytes: int) -> float:
