@@ -25,7 +25,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "compiled": ("llama3-8b", {"compile": "blocks"}),
     "compiled, selective": ("llama3-8b", {"compile": "blocks", "checkpointing": "selective"}),
     "compiled as a whole": ("llama3-8b", {"compile": "model", "checkpointing": "selective"}),
-    "compiled as a whole, full": ("llama3-8b", {"compile": "model", "checkpointing": "full"}),
     "compiled, another model": ("qwen3-8b", {"compile": "blocks", "world_size": 1, "precision": "bf16"}),
     "tp": ("llama3-8b", {"tp": 4, "checkpointing": "full"}),
     "cp": ("llama3-8b", {"cp": 2, "batch": 2}),
@@ -45,7 +44,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "experts, whole": ("mixtral-8x7b", {"world_size": 64, "checkpointing": "full"}),
     "experts, hybrid": ("qwen3-30b-a3b", {"world_size": 64, "strategy": "hybrid_shard", "ep": 2, "tp": 2, "batch": 2}),
     "pipeline of rings": ("llama3-8b", {"pp": 2, "cp": 2, "microbatches": 4, "batch": 4, "seq": 4096, "strategy": "shard_grad_op"}),
-    "pipeline, compiled": ("llama3-8b", {"pp": 2, "microbatches": 4, "batch": 4, "compile": "blocks", "checkpointing": "full"}),
 }
 
 CLOSE = {"large", "a ring, in parts", "a ring, selective", "a ring, compiled", "tp, two sequences", "pipeline of rings"}

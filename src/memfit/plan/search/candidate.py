@@ -57,6 +57,13 @@ class Candidate:
         degrees = (self.inputs.get(axis, 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
         return (*degrees, *(self.inputs.get(axis) for axis in ("schedule", "compile", "float8", "offload", "engine")))
 
+    @cached_property
+    def features(self) -> frozenset[tuple[str, object]]:
+        """What it may fail by: which degrees are above 1, and the words that are chosen."""
+        degrees = ((axis, True) for axis in ("tp", "pp", "cp", "ep", "microbatches") if self.inputs.get(axis, 1) > 1)
+        words = ("schedule", "compile", "checkpointing", "float8", "offload", "strategy")
+        return frozenset((*degrees, *((axis, self.inputs.get(axis)) for axis in words)))
+
     def can_fail_like(self, other: Candidate) -> bool:
         """Where one of them cannot be predicted, most likely the other cannot."""
         return self.sort == other.sort and self.inputs.get("checkpointing") == other.inputs.get("checkpointing")
