@@ -66,7 +66,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=int,
         default=0,
         metavar="N",
-        help="candidates to predict at most; 8 to 24 by default, fewer for larger models. The answer says how much faster the rest "
+        help="candidates to predict at most; 8 to 40 by default, fewer for larger models. The answer says how much faster the rest "
         "could be",
     )
     parser.add_argument(

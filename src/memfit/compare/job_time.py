@@ -3,8 +3,8 @@
 ::
 
     no pipeline       the slowest rank: every step ends with a collective of all of them
-    a pipeline        what each rank needs for a microbatch, in the order of its schedule, with all waiting for neighbours;
-                      then the slowest rank's clipping and optimizer step
+    a pipeline        the first weights are gathered; what each rank needs for a microbatch, in the order of its schedule, with all
+                      waiting for neighbours; then gradients are reduced, and the slowest rank's clipping and optimizer step
 
 A rank's time alone has no waiting in it (docs/timing.md): a pipeline would look as if it had no bubble.
 """
@@ -20,6 +20,7 @@ from memfit.ledger import Phase
 from memfit.predict import JobPrediction, Prediction
 from memfit.timing.breakdown import RunTime
 from memfit.timing.pipelines import StageTime, Task, Work, all_forward_first, one_forward_one_backward, pipeline_seconds
+from memfit.timing.timeline import COMMUNICATION
 from memfit.torch_compat.pipelining import orders_of
 
 _IN_THE_PIPELINE = (
@@ -31,18 +32,27 @@ _IN_THE_PIPELINE = (
     Phase.FSDP_PRE_BACKWARD,
     Phase.FSDP_POST_BACKWARD,
 )
+_COMPUTES = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankTime:
     """The last step of one rank alone, in seconds."""
 
+    opening: float
+    """Before its first product: the first weights are gathered, once in a step."""
     in_pipeline: float
-    """Until its last backward is done."""
+    """From then until its last backward is done."""
+    closing: float
+    """Gradients of all microbatches are reduced."""
     afterwards: float
     """Clipping and the optimizer's step."""
     forward_share: float
     """Of what its kernels take in the pipeline."""
+
+    @property
+    def until_reduced(self) -> float:
+        return self.opening + self.in_pipeline + self.closing
 
     @classmethod
     def from_prediction(cls, prediction: Prediction) -> RankTime | None:
@@ -52,16 +62,24 @@ class RankTime:
             return None
         first, end = time.steps[-2], time.steps[-1]
         part = slice(first.span, end.span)
-        scope, finish = time.spans.scope[part], time.spans.begin[part] + time.spans.seconds[part]
+        scope, begin, seconds = time.spans.scope[part], time.spans.begin[part] - first.seconds, time.spans.seconds[part]
         phases = prediction.ledger.scopes.phase
         phase = np.where(scope >= 0, phases[np.maximum(scope, 0)] if len(phases) else -1, -1)
         inside = np.isin(phase, _IN_THE_PIPELINE)
-        until = float(finish[inside].max(initial=first.seconds)) - first.seconds
-        seconds = time.spans.seconds[part]
+        finish = begin + seconds
+        until = float(finish[inside].max(initial=0.0))
+        is_product = np.array([cost.flops > 0 for cost in time.costs], dtype=bool)[time.spans.cost[part]]
+        opening = float(begin[inside & is_product].min(initial=until))
+        computed = float(finish[np.isin(phase, _COMPUTES)].max(initial=opening))
+        is_reduced = (phase == Phase.FSDP_POST_BACKWARD) & (time.spans.stream[part] <= COMMUNICATION) & (begin >= computed)
+        reducing = float(begin[is_reduced].min(initial=until))
+        inside &= begin < reducing
         busy = float(seconds[inside].sum())
         forward = float(seconds[inside & np.isin(phase, (Phase.FORWARD, Phase.FSDP_PRE_FORWARD, Phase.FSDP_POST_FORWARD))].sum())
         return cls(
-            in_pipeline=until,
+            opening=opening,
+            in_pipeline=reducing - opening,
+            closing=until - reducing,
             afterwards=end.seconds - first.seconds - until,
             forward_share=forward / busy if busy else 1 / 3,
         )
@@ -79,7 +97,7 @@ def step_seconds_in_parts(prediction: Prediction, predicted: int, wanted: int, *
     begins = _begins_of_parts(time)
     if len(begins) != predicted or predicted < 2:
         return seconds * wanted / predicted
-    last = time.steps[-2].seconds + rank.in_pipeline - begins[-1]
+    last = time.steps[-2].seconds + rank.until_reduced - begins[-1]
     return seconds + (wanted - predicted) * (begins[-1] - begins[-2] if is_sharded else last)
 
 
@@ -117,7 +135,10 @@ def job_step_seconds(job: JobPrediction, schedule: str, pp: int, microbatches: i
         for stage in row.stages_of(rank, pp):
             times[stage] = StageTime(forward=per_stage * alone.forward_share, backward=per_stage * (1 - alone.forward_share))
     inside = pipeline_seconds(pipeline_orders(row, pp, simulated or microbatches), times)
-    return inside + max(time.afterwards for time in by_stage.values())
+    ranks = by_stage.values()
+    return (
+        max(rank.opening for rank in ranks) + inside + max(rank.closing for rank in ranks) + max(rank.afterwards for rank in ranks)
+    )
 
 
 def pipeline_orders(row: Schedule, pp: int, microbatches: int) -> list[list[Task]]:

@@ -77,6 +77,16 @@ class ModelConfig:
         return embeddings + sum(map(self.parameters_of_layer, range(self.layers))) + self._norm
 
     @property
+    def num_expert_parameters(self) -> int:
+        """Of those, the ones of experts that tokens are sent to."""
+        return sum(map(self.has_experts, range(self.layers))) * self.experts_of_layer
+
+    @property
+    def experts_of_layer(self) -> int:
+        """Numbers in all experts of a layer that has some, without those that every token goes to."""
+        return 3 * self.dim * self.hidden * self.num_experts
+
+    @property
     def rotated_dim(self) -> int:
         """How much of a head is turned by its position."""
         return self.latent.turned_dim if self.latent else self.head_dim

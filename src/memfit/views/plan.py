@@ -34,7 +34,7 @@ def _frontier(found: PlanSearch) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("configuration", overflow="fold")
     table.add_column("", no_wrap=True)
-    for point in found.frontier:
+    for point in found.outline:
         figures, is_best = point.cell.figures, point.cell is found.best
         assert figures is not None
         table.add_row(

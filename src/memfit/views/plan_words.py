@@ -83,10 +83,13 @@ def closing(found: PlanSearch) -> Iterator[str]:
         return
     best, figures = found.best, found.best.figures
     memory = f"{format_bytes(figures.smallest_fit)} of {format_bytes(found.capacity)}"
-    yield f"Run {configuration(best, found.varying)}: {_time(best)}, {memory}."
+    run = "Run" if found.by_checkpointing is None else "Without the plan, run"
+    yield f"{run} {configuration(best, found.varying)}: {_time(best)}, {memory}."
     again = command(best)
     if again:
         yield f"See it in full: {again}"
+    if found.unrefined is not None:
+        yield f"Nothing was decided operator by operator: {found.unrefined.value}."
     if found.left:
         yield (
             f"{count(len(found.left), 'configuration')} that may be faster, by {found.gap:.0%} at most, "
@@ -118,7 +121,8 @@ def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
     for group in plan.checkpointing.groups:
         yield _group(group)
     if found.checkpointed is not None and "function" not in found.checkpointed:
-        yield "It is for the configuration below, with its own checkpointing left out."
+        others = [axis for axis in found.varying if axis != "checkpointing"]
+        yield f"It is for {configuration(Cell(inputs=found.checkpointed), others)}, with no checkpointing of its own."
 
 
 def _group(group: UnitPolicy) -> str:
@@ -173,5 +177,6 @@ def failures(found: PlanSearch) -> list[str]:
 def state_of(point: Point, found: PlanSearch) -> str:
     """Whether a point of the frontier is the answer, fits, or is too large."""
     if found.best is point.cell:
-        return "the fastest that fits"
+        is_fastest = all(other.seconds >= point.seconds for other in found.frontier if other.fits)
+        return "the fastest that fits" if is_fastest else "as fast, and simpler to run"
     return "fits" if point.fits else f"{format_bytes(max(0, point.needed - found.room))} too large"

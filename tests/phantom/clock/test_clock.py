@@ -155,6 +155,30 @@ def test_slow_links_are_seen_and_fast_ones_hide() -> None:
         assert part.total == pytest.approx(part.compute + part.exposed_communication + part.idle)
 
 
+def test_one_waits_for_the_collective_it_asked_for_and_no_other() -> None:
+    def seconds(does_wait: bool) -> float:
+        def build() -> Callable[[], Any]:
+            dist.init_process_group("nccl")
+            small, large = (torch.empty(size, device="cuda", dtype=torch.bfloat16) for size in (1024, 1024**3))
+
+            def step() -> None:
+                gathered = torch.ops._c10d_functional.all_gather_into_tensor(small, 8, dist.group.WORLD.group_name)
+                reducing = dist.all_reduce(large, group=dist.new_group(list(range(8))), async_op=True)
+                torch.ops._c10d_functional.wait_tensor(gathered).sum()
+                if does_wait:
+                    reducing.wait()
+                busy()
+                reducing.wait()
+
+            return step
+
+        found = memfit.predict(build, steps=1, gpu="H200", world_size=8).step_seconds
+        assert found is not None
+        return found
+
+    assert seconds(does_wait=False) < 0.9 * seconds(does_wait=True)
+
+
 def test_a_product_with_a_vector_has_a_price() -> None:
     assert seconds_of(lambda: torch.mv(torch.empty(4096, 4096, device="cuda"), torch.empty(4096, device="cuda"))) > 0
 

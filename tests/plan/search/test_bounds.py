@@ -12,8 +12,8 @@ from memfit.compare.grid import recipe_of
 from memfit.compare.job_time import job_step_seconds, pipeline_orders
 from memfit.models.catalog import MODELS
 from memfit.parallel.stages import blocks_of_stages
-from memfit.plan.search.least_memory import least_bytes, passes_under_way, state_bytes
-from memfit.plan.search.least_time import least_seconds
+from memfit.plan.search.bounds.least_memory import least_bytes, passes_under_way, state_bytes
+from memfit.plan.search.bounds.least_time import WITH_BUBBLE, least_seconds, pipeline_least_seconds
 from memfit.predict import JobPrediction, predict
 from memfit.timing.pipelines import StageTime, pipeline_seconds
 
@@ -24,6 +24,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "several nodes": ("llama3-8b", {"world_size": 64, "strategy": "hybrid_shard"}),
     "compiled": ("llama3-8b", {"compile": "blocks"}),
     "compiled, selective": ("llama3-8b", {"compile": "blocks", "checkpointing": "selective"}),
+    "compiled as a whole": ("llama3-8b", {"compile": "model", "checkpointing": "selective"}),
     "compiled, another model": ("qwen3-8b", {"compile": "blocks", "world_size": 1, "precision": "bf16"}),
     "tp": ("llama3-8b", {"tp": 4, "checkpointing": "full"}),
     "cp": ("llama3-8b", {"cp": 2, "batch": 2}),
@@ -34,7 +35,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "latent": ("deepseek-v2-lite", {"optimizer": "sgd"}),
     "pipeline": ("llama3-8b", {"pp": 2, "microbatches": 6, "batch": 6}),
     "interleaved": ("llama3-8b", {"pp": 2, "microbatches": 4, "batch": 4, "schedule": "interleaved-1f1b", "tp": 2}),
+    "large": ("llama3-70b", {"world_size": 64, "seq": 4096, "checkpointing": "full"}),
+    "a ring, in parts": ("llama3-70b", {"cp": 4, "world_size": 64, "seq": 8192, "batch": 2, "microbatches": 2}),
+    "a ring, selective": ("llama3-70b", {"cp": 2, "world_size": 64, "seq": 4096, "checkpointing": "selective"}),
+    "a ring, compiled": ("llama3-70b", {"cp": 2, "world_size": 64, "seq": 4096, "compile": "blocks", "checkpointing": "full"}),
+    "tp, two sequences": ("llama3-70b", {"tp": 2, "world_size": 64, "seq": 4096, "batch": 2, "checkpointing": "full"}),
+    "an older GPU": ("qwen3-8b", {"gpu": "A100-40GB", "checkpointing": "selective"}),
+    "experts, whole": ("mixtral-8x7b", {"world_size": 64, "checkpointing": "full"}),
+    "experts, hybrid": ("qwen3-30b-a3b", {"world_size": 64, "strategy": "hybrid_shard", "ep": 2, "tp": 2, "batch": 2}),
+    "pipeline of rings": ("llama3-8b", {"pp": 2, "cp": 2, "microbatches": 4, "batch": 4, "seq": 4096, "strategy": "shard_grad_op"}),
 }
+
+CLOSE = {"large", "a ring, in parts", "a ring, selective", "a ring, compiled", "tp, two sequences", "pipeline of rings"}
+"""What computes for long enough that the bound of its time has to be near: that is what a search is quick by."""
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
@@ -48,7 +61,7 @@ def test_no_prediction_is_below_its_bounds(case: str):
             gpu=inputs["gpu"],
             world_size=inputs["world_size"],
             steps=2,
-            ranks=[0, 7] if inputs["pp"] > 1 else None,
+            ranks="all" if inputs["pp"] > 1 else None,
         )
         bounds = least_seconds(inputs), least_bytes(inputs)
     if isinstance(found, JobPrediction):
@@ -61,6 +74,8 @@ def test_no_prediction_is_below_its_bounds(case: str):
     if case != "offloaded":  # whose optimizer steps on the host
         assert bounds[0] > 0.1 * seconds, "a bound that says nothing leaves nothing out"
         assert bounds[1] > 0.1 * needed
+    if case in CLOSE:
+        assert bounds[0] > 0.75 * seconds
 
 
 STAGES = st.tuples(st.floats(0.1, 10), st.floats(0.1, 10))
@@ -79,7 +94,27 @@ def test_a_pipeline_takes_at_least_its_slowest_rank_and_filling(name: str, stage
     fastest = StageTime(forward=min(forward for forward, _ in stages), backward=min(backward for _, backward in stages))
     rounds = num_microbatches + pp - 1
     assert found >= (1 - 1e-9) * rounds * (fastest.forward + fastest.backward)
+    assert found >= (1 - 1e-9) * pipeline_least_seconds(sums, num_microbatches, 1, has_bubble=True)
     assert found <= (1 + 1e-9) * (num_microbatches + pp) * sum(sums), "and it ends"
+
+
+@settings(max_examples=40)
+@given(
+    name=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b", "looped-bfs", "dualpipe-v", "interleaved-zero-bubble"]),
+    ranks=st.lists(STAGES, min_size=2, max_size=4),
+    rounds=st.integers(2, 4),
+)
+def test_a_pipeline_takes_at_least_what_its_ranks_need(name: str, ranks: list[Any], rounds: int):
+    """Whatever the schedule, as long as all stages of a rank take as long: so they are predicted."""
+    row, pp = SCHEDULES[name], len(ranks)
+    times = {
+        stage: StageTime(forward=forward / row.stages_a_rank, backward=backward / row.stages_a_rank)
+        for rank, (forward, backward) in enumerate(ranks)
+        for stage in row.stages_of(rank, pp)
+    }
+    found = pipeline_seconds(pipeline_orders(row, pp, rounds * pp), times)
+    bound = pipeline_least_seconds([*map(sum, ranks)], rounds * pp, row.stages_a_rank, has_bubble=name in WITH_BUBBLE)
+    assert bound <= (1 + 1e-9) * found
 
 
 @pytest.mark.parametrize(("pp", "microbatches"), [(2, 4), (4, 8), (4, 16), (8, 16)])

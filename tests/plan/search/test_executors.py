@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from helpers.planned_models import TRAIN
+from helpers.pretended_slurm import pretend_slurm
 
 import memfit
 from memfit.errors import ConfigError
 from memfit.plan.search.executors import open_runner
+from memfit.plan.search.jobs import Settings, job_of
 
 
 @pytest.fixture
@@ -82,3 +84,44 @@ def test_jobs_that_are_no_futures_are_waited_for():
     assert runner.submit({}).result(timeout=60)["error"] == "as expected"
     runner.close()
     assert jobs[0].was_cancelled
+
+
+# -- Slurm: submitit's own way, with programs of that name which run a job on this machine -----------------------------------------
+
+
+def test_a_job_of_slurm_predicts(train: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("submitit")
+    pretend_slurm(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    inputs = {"function": train, "width": 64, "gpu": "T4", "world_size": 1}
+    runner = open_runner("slurm:1")
+    answer = runner.submit(job_of(inputs, Settings(), is_final=False)).result(timeout=120)
+    runner.close()
+    assert answer["figures"]["peak_allocated"] > 0
+    assert (tmp_path / "memfit_plan_jobs").is_dir()
+
+
+def test_a_job_of_slurm_that_dies_is_a_failed_prediction(train: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("submitit")
+    pretend_slurm(tmp_path, monkeypatch, srun="exit 1")
+    monkeypatch.chdir(tmp_path)
+    runner = open_runner("slurm:1")
+    future = runner.submit(job_of({"function": train, "gpu": "T4", "world_size": 1}, Settings(), is_final=False))
+    with pytest.raises(Exception, match="has not produced any output"):
+        future.result(timeout=120)
+    runner.close()
+
+
+def test_a_queue_that_takes_nothing_is_said_at_once(train: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("submitit")
+    pretend_slurm(tmp_path, monkeypatch, sbatch="echo 'sbatch: error: invalid partition' >&2; exit 1")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"takes no work(.|\n)*invalid partition"):
+        memfit.plan(train, gpu="T4", width=[64, 128], executor="slurm", cache=False)
+
+
+def test_where_there_is_no_slurm_it_is_said(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match="jobs can be sent to Slurm"):
+        open_runner("slurm")

@@ -16,9 +16,9 @@ from memfit.plan.search.jobs import Settings
 from memfit.units import GIB
 
 
-def candidate(number: int, seconds: float, size: int = GIB, tp: int = 1) -> Candidate:
+def candidate(number: int, seconds: float, size: int = GIB, tp: int = 1, **others: object) -> Candidate:
     """Of a function, so that its seconds are those of a step."""
-    inputs = {"function": "train.py:build", "number": number, "gpu": "H200", "world_size": 1, "tp": tp}
+    inputs = {"function": "train.py:build", "number": number, "gpu": "H200", "world_size": 1, "tp": tp} | others
     return Candidate(inputs=inputs, least_seconds=seconds, least_bytes=size, kind=(number, tp))
 
 
@@ -78,6 +78,22 @@ def test_where_one_fails_others_of_its_sort_come_last():
     found = explored([candidate(0, 1.0, tp=2), candidate(1, 1.1, tp=2), candidate(2, 1.3)], oracle)
     assert oracle.asked == [0, 2, 1]
     assert found.best is not None
+
+
+def test_what_failures_have_in_common_is_tried_last():
+    compiled = {"compile": "blocks", "ep": 8}
+    candidates = [
+        candidate(0, 1.0, **compiled),
+        candidate(1, 1.1, tp=2, **compiled),
+        candidate(2, 1.2, cp=2, **compiled),
+        candidate(3, 1.3, tp=2, cp=2, **compiled),
+        candidate(4, 4.0, compile="blocks"),
+        candidate(5, 4.5, ep=8),
+    ]
+    answers: dict[int, Any] = {number: f"cannot broadcast {number} elements" for number in range(4)}
+    oracle = Oracle(answers | {4: (9.0, GIB), 5: (8.0, GIB)})
+    explored(candidates, oracle, limit=4)
+    assert oracle.asked == [0, 1, 4, 5], "compiling alone is no reason to fail, nor are experts alone"
 
 
 def test_an_executor_that_fails_is_a_failed_prediction():

@@ -29,11 +29,11 @@ def test_a_batch_in_parts_allocates_the_same_and_takes_as_long_part_by_part(chos
 
 
 def test_the_time_of_a_pipeline_is_about_what_fewer_microbatches_say():
-    """What a step has to do once, however many there are, is a larger part of few."""
+    """What a step has to do once, however many there are, is not a part of each."""
     with few_layers("qwen3-8b", 6) as name:
         inputs = inputs_of(name, pp=2, microbatches=8, batch=8)
         short, whole = (predicted(inputs, shortened=shortened) for shortened in (True, False))
-    assert whole["step_seconds"] < short["step_seconds"] < 1.15 * whole["step_seconds"]
+    assert short["step_seconds"] == pytest.approx(whole["step_seconds"], rel=0.03)
 
 
 def test_an_answer_is_predicted_with_all_that_counts_and_the_rest_is_said():

@@ -52,11 +52,13 @@ class Communication:
         self._groups: dict[str, int] = {}
         self.group_names: dict[int, str] = {}
         """What each group is called, by its number; empty where it has no name but a number."""
+        self._under_way: dict[int, float] = {}
+        """When functional collectives that nobody has waited for will be over, by the storage of what they give."""
 
     def tick_of(self, func: Any) -> Callable[[Any, Any, Any, int], None] | None:
         name = name_of(func)
         if "wait_tensor" in name:
-            return lambda func, args, result, scope: self.wait()
+            return lambda func, args, result, scope: self._wait_for(args[0])
         if name in ("c10d::send", "c10d::recv_", "c10d::recv_any_source_"):
             return partial(self._send, name)
         kind = next((known for known in sorted(_KINDS, key=len, reverse=True) if known in name), None)
@@ -66,6 +68,13 @@ class Communication:
         """The current stream waits for a collective: for the last one where none is named."""
         self._timeline.wait(current_stream_number(), self.last_end if until is None else until)
 
+    def _wait_for(self, given: torch.Tensor) -> None:
+        """For the collective that gives this tensor. Compiled code waits in backward again, for what was there in forward: others
+        that were issued since are no matter."""
+        until = self._under_way.pop(given.untyped_storage()._cdata, None)
+        if until is not None:
+            self.wait(until)
+
     def _collect(self, name: str, seconds: Seconds, func: Any, args: Any, result: Any, scope: int) -> None:
         group, ranks = _group_of(args)
         size = max((_bytes_of(value) for value in (*args, result)), default=0)
@@ -73,6 +82,9 @@ class Communication:
         if seconds is collectives.all_gather_seconds:
             self._timeline.spend(len(ranks) * self._links.host_seconds_per_rank)
         self._issue(name, spent, size, group, scope)
+        for tensor in result if isinstance(result, (list, tuple)) else (result,):
+            if isinstance(tensor, torch.Tensor) and name.startswith("_c10d_functional"):
+                self._under_way[tensor.untyped_storage()._cdata] = self.last_end
 
     def _send(self, name: str, func: Any, args: Any, result: Any, scope: int) -> None:
         group, ranks = _group_of(args)

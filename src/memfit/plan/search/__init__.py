@@ -5,7 +5,7 @@
     plan(model="llama3-70b", gpu="H100-80GB", world_size=64)                                       api.py
         │
         space.py ──> every configuration that trains the same ──> candidate.py: what it cannot do better than
-        │                                                              least_time.py, least_memory.py, by shapes.py
+        │                                                              by bounds/, from sizes alone
         exploring.py ── best first; what cannot win is never predicted
         │     │
         │     └─ jobs.py: what is predicted of each ──> executors.py: by whom ──> memfit.compare's workers and cache

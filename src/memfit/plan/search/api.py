@@ -14,23 +14,24 @@ from memfit.compare.cell import Inputs
 from memfit.compare.grid import Subject, combinations, read_axes
 from memfit.compare.recommendation import SURE
 from memfit.compare.user_functions import arguments, build_of, check_arguments, locate
-from memfit.errors import ConfigError
+from memfit.errors import ConfigError, InfeasibleError
 from memfit.hardware import find_gpu
 from memfit.models import find_model
+from memfit.plan.search.bounds.least_memory import state_bytes
 from memfit.plan.search.candidate import Candidate
 from memfit.plan.search.executors import Runner, open_runner
 from memfit.plan.search.exploring import Exploration, Progress
 from memfit.plan.search.jobs import Settings
-from memfit.plan.search.least_memory import state_bytes
-from memfit.plan.search.result import Infeasible, PlanSearch
+from memfit.plan.search.result import Infeasible, PlanSearch, Unrefined
 from memfit.plan.search.space import CHANGES_TRAINING, Space
 from memfit.timing import parse_interconnect
 from memfit.units import parse_bytes
 
-_LAYERS_TO_PREDICT = 512
-"""A search predicts about so many layers, unless the user says otherwise: some minutes of two cores."""
+_LAYERS_TO_PREDICT = 1440
+"""A search predicts about so many layers at most, unless the user says otherwise: some minutes of two cores. Most end before, when
+nothing is left that could be faster."""
 
-_FEWEST, _MOST = 8, 24
+_FEWEST, _MOST = 8, 40
 """Candidates that are predicted at least and at most, then."""
 
 _FOR_THE_FRONTIER = 4
@@ -197,45 +198,53 @@ def _with_checkpointing(
     found: PlanSearch, candidates: Sequence[Candidate], settings: Settings, margin: float, *, wanted: bool
 ) -> PlanSearch:
     """What is computed again, decided operator by operator: for a function that does not fit as it is, or where it is wanted."""
-    inputs = _to_be_checkpointed(found, candidates, wanted=wanted)
-    if inputs is None:
+    if found.subject.function:
+        if found.best is not None:
+            return found
+        inputs = found.points[0].cell.inputs if found.points else candidates[0].inputs
+    elif not wanted or found.best is None:
         return found
+    else:
+        refined = _to_be_refined(found)
+        if isinstance(refined, Unrefined):
+            return replace(found, unrefined=refined)
+        inputs = refined
     # Planning runs the model, so that it imports torch: a search alone does not.
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.plan.checkpointing import plan_checkpointing
 
-    planned = plan_checkpointing(
-        build_of(inputs),
-        budget=found.capacity,
-        gpu=found.gpu,
-        world_size=found.world_size,
-        margin=margin,
-        steps=settings.steps,
-        torch_version=settings.torch_version or DEFAULT_TORCH,
-        alloc_conf=settings.alloc_conf,
-        interconnect=settings.interconnect,
-    )
+    try:
+        planned = plan_checkpointing(
+            build_of(inputs),
+            budget=found.capacity,
+            gpu=found.gpu,
+            world_size=found.world_size,
+            margin=margin,
+            steps=settings.steps,
+            torch_version=settings.torch_version or DEFAULT_TORCH,
+            alloc_conf=settings.alloc_conf,
+            interconnect=settings.interconnect,
+        )
+    except InfeasibleError:
+        if found.best is None:
+            raise
+        return replace(found, unrefined=Unrefined.DOES_NOT_FIT)
     best = found.best.figures.step_seconds if found.best is not None and found.best.figures is not None else float("inf")
     if planned.step_seconds is not None and planned.step_seconds > best:
-        return found
+        return replace(found, unrefined=Unrefined.IS_SLOWER)
     return replace(found, by_checkpointing=planned, checkpointed=inputs)
 
 
-def _to_be_checkpointed(found: PlanSearch, candidates: Sequence[Candidate], *, wanted: bool) -> Inputs | None:
-    """A function that does not fit: the one that came closest. A model's best configuration, with nothing computed again so far."""
-    if found.subject.function:
-        if found.best is not None:
-            return None
-        return found.points[0].cell.inputs if found.points else candidates[0].inputs
-    best = found.best
-    if not wanted or best is None or best.inputs["checkpointing"] == "none":
-        return None
-    if best.inputs["pp"] > 1 or best.inputs["microbatches"] > 1:
-        raise ConfigError(
-            "checkpointing can be planned for configurations without a pipeline and microbatches, and the best one has them: leave "
-            "out refine, or say --pp 1 --microbatches 1"
-        )
-    return best.inputs | {"checkpointing": "none"}
+def _to_be_refined(found: PlanSearch) -> Inputs | Unrefined:
+    """The fastest configuration of a model that fits and in which operators can be decided on, with nothing computed again so
+    far."""
+    fitting = (point for point in found.points if point.fits)
+    plain = (point for point in fitting if point.cell.inputs["pp"] == 1 and point.cell.inputs["microbatches"] <= 1)
+    fastest = min(plain, key=lambda point: point.seconds, default=None)
+    if fastest is None:
+        return Unrefined.ALL_IN_PARTS
+    is_decided = fastest.cell.inputs["checkpointing"] == "none"
+    return Unrefined.NOTHING_AGAIN if is_decided else fastest.cell.inputs | {"checkpointing": "none"}
 
 
 def _may_offload(space: Space) -> bool:

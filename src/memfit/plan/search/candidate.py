@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Final
 
 from memfit.compare.cell import Cell, Inputs
-from memfit.plan.search.least_memory import least_bytes
-from memfit.plan.search.least_time import least_seconds
+from memfit.plan.search.bounds.least_memory import least_bytes
+from memfit.plan.search.bounds.least_time import least_seconds
 from memfit.plan.search.space import sequences_of
 
 _ALIKE: Final = (
@@ -56,6 +56,13 @@ class Candidate:
         """Candidates of one sort use the same parts of torch."""
         degrees = (self.inputs.get(axis, 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
         return (*degrees, *(self.inputs.get(axis) for axis in ("schedule", "compile", "float8", "offload", "engine")))
+
+    @cached_property
+    def features(self) -> frozenset[tuple[str, object]]:
+        """What it may fail by: which degrees are above 1, and the words that are chosen."""
+        degrees = ((axis, True) for axis in ("tp", "pp", "cp", "ep", "microbatches") if self.inputs.get(axis, 1) > 1)
+        words = ("schedule", "compile", "checkpointing", "float8", "offload", "strategy")
+        return frozenset((*degrees, *((axis, self.inputs.get(axis)) for axis in words)))
 
     def can_fail_like(self, other: Candidate) -> bool:
         """Where one of them cannot be predicted, most likely the other cannot."""

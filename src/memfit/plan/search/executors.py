@@ -28,6 +28,8 @@ Answer = dict[str, Any]
 _WAYS = "processes:8, dask:tcp://host:8786, slurm, or a concurrent.futures executor"
 _SLURM_JOBS = 16
 _SLURM_MINUTES = 30
+_SLURM_FOLDER = "memfit_plan_jobs"
+"""Where submitit writes what goes to a job and comes back: in the working directory, which all nodes must see."""
 
 
 class Runner:
@@ -120,7 +122,14 @@ def _by(executor: Any, num_lanes: int, close: Callable[[], None]) -> Runner:
     asked: list[Any] = []
 
     def submit(job: Job) -> Future[Answer]:
-        future = executor.submit(answer_in_own_process, job)
+        try:
+            future = executor.submit(answer_in_own_process, job)
+        except Exception as error:  # each library has its own: a queue that is not there, a limit of jobs
+            if not asked:
+                raise ConfigError(f"the executor takes no work: {error}") from error
+            refused: Future[Answer] = Future()
+            refused.set_exception(error)
+            return refused
         asked.append(future)
         return future if isinstance(future, Future) else waiting.submit(future.result)
 
@@ -151,9 +160,12 @@ def _by_dask(address: str, executor: str) -> Runner:
 
 def _by_slurm(num_jobs: int) -> Runner:
     try:
-        import submitit  # type: ignore[import-not-found]
+        import submitit
     except ImportError as error:
         raise ConfigError("executor 'slurm' needs submitit: pip install submitit") from error
-    executor = submitit.AutoExecutor(folder="memfit_plan_jobs", cluster="slurm")
+    try:
+        executor = submitit.AutoExecutor(folder=_SLURM_FOLDER, cluster="slurm")
+    except RuntimeError as error:
+        raise ConfigError(f"executor 'slurm' needs a machine from which jobs can be sent to Slurm: {error}") from error
     executor.update_parameters(timeout_min=_SLURM_MINUTES, cpus_per_task=1, name="memfit-plan")
     return _by(executor, num_jobs, lambda: None)

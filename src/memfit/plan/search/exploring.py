@@ -16,6 +16,7 @@ it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,11 @@ from memfit.plan.search.jobs import Settings, job_of
 
 Progress = Callable[[int, "Tried | None"], None]
 """Told after every prediction: how many are done, and the best that fits so far."""
+
+Features = frozenset[tuple[str, object]]
+
+_NUMBERS = re.compile(r"\d+")
+"""Sizes in what an error says differ from one configuration to the next."""
 
 _UNLIKE_WHAT_IS_UNDER_WAY = 0.05
 """So much slower is a candidate expected to be that is like one whose figures are not there yet: others are tried first."""
@@ -163,11 +169,25 @@ class Exploration:
     def _next(self, under_way: Sequence[Candidate]) -> Candidate | None:
         started = {id(each) for each in under_way}
         left = [each for each in self.open_candidates() if id(each) not in started]
-        return min(left, key=lambda each: self._promise(each, under_way), default=None)
+        suspicions = self._suspicions()
+        return min(left, key=lambda each: self._promise(each, under_way, suspicions), default=None)
 
-    def _promise(self, candidate: Candidate, under_way: Iterable[Candidate]) -> tuple[bool, bool, float]:
+    def _suspicions(self) -> list[Features]:
+        """What those have in common that failed with the same words, and none that could be predicted has."""
+        failed: dict[str, list[Features]] = {}
+        for each in self.tried:
+            if each.cell.figures is None:
+                failed.setdefault(_NUMBERS.sub("", each.cell.error), []).append(each.candidate.features)
+        common = (frozenset.intersection(*features) for features in failed.values() if len(features) > 1)
+        worked = [each.candidate.features for each in self.tried if each.cell.figures is not None]
+        return [features for features in common if not any(features <= others for others in worked)]
+
+    def _promise(
+        self, candidate: Candidate, under_way: Iterable[Candidate], suspicions: Sequence[Features]
+    ) -> tuple[bool, bool, float]:
         """Is it expected to fail, is it expected not to fit, and how long is it expected to take?"""
         has_failed = any(each.cell.figures is None and each.candidate.can_fail_like(candidate) for each in self.tried)
+        has_failed = has_failed or any(features <= candidate.features for features in suspicions)
         likest = max((candidate.likeness(other) for other in under_way), default=0.0)
         expected = self.expected_seconds(candidate) * (1 + _UNLIKE_WHAT_IS_UNDER_WAY * likest)
         return has_failed, self.expected_bytes(candidate) > self.room, expected
@@ -195,7 +215,8 @@ def _answer_of(future: Future[Answer]) -> Answer:
     try:
         return future.result()
     except Exception as error:  # the executor's own: a worker that died, a cluster that went away
-        return {"error": f"{type(error).__name__}: {error}", "details": ""}
+        said, _, rest = str(error).strip().partition("\n")
+        return {"error": f"{type(error).__name__}: {said}".removesuffix(": "), "details": rest}
 
 
 def _cell(chosen: Candidate, answer: dict[str, Any]) -> Cell:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +59,15 @@ class Infeasible:
     """The configuration that fits there."""
 
 
+class Unrefined(Enum):
+    """Why nothing was decided operator by operator although the user wanted it."""
+
+    NOTHING_AGAIN = "what it could be decided for fits as it is"
+    ALL_IN_PARTS = "all that fits has a pipeline or microbatches"
+    DOES_NOT_FIT = "nothing that was decided fits"
+    IS_SLOWER = "what was decided is slower than the answer"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanSearch(Drawn):
     """The fastest way to train that fits, and what was looked at on the way."""
@@ -86,6 +96,7 @@ class PlanSearch(Drawn):
     """The answer, where what is computed again was decided operator by operator."""
     checkpointed: Inputs | None = None
     """The configuration that this was decided for."""
+    unrefined: Unrefined | None = None
     space_assumptions: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -118,6 +129,13 @@ class PlanSearch(Drawn):
             if not found or point.seconds < found[-1].seconds:
                 found.append(point)
         return tuple(found)
+
+    @cached_property
+    def outline(self) -> tuple[Point, ...]:
+        """The frontier, and the answer where another that is as fast and no larger is harder to run."""
+        answer = (point for point in self.points if point.cell is self.best)
+        found = {id(point): point for point in (*self.frontier, *answer)}
+        return tuple(sorted(found.values(), key=lambda point: (point.needed, point.seconds)))
 
     @cached_property
     def gains(self) -> tuple[Gain, ...]:

@@ -68,7 +68,7 @@ def _table(found: PlanSearch) -> Markup:
             format_seconds(point.cell.figures.step_seconds),
             state_of(point, found),
         )
-        for point in found.frontier
+        for point in found.outline
         if point.cell.figures is not None
     ]
     return table("The fastest that each amount of memory allows", ("configuration", "memory>", "a step>", ""), rows)

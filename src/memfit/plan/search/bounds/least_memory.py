@@ -7,7 +7,7 @@
         gradients                     when backward is over
         whole weights                 where a strategy does not give them back between forward and backward
           + what backward will need   of every layer, by the kind of checkpointing; of every microbatch that is under way
-          + the loss, or one layer    computed again
+          + the loss, or one layer    computed again, or its gradients before they are reduced
 
 A planner leaves out whatever cannot fit, so that this must be below what ``memfit.predict`` says:
 ``tests/plan/search/test_bounds.py`` compares.
@@ -20,8 +20,9 @@ from typing import Any
 
 from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, Schedule, Split, layers_of_stages
 from memfit.models import ModelConfig, find_model
-from memfit.plan.search.least_time import num_shards, one_pass, sharing_ranks
-from memfit.plan.search.shapes import LayerShape, Pass, kinds_of_layers, layer_shape, weights_of_layer
+from memfit.plan.search.bounds.least_time import one_pass
+from memfit.plan.search.bounds.shapes import LayerShape, Pass, kinds_of_layers, layer_shape
+from memfit.plan.search.bounds.sharing import numbers_of_a_gpu, shared_weights, sharing_ranks
 
 Inputs = dict[str, Any]
 
@@ -30,14 +31,14 @@ def state_bytes(inputs: Inputs) -> int:
     """Weights and optimizer state of one GPU."""
     if inputs["offload"] == "params":
         return 0
-    return _weights(inputs) * (1 + OPTIMIZERS[inputs["optimizer"]].state_copies) // num_shards(inputs)
+    return _weights(inputs) * (1 + OPTIMIZERS[inputs["optimizer"]].state_copies)
 
 
 def least_bytes(inputs: Inputs) -> int:
     """Of a training step of a named model: ``inputs`` are those of a cell of ``memfit.compare``."""
     if inputs["pp"] > 1:
         return state_bytes(inputs) + _in_pipeline(inputs)
-    gradients = 0 if inputs["offload"] == "params" else _weights(inputs) // num_shards(inputs)
+    gradients = 0 if inputs["offload"] == "params" else _weights(inputs)
     # Where a batch is computed in parts, gradients of the first are there while the others are computed.
     waiting = gradients if inputs["microbatches"] > 1 else 0
     return state_bytes(inputs) + max(gradients, waiting + _whole_weights(inputs) + _activations(inputs))
@@ -52,8 +53,8 @@ def _share_of_smallest_rank(config: ModelConfig, inputs: Inputs) -> float:
 
 
 def _weights(inputs: Inputs) -> int:
-    """Of the whole model, in the type in which they are kept."""
-    return find_model(inputs["model"]).num_parameters * PRECISIONS[inputs["precision"]].weight_bytes
+    """Of one GPU, in the type in which they are kept."""
+    return int(numbers_of_a_gpu(inputs) * PRECISIONS[inputs["precision"]].weight_bytes)
 
 
 def _whole_weights(inputs: Inputs) -> int:
@@ -65,10 +66,23 @@ def _whole_weights(inputs: Inputs) -> int:
 
 
 def _numbers(config: ModelConfig, inputs: Inputs) -> float:
-    """Of the layers of a rank, not shared by data parallelism. Experts are left out: where they are spread they stay so."""
-    sizes = {kind: weights_of_layer(config, kind, inputs["tp"]) for kind in (False, True)}
-    numbers = sum(count * sizes[has_experts] for has_experts, count in kinds_of_layers(config).items())
+    """Of the layers of a rank, not shared by data parallelism. Experts that are spread stay so."""
+    numbers = sum(count * _of_layer(config, has_experts, inputs) for has_experts, count in kinds_of_layers(config).items())
     return numbers * _share_of_smallest_rank(config, inputs)
+
+
+def _whole_layer(config: ModelConfig, inputs: Inputs) -> tuple[int, int]:
+    """Weights of the last layer while its backward runs, where they are not whole all the time; and its gradients when that is
+    over: they are whole until they are reduced. Experts with a place of their own come and go by themselves."""
+    shared = shared_weights(config, config.has_experts(config.layers - 1), inputs)
+    precision = PRECISIONS[inputs["precision"]]
+    weights = max((each.moved for each in shared), default=0) * _gathered_item(inputs)
+    gradients = max((each.numbers for each in shared), default=0) * (2 if precision.computes else precision.weight_bytes)
+    return 0 if _whole_weights(inputs) else weights, gradients
+
+
+def _of_layer(config: ModelConfig, has_experts: bool, inputs: Inputs) -> int:
+    return sum(shared.numbers for shared in shared_weights(config, has_experts, inputs))
 
 
 def _gathered_item(inputs: Inputs) -> int:
@@ -85,7 +99,10 @@ def _activations(inputs: Inputs) -> int:
     config = find_model(inputs["model"])
     part, _ = one_pass(inputs)
     kept, within = kept_bytes(config, inputs, part)
-    return kept + _root_weights(config, inputs) + max(within, _loss(config, inputs, part))
+    weights, gradients = _whole_layer(config, inputs)
+    others = kept * (config.layers - 1) // config.layers
+    at_most = max(kept + max(within + weights, _loss(config, inputs, part)), others + weights + gradients)
+    return _root_weights(config, inputs) + at_most
 
 
 def _in_pipeline(inputs: Inputs) -> int:

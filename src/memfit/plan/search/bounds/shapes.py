@@ -128,9 +128,3 @@ def kinds_of_layers(config: ModelConfig) -> dict[bool, int]:
     """How many layers have experts, and how many have none."""
     dense = min(config.dense_layers, config.layers) if config.num_experts else config.layers
     return {has_experts: count for has_experts, count in {False: dense, True: config.layers - dense}.items() if count}
-
-
-def weights_of_layer(config: ModelConfig, has_experts: bool, tp: int) -> int:
-    """Numbers that a GPU has of a layer when its shards are gathered: none are counted where there are experts, which may stay
-    where they are."""
-    return 0 if has_experts else config.parameters_of_layer(0) // tp
