@@ -12,6 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 import memfit
 from memfit.hardware import find_gpu
+from memfit.ledger import Phase, RunInfo
+from memfit.phantom.clock.operator_clock import OperatorClock
+from memfit.phantom.target import Target
+from memfit.predict.clock import TimedBuilder
 from memfit.timing.chips import chip_of
 
 WIDTH, TOKENS = 1024, 4096
@@ -108,3 +112,20 @@ def test_the_ledger_runs_on_the_predicted_clock(prediction: memfit.Prediction) -
     starts = times[prediction.ledger.step_starts]
     assert prediction.time is not None
     assert starts[1] - starts[0] == pytest.approx(1e9 * prediction.time.step_seconds(0), rel=1e-6)
+
+
+def test_a_task_of_fsdp_that_finds_nothing_to_do_costs_the_host_little() -> None:
+    clock = OperatorClock.of(Target.parse("H200"))
+    ledger = TimedBuilder(RunInfo(), clock)
+    device, operator = ledger.device("cuda:0"), ledger.string("all_gather")
+
+    def spent_on(does_something: bool) -> float:
+        before = clock.timeline.host
+        scope = ledger.enter(Phase.FSDP_PRE_FORWARD)
+        if does_something:
+            ledger.alloc(512, device, operator, scope)
+        ledger.exit(scope)
+        return clock.timeline.host - before
+
+    assert spent_on(does_something=False) == pytest.approx(clock.pace.fsdp_nothing)
+    assert spent_on(does_something=True) == pytest.approx(clock.pace.scopes["FSDP_PRE_FORWARD"])

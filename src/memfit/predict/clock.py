@@ -33,6 +33,8 @@ class TimedBuilder(LedgerBuilder):
         self._spent = {int(phase): clock.pace.scopes.get(phase.name, 0.0) for phase in Phase}
         self._spent_on_call: list[float] = []
         self._recomputes: set[int] = set()
+        self._tasks: dict[int, tuple[int, int, float]] = {}
+        """Of FSDP's tasks that run: how many kernels and events there were when each began, and what it was taken to cost."""
         self._num_distributed = 0
         self._paid_at_step = 0.0
         self._late: LateReturns | None = None
@@ -66,12 +68,17 @@ class TimedBuilder(LedgerBuilder):
                 spent += self._clock_of_operators.pace.checkpoint
             self._recomputes.add(scope)
             self._clock_of_operators.num_recomputing += 1
+        elif phase in FSDP_PHASES:
+            self._tasks[scope] = (self.timeline.num_spans, self.num_events, spent)
         self.timeline.spend(spent + self._settle())
         return scope
 
     def exit(self, scope: int, size: int = 0) -> None:
         if scope in self._recomputes:
             self._clock_of_operators.num_recomputing -= 1
+        num_spans, num_events, spent = self._tasks.pop(scope, (-1, -1, 0.0))
+        if (num_spans, num_events) == (self.timeline.num_spans, self.num_events):  # weights stay whole between microbatches
+            self.timeline.spend(min(0.0, self._clock_of_operators.pace.fsdp_nothing - spent))
         super().exit(scope, size)
 
     def step(self) -> None:
