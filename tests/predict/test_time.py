@@ -14,7 +14,7 @@ import memfit
 from memfit.hardware import find_gpu
 from memfit.ledger import Phase, RunInfo
 from memfit.phantom.clock.operator_clock import OperatorClock
-from memfit.phantom.target import Target
+from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.predict.clock import TimedBuilder
 from memfit.timing.chips import chip_of
 
@@ -115,7 +115,7 @@ def test_the_ledger_runs_on_the_predicted_clock(prediction: memfit.Prediction) -
 
 
 def test_a_task_of_fsdp_that_finds_nothing_to_do_costs_the_host_little() -> None:
-    clock = OperatorClock.of(Target.parse("H200"))
+    clock = OperatorClock.of(Target.parse("H200", DEFAULT_TORCH))
     ledger = TimedBuilder(RunInfo(), clock)
     device, operator = ledger.device("cuda:0"), ledger.string("all_gather")
 
