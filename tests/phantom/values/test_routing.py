@@ -50,6 +50,26 @@ def test_experts_that_take_turns(num: int):
     assert predicted(step)[0] == [num // EXPERTS] * EXPERTS
 
 
+def test_bins_of_whole_numbers_are_experts_also_where_a_compiled_kernel_made_them():
+    def step(router, tokens):
+        made = torch.empty(100, device="cuda")
+        return torch.histc(made, bins=EXPERTS, min=0, max=EXPERTS).tolist(), torch.histc(made, bins=2, min=0, max=9).tolist()
+
+    whole, others = predicted(step)[0]
+    assert sum(whole) == 100
+    assert max(whole) - min(whole) <= 1
+    assert sum(others) != 100
+
+
+def test_ones_that_were_scattered_and_summed_count_experts():
+    def step(router, tokens):
+        _, chosen = router(tokens).topk(2)
+        gates = torch.zeros(TOKENS, EXPERTS, device="cuda").scatter(1, chosen, 1)
+        return gates.long().sum(0).tolist()
+
+    assert predicted(step)[0] == [TOKENS * 2 // EXPERTS] * EXPERTS
+
+
 def test_one_hot_masks():
     def step(router, tokens):
         _, chosen = router(tokens).topk(2)

@@ -7,7 +7,7 @@
     indices == 3                                 a mask, 1/E of it set
     one_hot, scatter_    n values into zeros     a mask, n of its elements set
     histc, bincount      of such indices         each expert's tokens: an even share. Known data from there on: sums and lists of
-                                                 them, and what the other ranks of expert parallelism send
+    sum                  of a mask, by column    them, and what the other ranks of expert parallelism send
     permute, index, ...                          as before
 
 A mixture of experts sends each token to a few experts. Which ones only data can tell; that each gets its share is the assumption
@@ -46,14 +46,28 @@ def even_counts(indices: torch.Tensor, num_bins: int) -> torch.Tensor | None:
     """How often each of so many experts is chosen, ``None`` where the indices are not known to be choices among them."""
     if getattr(indices, CHOICES, None) is None or num_bins < 1:
         return None
-    bounds = [indices.numel() * number // num_bins for number in range(num_bins + 1)]
+    return _even(indices.numel(), num_bins)
+
+
+def _even(total: int, num_parts: int) -> torch.Tensor:
+    bounds = [total * number // num_parts for number in range(num_parts + 1)]
     return torch.tensor([after - before for before, after in pairwise(bounds)], dtype=torch.int64, device="cpu")
 
 
 def _count(args: Any, result: Any) -> None:
+    """Bins that are 1 wide count whole numbers: choices, also where a compiled kernel has made numbers of another type of them."""
     counts = even_counts(args[0], result.numel())
+    if counts is None and len(args) > 3 and args[3] - args[2] == args[1] > 0:
+        counts = _even(args[0].numel(), args[1])
     if counts is not None:
         keep_host_data(result, counts)
+
+
+def _add_up(args: Any, result: Any) -> None:
+    """A mask, summed: how many of each column are set."""
+    num_set = expected_count(args[0])
+    if num_set is not None and result.numel():
+        keep_host_data(result, _even(num_set, result.numel()).view(result.shape))
 
 
 def _pass_data(args: Any, result: Any) -> None:
@@ -138,6 +152,7 @@ _NOTERS: dict[Any, Callable[[Any, Any], None]] = (
         aten.scatter.value: _scatter,
         aten.scatter_.value: _scatter,
         aten.histc.default: _count,
+        aten.sum.dim_IntList: _add_up,
         aten.arange.default: keep_range,
         aten.arange.start: keep_range,
         aten.arange.start_step: keep_range,
