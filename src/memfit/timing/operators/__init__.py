@@ -4,7 +4,8 @@
 
     Call  calls.py ──> price  prices.py ──┬─ products.py        tiles and waves
      an operator with       │             ├─ attention.py       by backend
-     its tensors            │             ├─ convolution.py
+     its tensors            │             ├─ images/            convolutions, and what stands around them
+                            │             ├─ recurrent.py       step by step
                             │             ├─ elementwise.py     vectorized, casting or strided
                             │             ├─ memory_bound.py    reductions, norms, losses, look-ups, optimizers
                             │             └─ transfers.py       between host and device, and on the host
