@@ -238,3 +238,30 @@ def test_what_is_offloaded_waits_on_the_host_and_comes_back():
     assert moved.peak_allocated <= kept.peak_allocated - 2 * (2 * TOKENS * 4 * DIM)
     copies = moved.time_breakdown.by_operator["copy_"] - kept.time_breakdown.by_operator.get("copy_", 0.0)
     assert copies == pytest.approx(8 * 2 * TOKENS * 4 * DIM / 55.5e9, rel=0.05)
+
+
+class Remembering(Block):
+    """Each call sees what those before it left, as a cache of keys and values does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x.detach())
+        return x + torch.cat(self.seen).mul(super().forward(x).mean()).square().mean()
+
+
+def test_a_layer_that_remembers_is_refused_with_what_to_do():
+    class Forgetful(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Remembering() for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                layer.seen.clear()
+            return super().forward(x)
+
+    with pytest.raises(ConfigError, match="use_cache=False"):
+        plan_checkpointing(building(Forgetful), budget="100MiB", steps=2)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 from torch import nn
+from torch.utils.checkpoint import CheckpointError
 
 import memfit
 from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, smallest_fit
@@ -117,6 +118,11 @@ def predict_planned(build: Callable[[], Step], options: dict[str, Any]) -> Predi
     except StepFailedError as failed:
         if isinstance(failed.error, ConfigError):
             raise failed.error from None
+        if isinstance(failed.error, CheckpointError):
+            raise ConfigError(
+                "computing a layer again gives other tensors than its forward did: it keeps something between calls, as a cache of "
+                "keys and values does. Switch that off for training (use_cache=False in transformers), or name other units"
+            ) from failed
         raise
 
 
