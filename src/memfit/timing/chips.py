@@ -15,6 +15,8 @@ from memfit.hardware import Gpu, find_gpu
 
 TERA: Final = 1e12
 GIGA: Final = 1e9
+MICRO: Final = 1e-6
+PICO: Final = 1e-12
 
 MEASURED: Final = "measured"
 ASSUMED: Final = "published peaks, with the shares of them that an H200 reaches"

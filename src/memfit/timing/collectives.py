@@ -18,9 +18,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from memfit.timing.chips import MICRO
 from memfit.timing.links import Interconnect
-
-MICRO: Final = 1e-6
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from memfit.timing.chips import MICRO
 from memfit.timing.operators.calls import Call
 from memfit.timing.operators.costs import Bound, Cost
-
-MICRO: Final = 1e-6
 
 LAUNCH_SECONDS: Final = 5 * MICRO
 """From the host's call until the kernel begins, where the GPU has nothing else to do."""

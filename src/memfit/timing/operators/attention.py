@@ -10,11 +10,10 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from memfit.timing.chips import Chip
+from memfit.timing.chips import MICRO, Chip
 from memfit.timing.operators.calls import Call
 from memfit.timing.operators.costs import Bound, Cost
 
-MICRO: Final = 1e-6
 BLOCK: Final = 128
 """Queries, and keys, of a block."""
 

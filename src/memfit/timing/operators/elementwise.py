@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from memfit.timing.chips import GIGA, Chip
+from memfit.timing.chips import GIGA, MICRO, Chip
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
 
-MICRO: Final = 1e-6
 H200_F32: Final = 66.9e12
 """Rates of elements follow the arithmetic that a GPU has: they were measured where it has this much."""
 

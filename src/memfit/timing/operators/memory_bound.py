@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from memfit.timing.chips import GIGA, Chip
+from memfit.timing.chips import GIGA, MICRO, Chip
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import H200_F32, TURNED
 
-MICRO: Final = 1e-6
 H200_BANDWIDTH: Final = 4800.0
 """Gigabytes a second: the rates below are of it."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from memfit.timing.chips import Chip
+from memfit.timing.chips import MICRO, Chip
 from memfit.timing.operators.attention import price_attention
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
@@ -32,8 +32,6 @@ from memfit.timing.operators.memory_bound import (
 from memfit.timing.operators.products import price_grouped_product, price_product
 from memfit.timing.operators.recurrent import price_recurrent
 from memfit.timing.operators.transfers import price_on_host, price_transfer
-
-MICRO: Final = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from memfit.timing.chips import Chip
+from memfit.timing.chips import MICRO, Chip
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
-
-MICRO: Final = 1e-6
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,11 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from memfit.timing.chips import Chip
+from memfit.timing.chips import MICRO, Chip
 from memfit.timing.operators.calls import Argument, Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import H200_F32
 from memfit.timing.operators.products import product_cost
-
-MICRO: Final = 1e-6
 
 STEP_SHARE: Final = {(True, False): 1.2, (True, True): 1.0, (False, False): 0.85, (False, True): 0.4}
 """Of the speed of a product with the same sizes, that of one step; by two bytes an element, and by backward."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from memfit.timing.chips import GIGA, Chip
+from memfit.timing.chips import GIGA, MICRO, Chip
 from memfit.timing.operators.calls import Call
 from memfit.timing.operators.costs import Bound, Cost
-
-MICRO: Final = 1e-6
 
 PINNED_SHARE: Final = 55.5 / 64
 """Of PCIe's line rate: 256 MiB in 4.83 milliseconds, either way."""

@@ -19,7 +19,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from memfit.timing.chips import Chip
+from memfit.timing.chips import MICRO, Chip
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import H200_F32, price_elementwise
@@ -27,8 +27,6 @@ from memfit.timing.operators.images.depthwise import depthwise_seconds
 from memfit.timing.operators.images.work import Way, Work, wants_bias, work_of
 from memfit.timing.operators.memory_bound import price_reduction
 from memfit.timing.operators.products import product_cost
-
-MICRO: Final = 1e-6
 
 SHARES: Final = {
     "half": {Way.FORWARD: 0.80, Way.IMAGES: 0.76, Way.WEIGHTS: 0.80},

@@ -11,12 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from memfit.timing.chips import Chip
+from memfit.timing.chips import MICRO, PICO, Chip
 from memfit.timing.operators.elementwise import H200_F32
 from memfit.timing.operators.images.work import Way, Work
-
-MICRO: Final = 1e-6
-PICO: Final = 1e-12
 
 
 @dataclass(frozen=True)

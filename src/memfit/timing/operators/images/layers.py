@@ -10,15 +10,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from memfit.timing.chips import GIGA, Chip
+from memfit.timing.chips import GIGA, MICRO, PICO, Chip
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.elementwise import H200_F32
 from memfit.timing.operators.memory_bound import memory_cost, price_row, read_and_written
-
-MICRO: Final = 1e-6
-PICO: Final = 1e-12
-
 
 # -- batch norm --------------------------------------------------------------------------------------------------------------------
 
