@@ -140,7 +140,7 @@ class PhantomWorld:
         parameters.install(because("modules without data can be moved and cast"), self.mode)
         subclasses.install(because("classes of tensors and parameters that libraries make"), self.mode)
         existing_models.install(because("models that were built before, with data"))
-        initialisation.install(because("weights are initialised as the torch that is predicted does it"), self.target)
+        initialisation.install(because("weights are initialised as the torch that is predicted does it"), self.target, assumptions)
         answers.install(because("values that only data can tell"), self.values)
         environment.install(because("a launcher tells each process who it is"), processes)
         because("one rank of a world of processes that are not there")

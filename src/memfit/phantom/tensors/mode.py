@@ -85,7 +85,7 @@ class PhantomMode(FakeTensorMode):
         self._answers = RULES.returns_beside(values.answers())
         self._num_jagged = 0
         self._sparse = SparseAnswers(values.assumptions)
-        self._draws = HostDraws(values.assumptions)
+        self._draws = HostDraws()
 
     @property
     def avoid_device_init(self) -> bool:
