@@ -100,7 +100,7 @@ def row_of_figures(errors):
 @pytest.mark.parametrize("path", ["README.md", "docs/accuracy.md"])
 def test_accuracy_is_that_of_the_benchmarks(path):
     table = (ROOT / path).read_text(encoding="utf-8").partition("<!-- figures: benchmarks/results -->\n")[2].partition("\n\n")[0]
-    zoo, more = "`python benchmarks/accuracy.py`", "`python benchmarks/accuracy.py --zoo more`"
+    zoo, more = "`python benchmarks/accuracy/accuracy.py`", "`python benchmarks/accuracy/accuracy.py --zoo more`"
     peak, reserved, fit = ("peak", "true_peak"), ("reserved", "true_reserved"), ("fit", "true_fit")
     assert table.splitlines()[2:] == [
         f"| {zoo} | {len(off_by('accuracy', *peak))} | allocated peak {row_of_figures(off_by('accuracy', *peak))}",

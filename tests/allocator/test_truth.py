@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from allocator_truth import read_json, replay_as_measured
 from helpers.allocator_requests import MEASURED, TRUTH
 
+from benchmarks.accuracy.allocator_truth import read_json, replay_as_measured
 from memfit.allocator import load_requests, parse_alloc_conf, replay, smallest_fit
 from memfit.units import MIB
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from helpers import ROOT
 
 import memfit
+from benchmarks.accuracy import record_stream
 from memfit.units import MIB
 
 ROUNDS = 4
@@ -83,12 +83,6 @@ def test_what_is_not_back_at_the_end_was_never_free() -> None:
 @pytest.mark.parametrize("name", [name for name in TRUTH if name != "offload"])
 def test_what_an_h200_reserved(name: str) -> None:
     """All that was measured but for one case, which is predicted a block too high."""
-    path = ROOT / "benchmarks" / "record_stream.py"
-    spec = importlib.util.spec_from_file_location("record_stream", path)
-    assert spec is not None
-    assert spec.loader is not None
-    cases = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(cases)
     case, _, waits = name.partition(", ")
-    found = memfit.predict(lambda: cases.build(case, bool(waits)), gpu="H200", steps=2)
+    found = memfit.predict(lambda: record_stream.build(case, bool(waits)), gpu="H200", steps=2)
     assert (found.peak_allocated, found.peak_reserved) == (TRUTH[name]["allocated"], TRUTH[name]["reserved"])

@@ -1,4 +1,4 @@
-"""What ``benchmarks/step_time.py`` has recorded: how near predicted steps are, and that the docs say so."""
+"""What ``benchmarks/timing/step_time.py`` has recorded: how near predicted steps are, and that the docs say so."""
 
 from __future__ import annotations
 

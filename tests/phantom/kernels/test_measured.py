@@ -1,4 +1,4 @@
-"""Single kernels: what is predicted of every case of benchmarks/kernel_cases.py is what is recorded of it.
+"""Single kernels: what is predicted of every case of benchmarks/kernels/kernel_cases.py is what is recorded of it.
 
 ``benchmarks/results/kernel_state.json`` holds the predicted figures, with the bytes by which each differs from what an H200 took
 (``benchmarks/truth/kernel_memory.json``). No case gets worse, or better, without a change of that file.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 
-import kernel_memory
 import pytest
 import torch
-from kernel_cases import CASES
+
+from benchmarks.kernels import kernel_memory
+from benchmarks.kernels.kernel_cases import CASES
 
 TRUTH = json.loads(kernel_memory.TRUTH.read_text())["cases"]
 RECORDED = kernel_memory.read_state()

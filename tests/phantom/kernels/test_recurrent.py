@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cudnn_on_gpu import recurrent_errors
 from helpers.phantom_worlds import phantom
 from torch import nn
 
 import memfit
+from benchmarks.kernels.cudnn_on_gpu import recurrent_errors
 from memfit.phantom.kernels.recurrent import GRU, LSTM, RNN_TANH, Sizes, dropout_state_bytes
 from memfit.phantom.target import Target
 

@@ -279,7 +279,7 @@ class Sizes:
         return 256 + sum(-(-part // 32) * 32 for part in (kept, between, dropped))
 
     def workspace_bytes(self, weights: int, is_forward: bool) -> int:
-        """Read off 1,619 layers (benchmarks/cudnn_on_gpu.py): off by 0.4 % in the median, nine of ten within 5 %."""
+        """Read off 1,619 layers (benchmarks/kernels/cudnn_on_gpu.py): off by 0.4 % in the median, nine of ten within 5 %."""
         of_layers = self.layers * self.ways
         of_batch = ROWS_OF_LAYER[self.mode][self.ways - 1] * self.batch * self.hidden * self.itemsize
         of_steps = max(of_hidden * self.hidden + of_inputs * self.inputs for of_hidden, of_inputs in self._lines(is_forward))

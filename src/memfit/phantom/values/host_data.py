@@ -36,7 +36,7 @@ _COLLECTIVES = frozenset(("c10d", "_c10d_functional"))
 LARGEST_KNOWN = 2**20
 """Of tensors of whole numbers and truth values (token ids, masks, lengths) the data are known up to so many elements.
 
-``benchmarks/known_data.py`` says what that costs."""
+``benchmarks/speed/known_data.py`` says what that costs."""
 LARGEST_REAL = 4096
 """The same for real numbers, which decide little, and which more is computed from."""
 MOST_BYTES = 2**30

@@ -26,7 +26,7 @@ Actions = dict[int, Action]
 OPERATOR_SECONDS: Final = 11.4e-6
 """What a dispatch mode in Python costs the host for each operator: the forward of a small Llama layer of 81 operators took 0.84
 milliseconds without one and 1.76 with one that keeps nothing, on the machine of an H200 with one thread; 0.60 and 1.30 with all
-threads (benchmarks/plan_mode_cost.py)."""
+threads (benchmarks/plans/plan_mode_cost.py)."""
 
 _slowness = 1.0
 

@@ -10,7 +10,7 @@
 Seconds are the same. Allocated memory is least with ``FRONT``: backward begins with the last units, and when it comes to the first,
 what the last ones kept is gone, and what is computed again has its place. But the allocator may need less with another one, where
 freed memory has the right size for what comes next: a GPT under FSDP2 with 6 of its 12 layers computed again needs 16.3 GB with
-``FRONT`` and 15.1 GB with ``BACK``, for 13.0 GB allocated (``gpt_fsdp2`` in ``benchmarks/plan_workloads.py``).
+``FRONT`` and 15.1 GB with ``BACK``, for 13.0 GB allocated (``gpt_fsdp2`` in ``benchmarks/plans/plan_workloads.py``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A row says which bytes move, and what an H200 reached of its memory's bandwidth, with the microseconds that a call takes however
 small it is, and the elements a second where arithmetic is the limit. All of it is fitted to
-``benchmarks/truth/operator_times.json``; ``benchmarks/operators_on_gpu.py`` shows how well.
+``benchmarks/truth/operator_times.json``; ``benchmarks/timing/operators_on_gpu.py`` shows how well.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cudnn_on_gpu import convolution_errors, is_near
 from helpers.phantom_worlds import phantom
 from torch import nn
 
 import memfit
+from benchmarks.kernels.cudnn_on_gpu import convolution_errors, is_near
 from memfit.phantom.kernels.convolution import rules
 from memfit.phantom.target import Target
 

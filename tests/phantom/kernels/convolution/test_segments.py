@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cudnn_on_gpu import TYPES, rows_of
 
+from benchmarks.kernels.cudnn_on_gpu import TYPES, rows_of
 from memfit.phantom.kernels.convolution import layouts, library, segments
 from memfit.phantom.kernels.convolution.library import Answer
 from memfit.phantom.kernels.convolution.passes import Convolution, Pass

@@ -8,8 +8,8 @@
 
 Since 9.8 the library answers for a device that is only described. It is there wherever PyTorch's CUDA wheel is installed, with or
 without a GPU, and costs some milliseconds for each different convolution. Without a driver it reckons with too few blocks that run
-at a time, and so with other partial sums: ``segments.py`` puts that right. Of 27,456 workspaces that were measured on an H200, 95 %
-are within a MiB or 2 %, 77 % by rules alone (``benchmarks/cudnn_on_gpu.py``). Products (one-by-one kernels) are not asked for:
+at a time, and so with other partial sums: ``segments.py`` puts that right. Of 27,456 workspaces measured on an H200, 95 % are
+within a MiB or 2 %, 77 % by rules alone (``benchmarks/kernels/cudnn_on_gpu.py``). Products (one-by-one kernels) are not asked for:
 cuBLAS answers for real devices alone.
 """
 

@@ -3,7 +3,7 @@
 cuDNN's kernels want channels last, and in float16 and bfloat16 a multiple of eight channels. Where tensors are not like that, it
 copies them, if that pays. The gradient of a weight is summed in parts. One-by-one kernels are products, and mostly left to cuBLAS.
 Measured on an H200 with cuDNN 9.19 (benchmarks/truth/kernel_memory.json, the traces beside it, and 9,152 convolutions one by one:
-``benchmarks/cudnn_on_gpu.py``). Which kernel cuDNN chooses is not documented, and thresholds here are where most of what was
+``benchmarks/kernels/cudnn_on_gpu.py``). Which kernel cuDNN chooses is not documented; thresholds here are where most of what was
 measured changes sides, so single workspaces can be off by some MiB. Where the library is installed, it is asked instead
 (``library.py``).
 """

@@ -6,5 +6,5 @@
                        depthwise.py, if every channel has its own kernel, otherwise convolution.py
     other layers   ->  layers.py
 
-All of it is fitted to ``benchmarks/truth/convolution_times.json.gz``; ``benchmarks/convolution_times.py`` shows how well.
+All of it is fitted to ``benchmarks/truth/convolution_times.json.gz``; ``benchmarks/timing/convolution_times.py`` shows how well.
 """

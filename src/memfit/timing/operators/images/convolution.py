@@ -10,7 +10,7 @@
 The product is that of matrices (``products.py``) with fewer of its peak, and with channels in whole chunks: for each pixel of the
 kernel its channels are loaded in chunks, and a picture's three take as long as a chunk. Fitted to two thirds of
 ``benchmarks/truth/convolution_times.json.gz`` (an H200, cuDNN 9.19, without its search for the fastest kernel), and held against
-the other third: ``benchmarks/convolution_times.py`` shows how well.
+the other third: ``benchmarks/timing/convolution_times.py`` shows how well.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What is measured, and what is predicted of it: README.md beside this says what each script answers."""
