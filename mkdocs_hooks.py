@@ -25,6 +25,7 @@ OUTSIDE = (
     "CONTRIBUTING.md",
     "SECURITY.md",
     "benchmarks/results/*.md",
+    "benchmarks/README.md",
     "benchmarks/truth/README.md",
     "examples/README.md",
     "examples/*/*.md",

@@ -146,5 +146,5 @@ PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", ROOT / "SECURITY.md", *(R
 def test_files_that_are_named_exist(page):
     """``tests/conftest.py``, ``phantom/world.py`` and the like, as people write them."""
     named = re.findall(r"`((?:[\w.*-]+/)+[\w.*-]+\.(?:py|md|toml|txt|yml|json)|\w+\.py)`", page.read_text(encoding="utf-8"))
-    homes = ("", "src/", "src/memfit/", "src/memfit/**/", "docs/", "examples/*/", "benchmarks/")
+    homes = ("", "src/", "src/memfit/", "src/memfit/**/", "docs/", "examples/*/", "benchmarks/", "benchmarks/*/")
     assert [name for name in named if not any(any(ROOT.glob(home + name)) for home in homes)] == []
