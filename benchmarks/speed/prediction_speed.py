@@ -199,7 +199,9 @@ def predict_8b() -> None:
 def seconds_of(function: str) -> float:
     """Of one core, in a process of its own."""
     code = f"from benchmarks.speed import prediction_speed; prediction_speed.{function}()"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=BENCHMARKS.parent, check=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd=BENCHMARKS.parent, check=True
+    )
     return float(done.stdout.strip().splitlines()[-1])
 
 
