@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import inspect
 import importlib
+import inspect
 import io
 import itertools
 import subprocess
