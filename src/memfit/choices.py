@@ -7,8 +7,8 @@
 
 Everything else follows from the rows: the words of the flags and their help, what a recipe accepts and fills in, what torch is
 asked for, what a comparison varies if nobody says, what it leaves out as hopeless, and which of two configurations is cheaper to
-run. A new optimizer or strategy is one more row here. (A strategy or an engine also needs a member in ``memfit.fsdp``, whose words
-are torch's own.)
+run. A new optimizer or strategy is one more row here. (A strategy also needs a member in ``memfit.fsdp``, whose words are torch's;
+engines are those of ``memfit.engines``.)
 
 Tables are dictionaries in the order in which people read them. Nothing in here imports torch: types and classes of torch are named.
 """
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from memfit import engines
 from memfit.errors import ConfigError
 
 
@@ -52,7 +53,7 @@ class Strategy(Choice):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine(Choice):
+class EngineChoice(Choice):
     shards: bool = True
     """Can it split anything?"""
 
@@ -135,7 +136,7 @@ STRATEGIES: Final = _table(
 )
 """What costs least has least traffic between GPUs, and between nodes; no strategy at all costs nothing."""
 
-ENGINES: Final = _table(Engine(name="fsdp2"), Engine(name="fsdp1"), Engine(name="ddp", shards=False))
+ENGINES: Final = _table(*(EngineChoice(name=engine.name, shards=engine.shards) for engine in engines.ENGINES.values()))
 
 SCHEDULES: Final = _table(
     Schedule(name="1f1b", cost=3, torch_name="1F1B"),

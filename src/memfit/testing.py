@@ -17,7 +17,7 @@ Statements are separated by semicolons or line ends::
 ``SIZE`` is written as ``memfit.units.parse_bytes`` reads it, without spaces. ``ROLE`` is a category that a recorder learns of a
 block, with dashes or underscores (``parameter``, ``optimizer-state``); the other categories follow from when a block is born and
 dies, so they are never written. A block with a role and a dotted ``NAME`` belongs to the module before the last dot. ``PHASE`` is
-written like ``ROLE`` (``fsdp-pre-forward``). ``MODULE`` is a dotted path, ``.`` is the root, and the modules above come with it. A
+written like ``ROLE`` (``pre-forward``). ``MODULE`` is a dotted path, ``.`` is the root, and the modules above come with it. A
 ``NAME`` can be used again once its block is freed. Event number i happens after i microseconds, so that times are exact.
 """
 
@@ -123,7 +123,7 @@ class _Stage:
     def _enter(self, phase: str, module: str | None, taking: str | None) -> None:
         number = -1 if module is None else self._module("" if module == "." else module)
         size = parse_bytes(taking or 0)
-        self._open.append(self._builder.enter(_word(Phase, phase), number, self._scope(), size))
+        self._open.append(self._builder.enter(_word(Phase, phase.removeprefix("fsdp-")), number, self._scope(), size))
 
     def _exit(self, giving: str | None) -> None:
         if not self._open:

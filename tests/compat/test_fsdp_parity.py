@@ -250,7 +250,7 @@ def test_external_tensors_are_not_tracked(world):
             assert current(tracker)["Total"] == DIM * DIM * 4 / 4
 
 
-PRE, POST = "enter fsdp-pre-backward a; exit", "enter fsdp-post-backward a; exit"
+PRE, POST = "enter pre-backward a; exit", "enter post-backward a; exit"
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,10 @@ def test_recomputed_blocks_are_activations_if_they_outlive_the_recomputation():
     [
         ("backward", Category.BACKWARD_TEMPORARY),
         ("optimizer", Category.OPTIMIZER_TEMPORARY),
-        ("fsdp-pre-forward", Category.ALL_GATHER),
-        ("fsdp-post-forward", Category.ALL_GATHER),
-        ("fsdp-pre-backward", Category.ALL_GATHER),
-        ("fsdp-post-backward", Category.REDUCE_SCATTER),
+        ("pre-forward", Category.ALL_GATHER),
+        ("post-forward", Category.ALL_GATHER),
+        ("pre-backward", Category.ALL_GATHER),
+        ("post-backward", Category.REDUCE_SCATTER),
     ],
 )
 def test_other_phases_decide_by_themselves(phase: str, category: Category):

@@ -14,7 +14,7 @@ alloc 1MiB parameter w on cuda:0
 enter forward layers.0; alloc 1MiB warmup on cuda:0; exit
 step; enter forward; enter forward layers.0; alloc 1MiB a on cuda:0; exit; alloc 1MiB b on cuda:0; exit
 alloc 1MiB loss on cuda:0
-step; enter fsdp-pre-backward; alloc 1MiB c on cuda:0
+step; enter pre-backward; alloc 1MiB c on cuda:0
 """
 
 
@@ -31,7 +31,7 @@ def event_of(run: Ledger, op: str) -> int:
         ("a", Moment(step=0, phase=Phase.FORWARD, module="layers.0"), "step 0, forward of layers.0"),
         ("b", Moment(step=0, phase=Phase.FORWARD, module=""), "step 0, forward"),
         ("loss", Moment(step=0, phase=None, module=""), "step 0"),
-        ("c", Moment(step=1, phase=Phase.FSDP_PRE_BACKWARD, module=""), "step 1, FSDP pre backward"),
+        ("c", Moment(step=1, phase=Phase.PRE_BACKWARD, module=""), "step 1, pre backward"),
     ],
 )
 def test_a_moment_is_the_step_the_phase_and_the_module_of_an_event(op: str, moment: Moment, label: str):
@@ -51,7 +51,7 @@ def test_a_peak_is_a_moment():
     run = ledger(RUN)
     peak, moment = find_peak(run, 0), run.moment_at(find_peak(run, 0).event)
     assert (peak.label, peak.to_json()) == (moment.label, moment.to_json())
-    assert moment.to_json() == {"step": 1, "phase": "fsdp_pre_backward", "module": ""}
+    assert moment.to_json() == {"step": 1, "phase": "pre_backward", "module": ""}
 
 
 def test_memory_resized_in_another_phase_counts_to_the_phase_that_resized_it():

@@ -10,7 +10,7 @@ from memfit.ledger import Category, LedgerBuilder, Phase
 from memfit.ledger.running_totals import RunningTotals
 
 ROLES = [Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.INPUT, Category.WORKSPACE]
-PHASES = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.RECOMPUTE, Phase.FSDP_PRE_FORWARD, Phase.CHECKPOINT]
+PHASES = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.RECOMPUTE, Phase.PRE_FORWARD, Phase.CHECKPOINT]
 
 
 def in_words(breakdown):

@@ -11,11 +11,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import memfit
+from memfit.engines import find_engine
 from memfit.hardware import find_gpu
 from memfit.ledger import Phase, RunInfo
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.target import DEFAULT_TORCH, Target
-from memfit.predict.clock import TimedBuilder
+from memfit.predict.clock import EngineTime, TimedBuilder
+from memfit.record.recorder import Recorder
 from memfit.timing.chips import chip_of
 
 WIDTH, TOKENS = 1024, 4096
@@ -118,14 +120,17 @@ def test_a_task_of_fsdp_that_finds_nothing_to_do_costs_the_host_little() -> None
     clock = OperatorClock.of(Target.parse("H200", DEFAULT_TORCH))
     ledger = TimedBuilder(RunInfo(), clock)
     device, operator = ledger.device("cuda:0"), ledger.string("all_gather")
+    time, engine = EngineTime(ledger, Recorder(ledger)), find_engine("fsdp2")
+    task = engine.tasks[Phase.PRE_FORWARD]
 
     def spent_on(does_something: bool) -> float:
         before = clock.timeline.host
-        scope = ledger.enter(Phase.FSDP_PRE_FORWARD)
+        depth = time.enter_task(engine, Phase.PRE_FORWARD, ())
+        assert depth is not None
         if does_something:
-            ledger.alloc(512, device, operator, scope)
-        ledger.exit(scope)
+            ledger.alloc(512, device, operator)
+        time.exit_task(depth)
         return clock.timeline.host - before
 
-    assert spent_on(does_something=False) == pytest.approx(clock.pace.fsdp_nothing)
-    assert spent_on(does_something=True) == pytest.approx(clock.pace.scopes["FSDP_PRE_FORWARD"])
+    assert spent_on(does_something=False) == pytest.approx(task.idle_seconds)
+    assert spent_on(does_something=True) == pytest.approx(task.seconds)

@@ -74,7 +74,7 @@ def test_fsdp2_categories(results, kind):
     names = [
         ledger.module_path(ledger.scopes.module[i])
         for i in range(len(ledger.scopes))
-        if ledger.scopes.phase[i] == Phase.FSDP_POST_BACKWARD
+        if ledger.scopes.phase[i] == Phase.POST_BACKWARD
     ]
     assert set(names) == {"layers.0", "layers.1", "norm"}
 

@@ -11,6 +11,7 @@ from memfit.compare.cell import Figures
 from memfit.compare.job_time import job_step_seconds, step_seconds_in_parts
 from memfit.compare.source_files import sources_of
 from memfit.compare.user_functions import build_of
+from memfit.engines import ENGINES
 from memfit.errors import MemfitError, StepFailedError
 from memfit.phantom.target import DEFAULT_TORCH
 from memfit.predict import JobPrediction, Prediction, predict
@@ -60,7 +61,8 @@ def times_of(found: Prediction | JobPrediction, inputs: dict[str, Any], run: dic
     if isinstance(found, JobPrediction):
         seconds = job_step_seconds(found, inputs["schedule"], inputs["pp"], predicted, simulated=parts)
     elif parts != predicted:
-        seconds = step_seconds_in_parts(found, predicted, parts, is_sharded=inputs["engine"] in ("fsdp2", "fsdp1"))
+        engine = ENGINES.get(inputs["engine"])
+        seconds = step_seconds_in_parts(found, predicted, parts, is_sharded=engine is not None and engine.shards)
     else:
         seconds = found.step_seconds or 0.0
     tokens = inputs["batch"] * inputs["seq"] / (inputs["tp"] * inputs["pp"] * inputs["cp"])

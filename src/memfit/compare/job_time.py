@@ -27,10 +27,10 @@ _IN_THE_PIPELINE = (
     Phase.FORWARD,
     Phase.BACKWARD,
     Phase.RECOMPUTE,
-    Phase.FSDP_PRE_FORWARD,
-    Phase.FSDP_POST_FORWARD,
-    Phase.FSDP_PRE_BACKWARD,
-    Phase.FSDP_POST_BACKWARD,
+    Phase.PRE_FORWARD,
+    Phase.POST_FORWARD,
+    Phase.PRE_BACKWARD,
+    Phase.POST_BACKWARD,
 )
 _COMPUTES = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
 
@@ -71,11 +71,11 @@ class RankTime:
         is_product = np.array([cost.flops > 0 for cost in time.costs], dtype=bool)[time.spans.cost[part]]
         opening = float(begin[inside & is_product].min(initial=until))
         computed = float(finish[np.isin(phase, _COMPUTES)].max(initial=opening))
-        is_reduced = (phase == Phase.FSDP_POST_BACKWARD) & (time.spans.stream[part] <= COMMUNICATION) & (begin >= computed)
+        is_reduced = (phase == Phase.POST_BACKWARD) & (time.spans.stream[part] <= COMMUNICATION) & (begin >= computed)
         reducing = float(begin[is_reduced].min(initial=until))
         inside &= begin < reducing
         busy = float(seconds[inside].sum())
-        forward = float(seconds[inside & np.isin(phase, (Phase.FORWARD, Phase.FSDP_PRE_FORWARD, Phase.FSDP_POST_FORWARD))].sum())
+        forward = float(seconds[inside & np.isin(phase, (Phase.FORWARD, Phase.PRE_FORWARD, Phase.POST_FORWARD))].sum())
         return cls(
             opening=opening,
             in_pipeline=reducing - opening,

@@ -37,10 +37,10 @@ class FSDPMemTracker(MemTracker):
     _translation = Translation(FSDP_REF_TYPES)
     _states = {
         Phase.FORWARD: (FSDPModState.PEAK_FW, FSDPModState.BEF_PRE_FW, FSDPModState.AFT_POST_FW),
-        Phase.FSDP_PRE_FORWARD: (None, None, FSDPModState.AFT_PRE_FW),
-        Phase.FSDP_POST_FORWARD: (None, FSDPModState.BEF_POST_FW, None),
-        Phase.FSDP_PRE_BACKWARD: (None, FSDPModState.BEF_PRE_BW, FSDPModState.AFT_PRE_BW),
-        Phase.FSDP_POST_BACKWARD: (None, FSDPModState.BEF_POST_BW, FSDPModState.AFT_POST_BW),
+        Phase.PRE_FORWARD: (None, None, FSDPModState.AFT_PRE_FW),
+        Phase.POST_FORWARD: (None, FSDPModState.BEF_POST_FW, None),
+        Phase.PRE_BACKWARD: (None, FSDPModState.BEF_PRE_BW, FSDPModState.AFT_PRE_BW),
+        Phase.POST_BACKWARD: (None, FSDPModState.BEF_POST_BW, FSDPModState.AFT_POST_BW),
         Phase.RECOMPUTE: (None, FSDPModState.PRE_FW_AC, FSDPModState.POST_FW_AC),
     }
 
@@ -82,7 +82,7 @@ class FSDPMemTracker(MemTracker):
 
 def _backward_peaks(ledger: Ledger, since: int) -> Iterator[tuple[int, int, Snapshot]]:
     """Per unit and backward: when it begins, and the highest moment from the unsharding before it to the reduction after it."""
-    units = np.unique(ledger.scopes.module[ledger.scopes.phase == Phase.FSDP_PRE_BACKWARD]).tolist()
+    units = np.unique(ledger.scopes.module[ledger.scopes.phase == Phase.PRE_BACKWARD]).tolist()
     spans = [(unit, begin, end) for unit in units for begin, end in _backward_spans(ledger, unit) if begin > since]
     first = np.array([begin for _, begin, _ in spans], dtype=np.int64)
     last = np.array([end for _, _, end in spans], dtype=np.int64)
@@ -97,8 +97,8 @@ def _backward_peaks(ledger: Ledger, since: int) -> Iterator[tuple[int, int, Snap
 def _backward_spans(ledger: Ledger, module: int) -> Iterator[tuple[int, int]]:
     """A unit may be unsharded several times before a backward, one for each of its outputs, and FSDP1 reduces after it reshards."""
     of_module, end = ledger.scopes.module == module, len(ledger.events) - 1
-    begins = ledger.scope_enter[of_module & (ledger.scopes.phase == Phase.FSDP_PRE_BACKWARD)]
-    exits = np.minimum(ledger.scope_exit[of_module & (ledger.scopes.phase == Phase.FSDP_POST_BACKWARD)], end)
+    begins = ledger.scope_enter[of_module & (ledger.scopes.phase == Phase.PRE_BACKWARD)]
+    exits = np.minimum(ledger.scope_exit[of_module & (ledger.scopes.phase == Phase.POST_BACKWARD)], end)
     first_exits = np.append(exits, end)[np.searchsorted(exits, begins)]
     next_begins = np.append(begins, end + 1)[np.searchsorted(begins, first_exits)]
     last_exits = np.concatenate(([-1], exits))[np.searchsorted(exits, next_begins)]

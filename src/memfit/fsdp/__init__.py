@@ -9,7 +9,7 @@
         ├─ meshes.py          over which ranks
         ├─ units.py           what is gathered and given back together
         ├─ checkpointing.py   what is computed again instead of kept
-        └─ fsdp2.py, fsdp1.py, ddp.py   the engines ──> a plain torch module
+        └─ memfit.engines     the engine wraps it ──> a plain torch module
 
     state_dict(model, optimizer, StateDictSettings(...))                                     state_dict_options.py
         └─ state_dicts.py     torch's distributed checkpoint ──> {"model": ..., "optimizer": ...}

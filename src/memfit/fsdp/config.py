@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
+from memfit.engines import find_engine
 from memfit.errors import ConfigError
 from memfit.fsdp.checkpointing import Checkpointing, check_checkpointing
 from memfit.fsdp.meshes import Mesh
@@ -58,8 +59,13 @@ class ShardConfig:
         self._set("cpu_offload", read_offload(self.cpu_offload))
         self._set("engine_options", dict(self.engine_options or {}))
         check_checkpointing(self.checkpointing)
-        for problem in _impossible(self):
+        for problem in find_engine(self.engine).refused(self):
             raise ConfigError(problem)
+
+    @property
+    def precision_words(self) -> MixedPrecision:
+        """``mixed_precision``, also where it is torch's ``MixedPrecisionPolicy``."""
+        return as_mixed_precision(self.mixed_precision)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -72,24 +78,3 @@ def _word(kind: type[Word], given: Word | str) -> Word:
     except ValueError:
         known = ", ".join(repr(getattr(each, "text", each.value)) for each in kind)
         raise ConfigError(f"{given!r} is not a {kind.__name__}: use one of {known}") from None
-
-
-def _impossible(config: ShardConfig) -> Iterator[str]:
-    """What the chosen engine cannot do, each with an engine that can."""
-    precision = as_mixed_precision(config.mixed_precision)
-    if config.engine is not Engine.FSDP2 and getattr(config.mixed_precision, "output_dtype", None) is not None:
-        yield f"{config.engine.upper()} leaves outputs in the type they are computed in: output_dtype needs engine='fsdp2'"
-    if config.engine is Engine.DDP:
-        if config.strategy is not ShardingStrategy.NO_SHARD:
-            yield f"DDP shards nothing: {config.strategy.name} needs engine='fsdp2' or 'fsdp1'"
-        if precision.param_dtype or precision.reduce_dtype or precision.buffer_dtype:
-            yield "DDP has no mixed precision of its own: use torch.autocast around forward, or engine='fsdp2'"
-        if config.cpu_offload.offload_params:
-            yield "DDP keeps parameters on the GPU: CPUOffload(offload_params=True) needs engine='fsdp2' or 'fsdp1'"
-        if config.backward_prefetch is BackwardPrefetch.BACKWARD_POST:
-            yield "DDP gathers no parameters that could be prefetched: BACKWARD_POST needs engine='fsdp2' or 'fsdp1'"
-    if config.engine is Engine.FSDP2:
-        if precision.keep_low_precision_grads:
-            yield "FSDP2 gives gradients in the parameters' own type: keep_low_precision_grads needs engine='fsdp1'"
-        if precision.buffer_dtype is not None:
-            yield "FSDP2 does not touch buffers: buffer_dtype needs engine='fsdp1', or cast them with model.to() before"

@@ -8,14 +8,12 @@ from typing import Any
 from torch import nn
 from torch.distributed import fsdp as torch_fsdp
 
-from memfit.fsdp import ddp, fsdp1, fsdp2
+from memfit.engines import find_engine
 from memfit.fsdp.checkpointing import Checkpointing, checkpoint_units
 from memfit.fsdp.config import ShardConfig
 from memfit.fsdp.meshes import Mesh, make_mesh
 from memfit.fsdp.sharding_options import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy
 from memfit.fsdp.units import Units, find_units
-
-_ENGINES = {Engine.FSDP2: fsdp2.apply, Engine.FSDP1: fsdp1.apply, Engine.DDP: ddp.apply}
 
 
 def shard(
@@ -56,4 +54,4 @@ def apply(config: ShardConfig, model: nn.Module) -> nn.Module:
     found = find_units(model, config.units)
     # Checkpointing inside, sharding around it: what recomputation needs is gathered once for both.
     found = checkpoint_units(model, found, config.checkpointing)
-    return _ENGINES[config.engine](config, model, found, ranks)
+    return find_engine(config.engine).wrap(config, model, found, ranks)

@@ -18,12 +18,13 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from memfit import choices
+from memfit.engines import ENGINES
 from memfit.errors import ConfigError
 from memfit.fsdp.words import Settings, Word
 
 
 class Engine(StrEnum):
-    """Which part of torch does the work."""
+    """Which part of torch does the work, by its name in ``memfit.engines``. An engine registered there is a member, too."""
 
     FSDP2 = "fsdp2"
     """``fully_shard``: each parameter is a DTensor of its own."""
@@ -31,6 +32,14 @@ class Engine(StrEnum):
     """``FullyShardedDataParallel``: the parameters of a unit are one flat tensor."""
     DDP = "ddp"
     """``DistributedDataParallel``: every rank holds the whole model."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Engine | None:
+        if value not in ENGINES:
+            return None
+        member = str.__new__(cls, value)
+        member._name_, member._value_ = str(value).upper(), str(value)
+        return member
 
 
 class ShardingStrategy(Word):

@@ -8,7 +8,7 @@ born and when it died:
 2. born in forward: still there when the next backward starts -> activation, gone by then -> forward temporary. Work outside every
    module counts as forward from a model's forward until the next backward (the loss);
 3. born in recomputation: outlives it -> activation, otherwise -> forward temporary;
-4. born in backward or in an optimizer's step -> its temporary; around FSDP's units -> the buffers of its collectives; in the
+4. born in backward or in an optimizer's step -> its temporary; around an engine's units -> the buffers of its collectives; in the
    making or loading of a state dict -> checkpoint;
 5. anything else -> other.
 """
@@ -41,10 +41,10 @@ ROLE_ORDER = (
 BY_PHASE = {
     Phase.BACKWARD: Category.BACKWARD_TEMPORARY,
     Phase.OPTIMIZER: Category.OPTIMIZER_TEMPORARY,
-    Phase.FSDP_PRE_FORWARD: Category.ALL_GATHER,
-    Phase.FSDP_PRE_BACKWARD: Category.ALL_GATHER,
-    Phase.FSDP_POST_FORWARD: Category.ALL_GATHER,
-    Phase.FSDP_POST_BACKWARD: Category.REDUCE_SCATTER,
+    Phase.PRE_FORWARD: Category.ALL_GATHER,
+    Phase.PRE_BACKWARD: Category.ALL_GATHER,
+    Phase.POST_FORWARD: Category.ALL_GATHER,
+    Phase.POST_BACKWARD: Category.REDUCE_SCATTER,
     Phase.CHECKPOINT: Category.CHECKPOINT,
 }
 """What a block of no known role is, where the phase that it was born in tells."""

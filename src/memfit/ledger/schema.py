@@ -86,25 +86,25 @@ class Phase(IntEnum):
     RECOMPUTE = 2
     """A forward inside backward: activation checkpointing."""
     OPTIMIZER = 3
-    FSDP_PRE_FORWARD = 4
-    """Unsharding before a unit's forward."""
-    FSDP_POST_FORWARD = 5
-    """Resharding after it."""
-    FSDP_PRE_BACKWARD = 6
-    FSDP_POST_BACKWARD = 7
-    """Resharding and the reduction of gradients."""
+    PRE_FORWARD = 4
+    """What an engine does before a unit's forward: it gathers parameters."""
+    POST_FORWARD = 5
+    """After it: parameters are given back."""
+    PRE_BACKWARD = 6
+    POST_BACKWARD = 7
+    """Parameters are given back, gradients reduced."""
     CHECKPOINT = 8
     """Saving or loading a state dict."""
 
     @property
     def label(self) -> str:
-        """The phase as people write it: ``FSDP pre forward``."""
-        return self.name.lower().replace("_", " ").replace("fsdp", "FSDP")
+        """The phase as people write it: ``pre forward``."""
+        return self.name.lower().replace("_", " ")
 
     @classmethod
     def from_label(cls, label: str) -> Phase | None:
-        """The phase that people write so; ``None`` for none."""
-        return next((phase for phase in cls if phase.label == label), None)
+        """The phase with this label, or ``None``. Figures of older releases say ``FSDP pre forward``."""
+        return next((phase for phase in cls if phase.label == label.removeprefix("FSDP ")), None)
 
 
 class Category(IntEnum):
@@ -152,7 +152,7 @@ class WorkKind(IntEnum):
     COMMUNICATION = 4
     """A collective, or a message to another rank."""
     COPY = 5
-    """Between host and device; and what FSDP packs for its collectives and unpacks after them."""
+    """Between host and device; and what an engine packs for its collectives and unpacks after them."""
     OTHER = 6
     """Outside all phases; also several kinds in one row, which happens only where a stream did more than is kept."""
 

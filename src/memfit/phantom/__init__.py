@@ -14,7 +14,7 @@
         ├─ kernels/       what runs on the GPU, operator by operator: what it returns and takes
         ├─ clock/         how long all of it takes: operators, collectives and kernels advance a timeline
         ├─ compile/       torch.compile and CUDA graphs
-        ├─ distributed/   one rank of a world without peers: process groups, DDP, FSDP1
+        ├─ distributed/   one rank of a world without peers: process groups, pipelines
         └─ passthrough/   checkpoints and files; what cannot be
 
 Nothing is replaced in torch before a world is entered, and everything is put back when it is left (``torch_compat/patches.py``).

@@ -10,6 +10,7 @@ from typing import Self
 
 import torch
 
+from memfit.engines import ENGINES
 from memfit.errors import PredictionError
 from memfit.phantom import kernels, libraries
 from memfit.phantom.clock import launches, python_parts
@@ -17,7 +18,7 @@ from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.compile import control_flow, passed_over
 from memfit.phantom.compile.compiler import Compiler
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
-from memfit.phantom.distributed import ddp, environment, fsdp1_state_dicts, pipelines, process_groups, rank_shortcuts
+from memfit.phantom.distributed import environment, pipelines, process_groups, rank_shortcuts
 from memfit.phantom.distributed.environment import World
 from memfit.phantom.distributed.layout import LayoutObserver
 from memfit.phantom.distributed.pipelines import Neighbours
@@ -147,8 +148,8 @@ class PhantomWorld:
         process_groups.install(self._patches, self.values, processes, self._learn_world_size, self.clock.communication)
         pipelines.install(because("what pipeline stages ask their neighbours"), assumptions, self.target, self.neighbours)
         self.layout.install(because("how a job arranges its ranks"))
-        ddp.install(because("DistributedDataParallel without its C++"))
-        fsdp1_state_dicts.install(because("what FSDP1 asks the other ranks"))
+        for engine in ENGINES.values():
+            engine.install(self._patches)
         rank_shortcuts.install(because("work that torch does once for every rank, done once"), self.mode)
         threads.install(because("threads that start inside the world are in it"), self.threads)
         because("torch.compile sees torch as it is")

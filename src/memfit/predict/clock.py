@@ -1,4 +1,4 @@
-"""The clock of a prediction: every operator that the recorder sees, every module call and every task of FSDP's advances it."""
+"""The clock of a prediction: every operator that the recorder sees, every module call and every task of an engine advances it."""
 
 from __future__ import annotations
 
@@ -8,33 +8,31 @@ from typing import Any
 
 from torch import nn
 
+from memfit.engines import Engine, HostTask
 from memfit.ledger import Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.schema import Returns
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.record.blocks import BlockWriter
+from memfit.record.listener import Listener
 from memfit.record.operators import Plan
+from memfit.record.recorder import Recorder
 from memfit.timing.breakdown import RunTime
 from memfit.timing.host import DISTRIBUTED_BACKWARD, DISTRIBUTED_OPERATOR
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
 
-FSDP_PHASES = (Phase.FSDP_PRE_FORWARD, Phase.FSDP_POST_FORWARD, Phase.FSDP_PRE_BACKWARD, Phase.FSDP_POST_BACKWARD)
-
 
 class TimedBuilder(LedgerBuilder):
     """A ledger whose events happen when the GPU would be done with what was issued before them.
 
-    Where a scope begins, the host does what no operator shows: it calls a module, or prepares one of FSDP's tasks.
+    Where a scope begins, the host does what no operator shows: it calls a module.
     """
 
     def __init__(self, info: RunInfo, clock: OperatorClock) -> None:
         super().__init__(info, clock=clock.timeline.now_ns)
         self.timeline, self._clock_of_operators = clock.timeline, clock
-        self._spent = {int(phase): clock.pace.scopes.get(phase.name, 0.0) for phase in Phase}
         self._spent_on_call: list[float] = []
         self._recomputes: set[int] = set()
-        self._tasks: dict[int, tuple[int, int, float]] = {}
-        """Of FSDP's tasks that run: how many kernels and events there were when each began, and what it was taken to cost."""
         self._num_distributed = 0
         self._paid_at_step = 0.0
         self._late: LateReturns | None = None
@@ -56,29 +54,22 @@ class TimedBuilder(LedgerBuilder):
         """Also, what its calls will cost: torch's own modules are known by their names."""
         pace = self._clock_of_operators.pace
         self._spent_on_call.append(pace.module if hasattr(nn, kind) else pace.own_module)
-        if kind == "FullyShardedDataParallel":
-            self._spent |= dict.fromkeys(map(int, FSDP_PHASES), pace.fsdp1_task)
         return super().module(path, kind, parent)
 
     def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
-        spent = self._spent[phase] if phase != Phase.FORWARD or module < 0 else self._spent_on_call[module]
+        spent = self._spent_on_call[module] if phase == Phase.FORWARD and module >= 0 else 0.0
         scope = super().enter(phase, module, parent, size)
         if phase == Phase.RECOMPUTE:
-            if parent not in self._recomputes:
-                spent += self._clock_of_operators.pace.checkpoint
+            pace = self._clock_of_operators.pace
+            spent = pace.recompute if parent in self._recomputes else pace.recompute + pace.checkpoint
             self._recomputes.add(scope)
             self._clock_of_operators.num_recomputing += 1
-        elif phase in FSDP_PHASES:
-            self._tasks[scope] = (self.timeline.num_spans, self.num_events, spent)
         self.timeline.spend(spent + self._settle())
         return scope
 
     def exit(self, scope: int, size: int = 0) -> None:
         if scope in self._recomputes:
             self._clock_of_operators.num_recomputing -= 1
-        num_spans, num_events, spent = self._tasks.pop(scope, (-1, -1, 0.0))
-        if (num_spans, num_events) == (self.timeline.num_spans, self.num_events):  # weights stay whole between microbatches
-            self.timeline.spend(min(0.0, self._clock_of_operators.pace.fsdp_nothing - spent))
         super().exit(scope, size)
 
     def step(self) -> None:
@@ -105,6 +96,38 @@ class TimedBuilder(LedgerBuilder):
         owed = self._owed()
         self._num_distributed = self._clock_of_operators.num_distributed()
         return owed
+
+
+class EngineTime(Listener):
+    """Advances the clock by what the host spends on an engine's tasks.
+
+    Attached after the recorder: a task is paid for inside its scope.
+    """
+
+    follows_modules = follows_storages = False
+
+    def __init__(self, builder: TimedBuilder, recorder: Recorder) -> None:
+        self._builder, self._recorder = builder, recorder
+        self._tasks: list[tuple[HostTask, int, int]] = []
+        """Those that run, the innermost last, each with how many kernels and events there were when it began."""
+
+    def listening(self) -> bool:
+        return not self.failed and self._recorder.listening()
+
+    def enter_task(self, engine: Engine | None, phase: Phase, modules: Any) -> int | None:
+        task = engine.tasks.get(phase) if engine is not None else None
+        if task is None:
+            return None
+        self._tasks.append((task, self._builder.timeline.num_spans, self._builder.num_events))
+        self._builder.timeline.spend(task.seconds)
+        return len(self._tasks)
+
+    def exit_task(self, depth: int) -> None:
+        task, num_spans, num_events = self._tasks[depth - 1]
+        del self._tasks[depth - 1 :]
+        is_idle = (num_spans, num_events) == (self._builder.timeline.num_spans, self._builder.num_events)
+        if is_idle and task.idle_seconds is not None:  # weights that stay whole between microbatches, for one
+            self._builder.timeline.spend(task.idle_seconds - task.seconds)
 
 
 class LateReturns:

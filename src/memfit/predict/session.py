@@ -22,13 +22,14 @@ from memfit.phantom.target import Target
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
-from memfit.predict.clock import ClockObserver, TimedBuilder, run_time
+from memfit.predict.clock import ClockObserver, EngineTime, TimedBuilder, run_time
 from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction, with_last_step_again
 from memfit.predict.work import with_work
 from memfit.predict.workspaces import WorkspaceObserver
+from memfit.record import run_hooks
 from memfit.record.recorder import Recorder
 from memfit.record.session import RecordingSession
 from memfit.torch_compat.autograd import calibrate
@@ -97,9 +98,12 @@ class PhantomSession:
         calibrate()  # on real tensors, before the world is entered
         with self.world, self.recording.recording():
             withdraw = self.world.threads.invite(self.recording.recorder)
+            engine_time = EngineTime(self.builder, self.recording.recorder)
+            run_hooks.attach(engine_time)
             try:
                 yield
             finally:
+                run_hooks.detach(engine_time)
                 withdraw()
             if failure := self.world.threads.failure():
                 what, error = failure

@@ -30,10 +30,10 @@ _KINDS: Final[Mapping[Phase, WorkKind]] = {
     Phase.BACKWARD: WorkKind.BACKWARD,
     Phase.RECOMPUTE: WorkKind.RECOMPUTE,
     Phase.OPTIMIZER: WorkKind.OPTIMIZER,
-    Phase.FSDP_PRE_FORWARD: WorkKind.COPY,
-    Phase.FSDP_POST_FORWARD: WorkKind.COPY,
-    Phase.FSDP_PRE_BACKWARD: WorkKind.COPY,
-    Phase.FSDP_POST_BACKWARD: WorkKind.COPY,
+    Phase.PRE_FORWARD: WorkKind.COPY,
+    Phase.POST_FORWARD: WorkKind.COPY,
+    Phase.PRE_BACKWARD: WorkKind.COPY,
+    Phase.POST_BACKWARD: WorkKind.COPY,
     Phase.CHECKPOINT: WorkKind.OTHER,
 }
 

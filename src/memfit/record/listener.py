@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.ledger import Phase
+from memfit.engines import Engine
+from memfit.ledger import Category, Phase
 
 
 class Listener:
-    """Told of module calls, optimizer steps, storage resizes and FSDP's work while it is attached.
+    """Told of module calls, optimizer steps, storage resizes and an engine's work while it is attached.
 
     Whatever goes wrong in a listener is caught, reported once, and ends the listening, never the run.
     """
@@ -23,7 +24,7 @@ class Listener:
     follows_modules = True
     """Is it told of module calls? One that is not has its own, cheaper way to follow them."""
     follows_storages = True
-    """Is it told of storages that are resized? FSDP does that some hundred times a step."""
+    """Is it told of storages that are resized? Some engines do that some hundred times a step."""
     reads_addresses = False
     """Does it know blocks by their addresses alone? Then it is shown tensors that a dispatch mode sees by itself."""
 
@@ -39,13 +40,15 @@ class Listener:
 
     def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None: ...
 
-    def enter_fsdp(self, phase: Phase, modules: Any) -> int | None:
-        """FSDP begins work around a unit; gives what ``exit_fsdp`` takes, ``None`` to hear no more of it."""
+    def enter_task(self, engine: Engine | None, phase: Phase, modules: Any) -> int | None:
+        """An engine begins work around a unit; without one, a state dict is made or loaded. Returns what ``exit_task`` takes,
+        or ``None`` to hear no more of it."""
         return None
 
-    def exit_fsdp(self, depth: int) -> None: ...
+    def exit_task(self, depth: int) -> None: ...
 
-    def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None: ...
+    def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
+        """What an engine knows of a tensor; ``name`` is within ``module``."""
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
 
@@ -55,7 +58,7 @@ class Listener:
         tensors: Sequence[torch.Tensor],
         described: Callable[[], Iterable[tuple[torch.Tensor, nn.Module, str]]],
     ) -> None:
-        """For readers of addresses: the full parameters that FSDP holds for a unit; ``described`` has their modules and names."""
+        """For readers of addresses: a unit's full parameters; ``described`` gives their modules and names."""
 
     def learn_gradients_of_unit(self, unit: Any, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """The same of full gradients, each with the parameter that it is for."""

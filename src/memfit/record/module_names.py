@@ -1,7 +1,7 @@
 """Fully qualified names of modules, as ``named_modules`` gives them: ``layers.3.attention.wq``.
 
 The first model's names stand alone, its root is ``""``; a further model's carry its class in front. Wrappers that add a level of
-their own (FSDP, DDP, checkpoint and compile wrappers) share the name of what they wrap.
+their own (engines, checkpoint and compile wrappers) share the name of what they wrap.
 """
 
 from __future__ import annotations
@@ -9,16 +9,23 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterator
+from functools import cache
 from typing import Protocol
 
 from torch import nn
 
-_WRAPPER_LEVEL = re.compile(r"(?:^|(?<=\.))(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?:\.|$)")
+from memfit.engines import ENGINES
+
+
+@cache
+def _wrapper_level(of_engines: tuple[str, ...]) -> re.Pattern[str]:
+    levels = "|".join(("_checkpoint_wrapped_module", "_orig_mod", *filter(None, of_engines)))
+    return re.compile(rf"(?:^|(?<=\.))(?:{levels})(?:\.|$)")
 
 
 def unwrapped_name(name: str) -> str:
     """A dotted name without the levels that wrappers add."""
-    return _WRAPPER_LEVEL.sub("", name).rstrip(".")
+    return _wrapper_level(tuple(engine.wrapper_level for engine in ENGINES.values())).sub("", name).rstrip(".")
 
 
 def told_apart(path: str, first_root_kind: str) -> str:
@@ -71,6 +78,11 @@ class ModuleNames:
 
     def path(self, number: int) -> str:
         return self._paths[number]
+
+    def name_in(self, module: nn.Module, name: str) -> str:
+        """The dotted name of something in a module; of one that was never named, ``name`` alone."""
+        number = self.number(module)
+        return name if number is None else _join(self._paths[number], name)
 
     def class_name(self, number: int) -> str:
         """The path with its root's class in front: ``Llama.layers.0``."""

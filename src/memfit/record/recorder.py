@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit.engines import Engine
 from memfit.ledger import Category, LedgerBuilder, Phase
 from memfit.record.blocks import BlockWriter
 from memfit.record.listener import Listener
 from memfit.record.module_names import ModuleNames
 from memfit.record.operators import OperatorObserver, OutputPlans
 from memfit.record.position import RunPosition
-from memfit.record.roles import Roles, tensors_in
+from memfit.record.roles import GRADIENT_OF, Roles, tensors_in
 from memfit.record.run_hooks import patch_loaded
 from memfit.record.scopes import Lead
 from memfit.record.storages import PLAIN_TYPES, plain_tensors
@@ -153,7 +154,7 @@ class Recorder(Listener, TorchDispatchMode):
             self.mark_step()
             self.roles.relearn_parameters()
         if id(module) not in self._learned_roots or self._names.number(module) is None:
-            patch_loaded()  # FSDP, for one
+            patch_loaded()  # an engine, for one
             self.roles.learn_model(module)
             self._learned_roots.add(id(module))
         self.roles.learn_inputs(arguments)
@@ -175,18 +176,21 @@ class Recorder(Listener, TorchDispatchMode):
         self._step_is_due = True
         self.builder.flush_if_due()
 
-    def enter_fsdp(self, phase: Phase, modules: Any) -> int:
+    def enter_task(self, engine: Engine | None, phase: Phase, modules: Any) -> int:
         self.position.follow(graph_task_id())
         numbers = [number for module in modules if (number := self._names.number(module)) is not None]
         return self.position.enter_pinned(phase, numbers[0] if numbers else -1)
 
-    def exit_fsdp(self, depth: int) -> None:
+    def exit_task(self, depth: int) -> None:
         self.position.exit_pinned(depth)
 
-    def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None:
-        number = self._names.number(module)
-        prefix = self._names.path(number) if number is not None else ""
-        self.roles.learn_parameter(tensor, Category.UNSHARDED_PARAMETER, f"{prefix}.{name}" if prefix else name)
+    def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
+        full_name = self._names.name_in(module, name)
+        if category in GRADIENT_OF:
+            self.roles.learn_parameter(tensor, category, full_name)
+        else:
+            number = self._names.number(module)
+            self.roles.assign(tensor, category, -1 if number is None else number, full_name)
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
         self.roles.learn_gradient(gradient, parameter)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit.engines.registry import sharded_parameters, unit_tensors
 from memfit.ledger import Category, LedgerBuilder
 from memfit.record.blocks import BlockWriter
 from memfit.record.module_names import ModuleNames
 from memfit.record.storages import PLAIN_TYPES, plain_tensors
-from memfit.torch_compat.fsdp import flat_handles, sharded_parameters
 
 GRADIENT_OF = {
     Category.PARAMETER: Category.GRADIENT,
@@ -75,8 +75,8 @@ class Roles:
     def learn_model(self, root: nn.Module) -> None:
         """Names the modules of a model, and finds its parameters, their gradients and its buffers."""
         prefix = self._names.name_tree(root)
-        for handle in flat_handles(root):
-            self._learn_flat(handle)
+        for known in unit_tensors(root):  # the block belongs to the unit, not to the first of the parameters in it
+            self.learn_parameter(known.tensor, known.category, self._names.name_in(known.unit, known.name))
         sharded = {id(plain.untyped_storage()) for managed in sharded_parameters(root) for plain in plain_tensors(managed)}
         for name, parameter in root.named_parameters(remove_duplicate=False):
             full_name = self._names.parameter_name(root, prefix, name)
@@ -86,15 +86,6 @@ class Roles:
             full_name = self._names.parameter_name(root, prefix, name)
             module = self._names.number_for_path(full_name.rpartition(".")[0])
             self.assign(buffer, Category.BUFFER, module, full_name, before=True)
-
-    def _learn_flat(self, handle: Any) -> None:
-        """FSDP1 keeps a unit's parameters as views of one: the block belongs to the unit, not to the first of them."""
-        number = self._names.number(handle._fully_sharded_module)
-        unit = self._names.path(number) if number is not None else ""
-        for shard in (getattr(handle.flat_param, "_local_shard", None), handle.flat_param):
-            if shard is not None:
-                role = Category.SHARDED_PARAMETER if handle.uses_sharded_strategy else Category.PARAMETER
-                self.learn_parameter(shard, role, f"{unit}.flat_param" if unit else "flat_param")
 
     def learn_parameter(self, parameter: torch.Tensor, role: Category, name: str | None = None) -> None:
         module = self._names.number_for_path(name.rpartition(".")[0]) if name is not None else -1
@@ -166,7 +157,7 @@ class Roles:
                     self.assign(tensor, Category.OPTIMIZER_STATE, module, name, before=before)
 
     def _updated_parameter(self, parameter: Any) -> tuple[int, str | None]:
-        """The module and name of what an optimizer updates: of a part of FSDP1's flat parameter its own, not those of the whole."""
+        """The module and name of what an optimizer updates: of a part of a unit's tensor its own, not those of the whole."""
         _, _, name = self._parameters.get(id(parameter), (None, None, None))
         if name is not None:
             return self._names.number_for_path(name.rpartition(".")[0]), name

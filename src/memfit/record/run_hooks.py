@@ -3,11 +3,10 @@
 ::
 
     nn.Module.__call__             which module runs, with all its arguments, also when it raises
-    UntypedStorage.resize_         not an operator; FSDP frees and restores parameters with it
+    UntypedStorage.resize_         not an operator; some engines free and restore parameters with it
     torch.cuda.empty_cache         what is free goes back to the driver
     optimizer step hooks           torch's own, global
-    FSDP2's FSDPParamGroup         unsharding and resharding, in forward and backward
-    FSDP1's runtime functions      the same
+    an engine's own hooks          what it gathers, frees and reduces around a unit: memfit.engines
     torch's distributed checkpoint state dicts, made and loaded
     DTensor's ShardingPropagator   runs operators on global shapes that no memory is ever used for
 
@@ -17,31 +16,19 @@ happens to us, and passes on what it returns or raises.
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from memfit.ledger import Phase
+from memfit.engines import ENGINES, Engine
+from memfit.ledger import Category, Phase
 from memfit.record.listener import Listener
-from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.distributed import SHARDING_PROPAGATION
-from memfit.torch_compat.fsdp import (
-    FSDP1_RUNTIME,
-    PARAMETER_GROUPS,
-    STATE_DICT_WORK,
-    STATE_DICTS,
-    flat_gradient_shard,
-    loaded,
-    unsharded_flat_parameters,
-    unsharded_gradients,
-    unsharded_parameters,
-    unsharded_tensors,
-)
+from memfit.torch_compat.fsdp import STATE_DICT_WORK, STATE_DICTS, loaded
 from memfit.torch_compat.patches import Patches
 
 _active: tuple[Listener, ...] = ()
@@ -109,11 +96,22 @@ def _install() -> None:
 def patch_loaded() -> None:
     """Patches the optional parts of torch that the run has imported by now; called again where a run may have imported more."""
     with _lock:
+        for engine in ENGINES.values():
+            for name, hook in engine.hooks().items():
+                if (module := _not_yet_patched(name)) is not None:
+                    hook(module, _patches, _engines)
         for name, patch in _OPTIONAL.items():
-            module = loaded(name)
-            if module is not None and name not in _patched:
-                _patched.add(name)
+            if (module := _not_yet_patched(name)) is not None:
                 patch(module)
+
+
+def _not_yet_patched(name: str) -> Any | None:
+    """A module that the run has imported since this was last asked; ``None`` for others."""
+    module = loaded(name)
+    if module is None or name in _patched:
+        return None
+    _patched.add(name)
+    return module
 
 
 def _tell(listener: Listener, tell: Callable[..., Any], *args: Any) -> Any:
@@ -130,10 +128,6 @@ def _tell(listener: Listener, tell: Callable[..., Any], *args: Any) -> Any:
 
 def _listeners() -> list[Listener]:
     return [listener for listener in _active if listener.listening()]
-
-
-def _readers_of_addresses() -> list[Listener]:
-    return [listener for listener in _active if listener.reads_addresses and listener.listening()]
 
 
 # -- modules, storages, optimizers -------------------------------------------------------------------------------------------
@@ -199,129 +193,51 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
         _tell(listener, listener.exit_optimizer, optimizer)
 
 
-# -- FSDP2 -------------------------------------------------------------------------------------------------------------------
-
-_FSDP2_PHASES = {
-    "pre_forward": Phase.FSDP_PRE_FORWARD,
-    "post_forward": Phase.FSDP_POST_FORWARD,
-    "pre_backward": Phase.FSDP_PRE_BACKWARD,
-    "post_backward": Phase.FSDP_POST_BACKWARD,
-}
+# -- engines and state dicts ---------------------------------------------------------------------------------------------------
 
 
-def _patch_fsdp2(groups: Any) -> None:
-    _patches.because("what FSDP2 gathers, frees and reduces")
-    for name, phase in _FSDP2_PHASES.items():
-        _patches.wrap(groups.FSDPParamGroup, name, functools.partial(_fsdp2_call, phase))
-    _patches.wrap(groups.FSDPParamGroup, "wait_for_unshard", _fsdp2_unsharded)
+class _Engines:
+    """What an engine's hooks tell, passed on to everybody who listens: the ``Reporter`` of ``memfit.engines``."""
 
+    def in_task(
+        self,
+        engine: Engine | None,
+        phase: Phase,
+        modules: Sequence[Any],
+        work: Callable[[], Any],
+        learn: Callable[[Any], None] | None = None,
+    ) -> Any:
+        opened = [(listener, _tell(listener, listener.enter_task, engine, phase, modules)) for listener in _listeners()]
+        try:
+            return work()
+        finally:
+            opened = [(listener, depth) for listener, depth in opened if not listener.failed and depth is not None]
+            if learn is not None:
+                for listener, _ in opened:
+                    _tell(listener, learn, listener)
+            for listener, depth in reversed(opened):
+                _tell(listener, listener.exit_task, depth)
 
-def _fsdp2_call(phase: Phase, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(group: Any, *args: Any, **kwargs: Any) -> Any:
-        # Before a forward, FSDP names the module: a grouped unit runs this for each of its own.
-        modules = args[:1] if phase is Phase.FSDP_PRE_FORWARD and args else group.modules
-        if phase is Phase.FSDP_POST_BACKWARD:
-            for listener in _readers_of_addresses():
-                _tell(listener, listener.learn_gradients_of_unit, group, list(unsharded_gradients(group)))
-        return _in_fsdp_phase(phase, modules, lambda: original(group, *args, **kwargs), functools.partial(_learn_shards, group))
-
-    return call
-
-
-def _learn_shards(group: Any, listener: Listener) -> None:
-    if listener.reads_addresses:
-        return  # they stay until the optimizer's step, and are looked at there
-    for managed in group.fsdp_params:
-        if managed.sharded_param.grad is not None:
-            listener.learn_gradient(managed.sharded_param.grad, managed.sharded_param)
-
-
-def _fsdp2_unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
-    def wait_for_unshard(group: Any) -> Any:
-        result = original(group)
+    def tell_whole_parameters(self, unit: object, tensors: Sequence[Any], described: Callable[[], Iterable[Any]]) -> None:
         for listener in _listeners():
             if listener.reads_addresses:
-                _tell(listener, listener.learn_unit, group, unsharded_tensors(group), lambda: unsharded_parameters(group))
+                _tell(listener, listener.learn_unit, unit, tensors, described)
                 continue
-            for tensor, module, name in unsharded_parameters(group):
-                _tell(listener, listener.learn_unsharded, tensor, module, name)
-        return result
+            for tensor, module, name in described():
+                _tell(listener, listener.learn_tensor, tensor, Category.UNSHARDED_PARAMETER, module, name)
 
-    return wait_for_unshard
-
-
-# -- FSDP1 -------------------------------------------------------------------------------------------------------------------
-
-
-def _patch_fsdp1(runtime: Any) -> None:
-    _patches.because("what FSDP1 gathers, frees and reduces")
-    _patches.wrap(runtime, "_unshard", _fsdp1_unshard)
-    _patches.wrap(runtime, "_reshard", _fsdp1_reshard)
-    _patches.wrap(runtime, "_reduce_grad", _fsdp1_reduce)
+    def tell_whole_gradients(self, unit: object, gradients: Callable[[], Sequence[Any]]) -> None:
+        for listener in _listeners():
+            if listener.reads_addresses and (found := gradients()):
+                _tell(listener, listener.learn_gradients_of_unit, unit, found)
 
 
-def _in_backward(forward: Phase, backward: Phase) -> Phase:
-    return forward if graph_task_id() == -1 else backward
-
-
-def _fsdp1_unshard(original: Callable[..., Any]) -> Callable[..., Any]:
-    def unshard(state: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
-        if not handle:
-            return original(state, handle, *args, **kwargs)
-        phase = _in_backward(Phase.FSDP_PRE_FORWARD, Phase.FSDP_PRE_BACKWARD)
-
-        def learn(listener: Listener) -> None:
-            for tensor in unsharded_flat_parameters(handle):
-                listener.learn_unsharded(tensor, handle._fully_sharded_module, "flat_param")
-
-        return _in_fsdp_phase(phase, (handle._fully_sharded_module,), lambda: original(state, handle, *args, **kwargs), learn)
-
-    return unshard
-
-
-def _fsdp1_reshard(original: Callable[..., Any]) -> Callable[..., Any]:
-    def reshard(state: Any, handle: Any, *args: Any, **kwargs: Any) -> Any:
-        phase = _in_backward(Phase.FSDP_POST_FORWARD, Phase.FSDP_POST_BACKWARD)
-        return _in_fsdp_phase(phase, (handle._fully_sharded_module,), lambda: original(state, handle, *args, **kwargs))
-
-    return reshard
-
-
-def _fsdp1_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    def reduce_grad(state: Any, handle: Any) -> Any:
-        def learn(listener: Listener) -> None:
-            found = flat_gradient_shard(handle)
-            if found is not None:
-                listener.learn_gradient(*found)
-
-        modules = (handle._fully_sharded_module,)
-        for listener in _readers_of_addresses():
-            if handle.flat_param.grad is not None:
-                _tell(listener, listener.learn_gradients_of_unit, handle, ((handle.flat_param.grad, handle.flat_param),))
-        return _in_fsdp_phase(Phase.FSDP_POST_BACKWARD, modules, lambda: original(state, handle), learn)
-
-    return reduce_grad
-
-
-def _in_fsdp_phase(phase: Phase, modules: Any, work: Callable[[], Any], learn: Callable[[Listener], None] | None = None) -> Any:
-    """Runs FSDP's own work as a scope of the units' first module, then looks at what it left."""
-    opened = [(listener, _tell(listener, listener.enter_fsdp, phase, modules)) for listener in _listeners()]
-    try:
-        return work()
-    finally:
-        for listener, depth in opened:
-            if not listener.failed and depth is not None:
-                if learn is not None:
-                    _tell(listener, learn, listener)
-                _tell(listener, listener.exit_fsdp, depth)
-
-
-# -- state dicts -------------------------------------------------------------------------------------------------------------
+_engines: Final = _Engines()
 
 
 def in_checkpoint(work: Callable[[], Any]) -> Any:
     """Does ``work`` as the saving or loading of a state dict."""
-    return _in_fsdp_phase(Phase.CHECKPOINT, (), work)
+    return _engines.in_task(None, Phase.CHECKPOINT, (), work)
 
 
 def _patch_state_dicts(state_dicts: Any) -> None:
@@ -353,8 +269,6 @@ def _shape_propagation(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OPTIONAL = {
-    PARAMETER_GROUPS: _patch_fsdp2,
-    FSDP1_RUNTIME: _patch_fsdp1,
     STATE_DICTS: _patch_state_dicts,
     SHARDING_PROPAGATION: _patch_dtensor,
 }

@@ -10,7 +10,7 @@ its time is good to a fifth.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from memfit.timing.chips import MICRO
@@ -157,24 +157,9 @@ class HostPace:
     own_module: float = 27 * MICRO
     """Calling any other, whose forward is Python: layers of Llama, BERT and GPT-2 of transformers, so small that only Python is
     left, take 27 to 45 microseconds for each of them beside their operators, on a day when operators took 1.27 times as long."""
-    scopes: Mapping[str, float] = field(
-        default_factory=lambda: {
-            "RECOMPUTE": 150 * MICRO,
-            "FSDP_PRE_FORWARD": 620 * MICRO,
-            "FSDP_POST_FORWARD": 620 * MICRO,
-            "FSDP_PRE_BACKWARD": 620 * MICRO,
-            "FSDP_POST_BACKWARD": 620 * MICRO,
-        }
-    )
-    """Beginning one of FSDP's tasks: 12 layers sharded by FSDP2 take 35 milliseconds longer than 12 others. Where a module is
-    computed again, Python is called for each tensor that is saved and for each that is used: 72 modules of a Llama take 22 to 28
-    milliseconds longer, half of it in their operators (``small_llama_amp_ckpt``)."""
-    fsdp_nothing: float = 150 * MICRO
-    """A task of FSDP's that finds nothing to do, as most do in a pipeline, whose weights stay whole. It was not measured by itself:
-    72 of them add 10 milliseconds or less to a step of a pipeline (``f_pp_fsdp_3`` beside ``f_pp_1f1b_3``), 34 in ``fsdp2_zero2``
-    about 20."""
-    fsdp1_task: float = 340 * MICRO
-    """One of FSDP1's tasks, of which a layer has five: 12 layers take 22.6 milliseconds longer."""
+    recompute: float = 150 * MICRO
+    """Beginning a module that is computed again: Python is called for each tensor that is saved and for each that is used. 72
+    modules of a Llama take 22 to 28 milliseconds longer, half of it in their operators (``small_llama_amp_ckpt``)."""
 
     def operator(self, call: Call, cost: Cost, in_backward: bool, is_distributed: bool = False) -> float:
         """Issuing a call. ``is_distributed``: lists are of distributed tensors."""
@@ -222,7 +207,7 @@ class HostPace:
             )
         is_norm = call.name == "_foreach_norm"
         own = LIST_BASE + (NORM_ITEM if is_norm else LIST_ITEM) * count
-        if is_distributed and call.name != "_foreach_copy_":  # which is how FSDP copies, and never on distributed tensors
+        if is_distributed and call.name != "_foreach_copy_":  # which is how FSDP2 copies, and never on distributed tensors
             own += DISTRIBUTED_BASE + (DISTRIBUTED_NORM_ITEM if is_norm else DISTRIBUTED_ITEM) * count
         return own
 

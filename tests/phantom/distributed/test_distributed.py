@@ -30,8 +30,8 @@ from torch.distributed.tensor.parallel import (
 )
 
 import memfit
+from memfit.engines.ddp.reducer import Bucket, Logger, Reducer
 from memfit.ledger import Category
-from memfit.phantom.distributed.ddp_reducer import Bucket, Logger, Reducer
 from memfit.units import MIB
 
 

@@ -155,7 +155,7 @@ def test_both_see_the_same_of_fsdp(one_of_four_ranks):
         assert after.peak.breakdown == before.peak.breakdown
     ends = [current_breakdown(ledger, 0) for ledger in (seen, shown)]
     assert ends[0] == ends[1]
-    assert {Phase.FSDP_PRE_FORWARD, Phase.FSDP_POST_BACKWARD} <= set(map(Phase, seen.scopes.phase))
+    assert {Phase.PRE_FORWARD, Phase.POST_BACKWARD} <= set(map(Phase, seen.scopes.phase))
     assert Category.UNSHARDED_PARAMETER in find_peak(seen, 0).breakdown
     gradients = [int(ledger.block_peak_bytes[ledger.categories == Category.UNSHARDED_GRADIENT].sum()) for ledger in (seen, shown)]
     assert gradients[0] == gradients[1] > 0  # they are gone when FSDP has reduced them, and at none of the peaks

@@ -7,8 +7,7 @@
     process_groups.py      process groups, collectives, meshes
     pipelines.py           stages of pipelines, whose neighbours are not there
     layout.py              how ranks are arranged: meshes, pipelines, unequal shards
-    ddp.py                 DistributedDataParallel without its C++
-    ddp_reducer.py         its reducer: buckets, and when they come and go
-    fsdp1_state_dicts.py   what FSDP1 asks the other ranks, answered without them
     rank_shortcuts.py      work that torch does once for every rank, done once
+
+What engines (DDP, FSDP) do in C++ or ask the other ranks is in ``memfit.engines``.
 """

@@ -5,24 +5,20 @@ Results are the same; where the installed torch has no such function there is no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, overload
+from typing import Any
 
-import torch
 from torch.distributed.tensor import placement_types
 
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.torch_compat.distributed import forget_meshes, sharding_propagation
-from memfit.torch_compat.fsdp import fsdp2_parameters
 from memfit.torch_compat.patches import Patches
 
 
 def install(patches: Patches, mode: PhantomMode) -> None:
-    parameters, propagation = fsdp2_parameters(), sharding_propagation()
+    propagation = sharding_propagation()
     patches.finally_call(forget_meshes)
-    if hasattr(parameters, "_chunk_with_empty"):
-        patches.replace(parameters, "_chunk_with_empty", Chunks)
     name = "_propagate_use_strided_shard_flag"
     if hasattr(propagation, name):
         patches.replace(propagation, name, _asked_once(getattr(propagation, name)))
@@ -32,33 +28,6 @@ def install(patches: Patches, mode: PhantomMode) -> None:
     name = "_expand_single_dim_strategy_to_mesh"
     if hasattr(propagation, name):
         patches.replace(propagation, name, _one_of_each(getattr(propagation, name), propagation.TupleStrategy))
-
-
-class Chunks(Sequence[torch.Tensor]):
-    """A tensor in as many parts as there are ranks, of which FSDP only ever looks at its own."""
-
-    def __init__(self, tensor: torch.Tensor, num_chunks: int, dim: int) -> None:
-        self._tensor, self._num_chunks, self._dim = tensor, num_chunks, dim
-        self._size = -(-tensor.shape[dim] // num_chunks)
-
-    def __len__(self) -> int:
-        return self._num_chunks
-
-    @overload
-    def __getitem__(self, index: int) -> torch.Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[torch.Tensor]: ...
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._num_chunks))]
-        if not 0 <= index < self._num_chunks:
-            raise IndexError(index)
-        start = index * self._size
-        length = min(self._size, self._tensor.shape[self._dim] - start)
-        return self._tensor.narrow(self._dim, start, length) if length > 0 else self._tensor.new_empty(0)
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return (self[i] for i in range(self._num_chunks))
 
 
 def _by_shape(propagate: Callable[..., Any], mode: PhantomMode) -> Callable[..., Any]:

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from memfit.engines.registry import sharded_parameters, unit_tensors
 from memfit.ledger import Category
 from memfit.record.module_names import ModuleNames
 from memfit.record.roles import GRADIENT_OF, tensors_in
 from memfit.record.storages import plain_tensors
 from memfit.torch_compat.distributed import bucket_sizes
-from memfit.torch_compat.fsdp import flat_handles, sharded_parameters
 from memfit.torch_compat.tensors import where_data_begin, where_storages_begin
 
 
@@ -119,13 +119,8 @@ class Addresses:
         """Names the modules of a model, and finds its parameters, their gradients and its buffers."""
         self._said.clear()  # what is known by identity may be of a model that is no more
         prefix = self._names.name_tree(root)
-        for handle in flat_handles(root):
-            number = self._names.number(handle._fully_sharded_module)
-            unit = self._names.path(number) if number is not None else ""
-            role = Category.SHARDED_PARAMETER if handle.uses_sharded_strategy else Category.PARAMETER
-            for shard in (getattr(handle.flat_param, "_local_shard", None), handle.flat_param):
-                if shard is not None:
-                    self.learn_parameter(shard, role, f"{unit}.flat_param" if unit else "flat_param")
+        for known in unit_tensors(root):
+            self.learn_parameter(known.tensor, known.category, self._names.name_in(known.unit, known.name))
         sharded = {address for managed in sharded_parameters(root) for address, _ in self._places(managed)}
         for name, parameter in root.named_parameters(remove_duplicate=False):
             is_sharded = any(address in sharded for address, _ in self._places(parameter))
@@ -257,14 +252,14 @@ class Addresses:
         tensors: Sequence[torch.Tensor],
         described: Callable[[], Iterable[tuple[torch.Tensor, nn.Module, str]]],
     ) -> None:
-        """The full parameters that FSDP holds for a unit right now."""
+        """The full parameters that an engine holds for a unit right now."""
         described_once = cache(lambda: list(described()))
         self._say_of(
             ("parameters of unit", unit), tensors, tensors, lambda slot, _: self._facts_of_unsharded(*described_once()[slot])
         )
 
     def learn_gradients_of_unit(self, unit: int, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """The full gradients that FSDP holds for a unit right now, each with the parameter that it is for."""
+        """The full gradients that an engine holds for a unit right now, each with the parameter that it is for."""
         found, parameters = [gradient for gradient, _ in gradients], [parameter for _, parameter in gradients]
         role = Category.UNSHARDED_GRADIENT
         self._say_of(
@@ -274,13 +269,11 @@ class Addresses:
             lambda slot, gradient: self._facts_of_gradient(gradient, parameters[slot], role),
         )
 
-    def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None:
-        self._learn(self._facts_of_unsharded(tensor, module, name))
+    def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
+        self._say(tensor, category, *self._owner(self._names.name_in(module, name)))
 
     def _facts_of_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> list[Fact]:
-        number = self._names.number(module)
-        path = self._names.path(number) if number is not None else ""
-        return self._facts(tensor, Category.UNSHARDED_PARAMETER, *self._owner(f"{path}.{name}" if path else name))
+        return self._facts(tensor, Category.UNSHARDED_PARAMETER, *self._owner(self._names.name_in(module, name)))
 
     def _say(self, tensor: torch.Tensor, role: Category, module: int, name: str | None) -> None:
         self._learn(self._facts(tensor, role, module, name))

@@ -25,7 +25,8 @@ import torch
 from torch import nn
 
 from memfit.allocator import Requests, parse_alloc_conf, requests_from_ledger
-from memfit.ledger import INIT, LedgerBuilder, Phase, RunInfo
+from memfit.engines import Engine
+from memfit.ledger import INIT, Category, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.journal import Journal
 from memfit.record import run_hooks
 from memfit.record.history.addresses import Addresses, Fact, FactGroups
@@ -248,17 +249,17 @@ class HistorySession(Listener):
         self._marks.write(MarkKind.OPTIMIZER_ENDS)
         self._step_is_due = True
 
-    def enter_fsdp(self, phase: Phase, modules: Any) -> int:
+    def enter_task(self, engine: Engine | None, phase: Phase, modules: Any) -> int:
         numbers = [number for module in modules if (number := self._names.number(module)) is not None]
         self._marks.write(MarkKind.PHASE, int(phase) << MODULE_BITS | (numbers[0] + 1 if numbers else 0))
         return 0
 
-    def exit_fsdp(self, depth: int) -> None:
+    def exit_task(self, depth: int) -> None:
         self._say_learned()
         self._marks.write(MarkKind.PHASE_ENDS)
 
-    def learn_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> None:
-        self._addresses.learn_unsharded(tensor, module, name)
+    def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
+        self._addresses.learn_tensor(tensor, category, module, name)
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
         self._addresses.learn_gradient(gradient, parameter)
@@ -268,7 +269,7 @@ class HistorySession(Listener):
 
     def learn_gradients_of_unit(self, unit: Any, gradients: Sequence[Any]) -> None:
         self._addresses.learn_gradients_of_unit(id(unit), gradients)
-        self._say_learned()  # FSDP is about to free them
+        self._say_learned()  # the engine is about to free them
 
     def emptied_cache(self) -> None:
         self._marks.write(MarkKind.EMPTY_CACHE)
@@ -284,7 +285,7 @@ class HistorySession(Listener):
                 self._begin_step()
                 self._addresses.relearn_parameters()
             if id(module) not in self._learned_roots or self._names.number(module) is None:
-                run_hooks.patch_loaded()  # FSDP, for one
+                run_hooks.patch_loaded()  # an engine, for one
                 self._addresses.learn_model(module)
                 self._learned_roots.add(id(module))
                 if isinstance(module, nn.parallel.DistributedDataParallel):

@@ -22,7 +22,7 @@ from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, Schedu
 from memfit.models import ModelConfig, find_model
 from memfit.plan.search.bounds.least_time import one_pass
 from memfit.plan.search.bounds.shapes import LayerShape, Pass, kinds_of_layers, layer_shape
-from memfit.plan.search.bounds.sharing import numbers_of_a_gpu, shared_weights, sharing_ranks
+from memfit.plan.search.bounds.sharing import is_sharded, numbers_of_a_gpu, shared_weights, sharing_ranks
 
 Inputs = dict[str, Any]
 
@@ -197,8 +197,8 @@ def _loss(config: ModelConfig, inputs: Inputs, part: Pass) -> int:
 
 def _root_weights(config: ModelConfig, inputs: Inputs) -> int:
     """The embedding and the head are gathered for forward, and stay whole until backward is over."""
-    strategy, precision = STRATEGIES.get(inputs["strategy"]), PRECISIONS[inputs["precision"]]
-    if strategy is None or strategy.split is Split.NOTHING or inputs["engine"] != "fsdp2" or sharing_ranks(inputs)[0] == 1:
+    precision = PRECISIONS[inputs["precision"]]
+    if not is_sharded(inputs):
         return 0
     size = 2 if precision.computes else precision.weight_bytes
     return int(config.vocab * config.dim * size // inputs["tp"] * (1 if config.tied else 2))

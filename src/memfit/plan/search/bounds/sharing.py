@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit.choices import STRATEGIES, Split
+from memfit.engines import ENGINES
 from memfit.hardware import GPUS_PER_NODE
 from memfit.models import ModelConfig, find_model
 
@@ -34,7 +35,7 @@ class Shared:
 
 
 def shared_weights(config: ModelConfig, has_experts: bool, inputs: Inputs) -> tuple[Shared, ...]:
-    """Of one layer: those of everything but experts first. Empty where no weights are gathered, as FSDP2 does it."""
+    """Of one layer: those of everything but experts first. Empty where no weights are gathered unit by unit."""
     if not is_sharded(inputs):
         return ()
     ranks, are_adjacent = sharing_ranks(inputs)
@@ -60,8 +61,9 @@ def _filled_up(numbers: int, num_experts: int, ranks: int) -> int:
 
 
 def is_sharded(inputs: Inputs) -> bool:
-    """Do GPUs gather weights from one another, as FSDP2 does it?"""
-    return sharing_ranks(inputs)[0] > 1 and bool(inputs["engine"] == "fsdp2")
+    """Do GPUs gather the weights of each unit from one another?"""
+    engine = ENGINES.get(inputs["engine"])
+    return engine is not None and engine.gathers_units and sharing_ranks(inputs)[0] > 1
 
 
 def sharing_ranks(inputs: Inputs) -> tuple[int, bool]:

@@ -11,19 +11,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import CustomPolicy
 
+from memfit.engines.engine import WrapConfig
 from memfit.errors import ConfigError
-from memfit.fsdp.config import ShardConfig
-from memfit.fsdp.sharding_options import as_mixed_precision
 
 
-def apply(config: ShardConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
+def wrap(config: WrapConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
     if mesh.device_type == "cpu":
         raise ConfigError("FSDP1 needs an accelerator: on the CPU use engine='fsdp2'")
     prefetch = config.backward_prefetch
     options: dict[str, Any] = {
         "sharding_strategy": config.strategy.to_torch(),
         "auto_wrap_policy": CustomPolicy(set(units).__contains__),
-        "mixed_precision": as_mixed_precision(config.mixed_precision).to_torch(),
+        "mixed_precision": config.precision_words.to_torch(),
         "backward_prefetch": prefetch.to_torch() if prefetch is not None else None,
         "cpu_offload": config.cpu_offload.to_torch(),
         "device_id": torch.device(mesh.device_type, torch.accelerator.current_device_index()),

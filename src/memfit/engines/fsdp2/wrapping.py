@@ -10,15 +10,22 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    ShardingStrategy,
+    fully_shard,
+)
 
+from memfit.engines.engine import WrapConfig
 from memfit.errors import ConfigError
-from memfit.fsdp.config import ShardConfig
-from memfit.fsdp.sharding_options import BackwardPrefetch, MixedPrecision, ShardingStrategy
 from memfit.torch_compat.fsdp import prefetch_after_backward
 
 
-def apply(config: ShardConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
+def wrap(config: WrapConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
     precision = config.mixed_precision
     shard_one = functools.partial(fully_shard, **_options(config, mesh))
     for module in _in_full_precision(model, precision):
@@ -31,8 +38,8 @@ def apply(config: ShardConfig, model: nn.Module, units: Sequence[nn.Module], mes
     return model
 
 
-def _options(config: ShardConfig, mesh: DeviceMesh) -> dict[str, Any]:
-    if config.strategy is ShardingStrategy.NO_SHARD:
+def _options(config: WrapConfig, mesh: DeviceMesh) -> dict[str, Any]:
+    if config.strategy == ShardingStrategy.NO_SHARD:
         mesh = _all_replicas(mesh)
     # None reshards every unit but the model itself, whose parameters backward needs at once; as FSDP1 does.
     options = {"mesh": mesh, "reshard_after_forward": None if config.strategy.reshards_after_forward else False}
@@ -48,7 +55,7 @@ def _all_replicas(mesh: DeviceMesh) -> DeviceMesh:
     return init_device_mesh(mesh.device_type, (mesh.size(), 1), mesh_dim_names=("replicate", "shard"))
 
 
-def _policy(precision: MixedPrecision | MixedPrecisionPolicy, is_root: bool = False) -> MixedPrecisionPolicy:
+def _policy(precision: Any, is_root: bool = False) -> MixedPrecisionPolicy:
     if isinstance(precision, MixedPrecisionPolicy):
         return precision
     cast_inputs = precision.cast_root_forward_inputs if is_root else precision.cast_forward_inputs
@@ -57,23 +64,23 @@ def _policy(precision: MixedPrecision | MixedPrecisionPolicy, is_root: bool = Fa
     )
 
 
-def _full_precision(precision: MixedPrecision | MixedPrecisionPolicy) -> MixedPrecisionPolicy:
+def _full_precision(precision: Any) -> MixedPrecisionPolicy:
     """As FSDP1 does for classes that it is to ignore: inputs up to float32, outputs back down."""
     return MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=precision.param_dtype)
 
 
-def _in_full_precision(model: nn.Module, precision: MixedPrecision | MixedPrecisionPolicy) -> list[nn.Module]:
+def _in_full_precision(model: nn.Module, precision: Any) -> list[nn.Module]:
     if isinstance(precision, MixedPrecisionPolicy) or precision.param_dtype is None:
         return []
     ignored = tuple(precision.module_classes_to_ignore)
     return [module for module in model.modules() if isinstance(module, ignored) and any(True for _ in module.parameters())]
 
 
-def _set_prefetch(model: nn.Module, prefetch: BackwardPrefetch | None) -> None:
-    if prefetch is BackwardPrefetch.BACKWARD_PRE:
+def _set_prefetch(model: nn.Module, prefetch: Any) -> None:
+    if prefetch == BackwardPrefetch.BACKWARD_PRE:
         return
     for unit in model.modules():
         if isinstance(unit, FSDPModule):
             unit.set_modules_to_backward_prefetch([unit])  # in the next unit's place: itself, which is there already
-            if prefetch is BackwardPrefetch.BACKWARD_POST:
+            if prefetch == BackwardPrefetch.BACKWARD_POST:
                 prefetch_after_backward(unit)
