@@ -23,7 +23,7 @@ from memfit.record.recorder import Recorder
 
 CLASSES = (
     Recorder,
-    operators.OutputPlans,
+    operators.OutputHandlers,
     position.RunPosition,
     BlockWriter,
     storages.StorageTable,

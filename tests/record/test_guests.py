@@ -15,7 +15,7 @@ from torch import nn
 import memfit
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger, LedgerBuilder
-from memfit.record.operators import OutputPlans
+from memfit.record.operators import OutputHandlers
 from memfit.record.position import RunPosition
 from memfit.record.recorder import Recorder
 from memfit.record.storages import StorageTable
@@ -195,7 +195,7 @@ def test_an_exception_out_of_the_block_leaves_a_whole_ledger(tmp_path):
 
 
 FAULTS = {
-    "an operator": (OutputPlans, "_on_new"),
+    "an operator": (OutputHandlers, "_on_new"),
     "a module's entry": (Recorder, "_enter_root"),
     "a module's exit": (Recorder, "exit_module"),
     "following backward": (RunPosition, "_switch_pass"),
@@ -238,7 +238,7 @@ def test_a_failure_does_not_raise_where_warnings_are_errors(monkeypatch, capsys)
         raise LookupError("injected")
 
     model = model_of()
-    monkeypatch.setattr(OutputPlans, "_on_new", fail)
+    monkeypatch.setattr(OutputHandlers, "_on_new", fail)
     with memfit.track(model):
         run(model, steps=1)
     assert "Your run goes on" in capsys.readouterr().err

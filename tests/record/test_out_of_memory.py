@@ -145,6 +145,7 @@ def test_a_run_that_goes_on_after_all_has_not_failed(tmp_path: Path):
 
 
 def test_settings_are_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(os.environ, "PYTORCH_ALLOC_CONF", "max_split_size_mb:32")  # read where the other is not set
     monkeypatch.setitem(os.environ, "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     with pytest.raises(torch.OutOfMemoryError), memfit.track(on_oom=tmp_path / "oom.memfit"):
         train(Model())

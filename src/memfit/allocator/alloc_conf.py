@@ -11,8 +11,9 @@ the GPU's memory holds (those of pinned memory, of locks) are checked for being 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from memfit.allocator import versions
@@ -22,6 +23,18 @@ from memfit.errors import ConfigError
 from memfit.units import MIB
 
 _ITEM = re.compile(r"(?P<key>[^:,\[\]]+):(?P<value>\[[^\[\]]*\]|[^:,\[\]]+)(?:,|$)")
+
+
+VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Where PyTorch looks for the settings, in its order: the first that is set counts, even if it is empty.
+
+Source: ``CUDAAllocatorConfig::instance`` in c10/cuda/CUDAAllocatorConfig.h of torch 2.13.
+"""
+
+
+def alloc_conf_of_environment(environment: Mapping[str, str] = os.environ) -> str:
+    """The settings that a run in this environment gets; an empty string where it sets none."""
+    return next((environment[name] for name in VARIABLES if name in environment), "")
 
 
 def parse_alloc_conf(conf: str, torch_version: str = DEFAULT_TORCH_VERSION) -> AllocatorSettings:

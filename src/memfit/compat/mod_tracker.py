@@ -12,7 +12,7 @@ from torch.autograd.graph import register_multi_grad_hook
 
 from memfit.ledger import LedgerBuilder
 from memfit.record import run_hooks
-from memfit.record.listener import Listener
+from memfit.record.listener import ModuleListener
 from memfit.record.module_calls import Chain, ModuleCalls
 from memfit.record.module_names import ModuleNames
 from memfit.record.roles import tensors_in
@@ -88,7 +88,7 @@ class ModTracker:
         self._calls.end()
 
 
-class _Calls(Listener):
+class _Calls(ModuleListener):
     """What a tracker is told of module calls, and what it makes of it."""
 
     def __init__(self) -> None:

@@ -28,14 +28,15 @@ class HostTask:
 class Learner(Protocol):
     """One recorder of the run, as an engine's hooks see it."""
 
-    reads_addresses: bool
-    """Does it know blocks by their addresses? Then gradients that stay until the optimizer's step need not be told."""
-
     def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
         """The block behind ``tensor`` has this category; ``name`` is within ``module``."""
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
         """``gradient`` is that of ``parameter``."""
+
+    def learn_shards(self, shards: Callable[[], Iterable[tuple[torch.Tensor, torch.Tensor]]]) -> None:
+        """The gradients of a unit were reduced: ``shards`` gives each reduced gradient with its parameter. They stay until the
+        optimizer's step, so that a recorder which looks at them there need not ask."""
 
 
 Learn = Callable[[Learner], None]

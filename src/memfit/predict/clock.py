@@ -14,7 +14,7 @@ from memfit.ledger.schema import Returns
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.record.blocks import BlockWriter
 from memfit.record.listener import Listener
-from memfit.record.operators import Plan
+from memfit.record.operators import OutputHandler
 from memfit.record.recorder import Recorder
 from memfit.timing.breakdown import RunTime
 from memfit.timing.host import DISTRIBUTED_BACKWARD, DISTRIBUTED_OPERATOR
@@ -104,8 +104,6 @@ class EngineTime(Listener):
     Attached after the recorder: a task is paid for inside its scope.
     """
 
-    follows_modules = follows_storages = False
-
     def __init__(self, builder: TimedBuilder, recorder: Recorder) -> None:
         self._builder, self._recorder = builder, recorder
         self._tasks: list[tuple[HostTask, int, int]] = []
@@ -175,7 +173,7 @@ class ClockObserver:
     def __init__(self, clock: OperatorClock) -> None:
         self._clock = clock
 
-    def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
+    def handler(self, func: Any, write_outputs: OutputHandler | None, blocks: BlockWriter) -> OutputHandler | None:
         tick, give_up_on = self._clock.tick_of(func), self._clock.give_up_on
         if tick is None:
             return write_outputs

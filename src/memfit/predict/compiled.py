@@ -9,7 +9,7 @@ import torch
 from memfit.ledger import Phase
 from memfit.phantom.compile.allocation import Origin, current_origin, is_replayed
 from memfit.record.blocks import BlockWriter
-from memfit.record.operators import Plan
+from memfit.record.operators import OutputHandler
 from memfit.record.recorder import Recorder
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ class CompiledBuffers:
         """The recorder knows which module has which number."""
         self._recorder = recorder
 
-    def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
+    def handler(self, func: Any, write_outputs: OutputHandler | None, blocks: BlockWriter) -> OutputHandler | None:
         if func is not aten.empty_strided.default or write_outputs is None:
             return write_outputs
 

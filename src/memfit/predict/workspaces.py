@@ -13,7 +13,7 @@ from memfit.phantom.kernels.libraries import Libraries
 from memfit.phantom.kernels.rule import Trial
 from memfit.phantom.target import Target
 from memfit.record.blocks import BlockWriter
-from memfit.record.operators import Plan
+from memfit.record.operators import OutputHandler
 from memfit.record.roles import tensors_in
 from memfit.units import MIB, format_bytes
 
@@ -39,7 +39,7 @@ class WorkspaceObserver:
         of_trials = (_of_trials(self._largest_trial, self._tries_unknown),) if self._tried else ()
         return (*self._assumed, *of_trials)
 
-    def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
+    def handler(self, func: Any, write_outputs: OutputHandler | None, blocks: BlockWriter) -> OutputHandler | None:
         rule = RULES.get(func)
         if rule is None or (rule.takes is None and rule.keeps is None and rule.copies is None):
             return write_outputs

@@ -1,4 +1,8 @@
-"""What ``run_hooks.py`` tells whoever listens. Everything here does nothing; listeners override what they care about."""
+"""What ``run_hooks.py`` reports. A listener overrides what it needs.
+
+A ``ModuleListener`` also hears of module calls, a ``StorageListener`` of storages that are resized: each of the two costs the run a
+wrapper.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +19,16 @@ from memfit.ledger import Category, Phase
 
 
 class Listener:
-    """Told of module calls, optimizer steps, storage resizes and an engine's work while it is attached.
+    """Told of optimizer steps and of an engine's work while it is attached.
 
     Whatever goes wrong in a listener is caught, reported once, and ends the listening, never the run.
     """
 
     failed = False
-    follows_modules = True
-    """Is it told of module calls? One that is not has its own, cheaper way to follow them."""
-    follows_storages = True
-    """Is it told of storages that are resized? Some engines do that some hundred times a step."""
-    reads_addresses = False
-    """Does it know blocks by their addresses alone? Then it is shown tensors that a dispatch mode sees by itself."""
 
     def listening(self) -> bool:
         """Does this thread's work belong to the run that is followed?"""
         return not self.failed
-
-    def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None: ...
-
-    def exit_module(self, module: nn.Module, args: Any, result: Any) -> None: ...
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None: ...
 
@@ -58,12 +52,17 @@ class Listener:
         tensors: Sequence[torch.Tensor],
         described: Callable[[], Iterable[tuple[torch.Tensor, nn.Module, str]]],
     ) -> None:
-        """For readers of addresses: a unit's full parameters; ``described`` gives their modules and names."""
+        """An engine holds a unit's full parameters; ``described`` gives the same tensors with their modules and names."""
+        for tensor, module, name in described():
+            self.learn_tensor(tensor, Category.UNSHARDED_PARAMETER, module, name)
 
-    def learn_gradients_of_unit(self, unit: Any, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """The same of full gradients, each with the parameter that it is for."""
+    def learn_gradients_of_unit(self, unit: Any, gradients: Callable[[], Sequence[tuple[torch.Tensor, torch.Tensor]]]) -> None:
+        """An engine is about to reduce and free a unit's full gradients: ``gradients`` gives each with its parameter."""
 
-    def resized(self, storage: torch.UntypedStorage) -> None: ...
+    def learn_shards(self, shards: Callable[[], Iterable[tuple[torch.Tensor, torch.Tensor]]]) -> None:
+        """An engine has reduced a unit's gradients: ``shards`` gives each reduced gradient with its parameter."""
+        for gradient, parameter in shards():
+            self.learn_gradient(gradient, parameter)
 
     def emptied_cache(self) -> None: ...
 
@@ -79,6 +78,21 @@ class Listener:
 
     def describe_failure(self, error: BaseException) -> str:
         return f"{type(self).__name__} failed and detached: {type(error).__name__}: {error}"
+
+
+class ModuleListener(Listener):
+    """Also told of every module call."""
+
+    def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None: ...
+
+    def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
+        """The call is over; ``result`` is ``None`` where it raised."""
+
+
+class StorageListener(Listener):
+    """Also told of every storage that is resized: some engines do that some hundred times a step."""
+
+    def resized(self, storage: torch.UntypedStorage) -> None: ...
 
 
 def warn(message: str) -> None:

@@ -27,8 +27,8 @@ from memfit.record.storages import PLAIN_TYPES, plain_tensors
 from memfit.torch_compat.autograd import called_by_the_engine, current_node, held_by_the_engine_alone
 from memfit.torch_compat.dispatch import has_kernel
 
-Plan = Callable[[Any, Any, Any], None]
-"""What to do with an operator's outputs: takes the operator, its arguments and its result."""
+OutputHandler = Callable[[Any, Any, Any], None]
+"""Writes down an operator's outputs: takes the operator, its arguments and its result."""
 
 aten = torch.ops.aten
 
@@ -36,12 +36,12 @@ aten = torch.ops.aten
 class OperatorObserver(Protocol):
     """Writes down what an operator takes beside its outputs: a prediction's workspaces."""
 
-    def plan(self, func: Any, write_outputs: Plan | None, blocks: BlockWriter) -> Plan | None:
-        """What to do with an operator's outputs, given what would be done without the observer. Asked once for each operator."""
+    def handler(self, func: Any, write_outputs: OutputHandler | None, blocks: BlockWriter) -> OutputHandler | None:
+        """The handler of an operator, given the one it has without the observer. Called once for each operator."""
 
 
-class OutputPlans(dict[Any, "Plan | None"]):
-    """The plan of each operator, made when it is first seen."""
+class OutputHandlers(dict[Any, "OutputHandler | None"]):
+    """The handler of each operator, chosen when it is first seen."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OutputPlans(dict[Any, "Plan | None"]):
         self._position, self._blocks, self._roles = position, blocks, roles
         self._observers = observers
         self._dispatcher = dispatcher
-        """The code of the function that calls the plans: who called it issued the operator."""
+        """The code of the function that calls the handlers: its caller issued the operator."""
         self._refs = blocks.table.refs
 
     def move_to(self, position: RunPosition, dispatcher: CodeType) -> None:
@@ -62,14 +62,14 @@ class OutputPlans(dict[Any, "Plan | None"]):
         self._position, self._dispatcher = position, dispatcher
         self._blocks.scopes = position.scopes
 
-    def __missing__(self, func: Any) -> Plan | None:
-        plan = self._choose(func)
+    def __missing__(self, func: Any) -> OutputHandler | None:
+        handler = self._choose(func)
         for observer in self._observers:
-            plan = observer.plan(func, plan, self._blocks)
-        self[func] = plan
-        return plan
+            handler = observer.handler(func, handler, self._blocks)
+        self[func] = handler
+        return handler
 
-    def _choose(self, func: Any) -> Plan | None:
+    def _choose(self, func: Any) -> OutputHandler | None:
         if func is aten.add.Tensor:
             return self._on_add
         if func in (aten.detach.default, aten.clone.default):

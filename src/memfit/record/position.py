@@ -15,7 +15,7 @@ from functools import partial
 
 from memfit.ledger import LedgerBuilder, Phase
 from memfit.record.module_calls import ModuleCalls
-from memfit.record.scopes import BackwardPass, Lead, ScopeStack
+from memfit.record.scopes import BackwardPass, ScopeOwner, ScopeStack
 from memfit.torch_compat.autograd import LEAF_SEQUENCE_NR, call_after_backward, current_node, graph_task_id
 
 MOST_NODES = 10_000
@@ -33,9 +33,9 @@ class RunPosition:
         builder: LedgerBuilder,
         after_backward: Callable[[], None],
         end_pass: Callable[[int], None],
-        lead: Lead | None = None,
+        owner: ScopeOwner | None = None,
     ) -> None:
-        self.scopes = ScopeStack(builder, lead)
+        self.scopes = ScopeStack(builder, owner)
         self.calls = ModuleCalls()
         self.task = -1
         """The backward pass that was running when we last looked, -1 outside one."""

@@ -17,13 +17,13 @@ from torch import nn
 from memfit.engines import Engine
 from memfit.ledger import Category, LedgerBuilder, Phase
 from memfit.record.blocks import BlockWriter
-from memfit.record.listener import Listener
+from memfit.record.listener import ModuleListener, StorageListener
 from memfit.record.module_names import ModuleNames
-from memfit.record.operators import OperatorObserver, OutputPlans
+from memfit.record.operators import OperatorObserver, OutputHandlers
 from memfit.record.position import RunPosition
 from memfit.record.roles import GRADIENT_OF, Roles, tensors_in
 from memfit.record.run_hooks import patch_loaded
-from memfit.record.scopes import Lead
+from memfit.record.scopes import ScopeOwner
 from memfit.record.storages import PLAIN_TYPES, plain_tensors
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread
@@ -40,7 +40,7 @@ class _Deferred(dict[Any, bool]):
         return answer
 
 
-class Recorder(Listener, TorchDispatchMode):
+class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
     """Writes what it sees, and what ``run_hooks.py`` tells it, to a builder."""
 
     supports_higher_order_operators = True
@@ -50,13 +50,13 @@ class Recorder(Listener, TorchDispatchMode):
         super().__init__()
         self.builder = builder
         self._silenced, self._counting = 0, threading.Lock()
-        self._lead = Lead()
-        self.position = RunPosition(builder, self._after_backward, self._end_pass, self._lead)
+        self._owner = ScopeOwner()
+        self.position = RunPosition(builder, self._after_backward, self._end_pass, self._owner)
         self._blocks = BlockWriter(builder, self.position.scopes)
         self._names = ModuleNames(builder)
         self.roles = Roles(builder, self._blocks, self._names)
         self._deferred = _Deferred()
-        self._plans = OutputPlans(self.position, self._blocks, self.roles, observers, type(self).__torch_dispatch__.__code__)
+        self._handlers = OutputHandlers(self.position, self._blocks, self.roles, observers, type(self).__torch_dispatch__.__code__)
         self.num_deferred = 0
         """How many operators were left to tensor subclasses."""
         self._learned_roots: set[int] = set()
@@ -93,9 +93,9 @@ class Recorder(Listener, TorchDispatchMode):
             self.out_of_memory = (id(error), self.builder.elapsed_ns(), str(func))
             raise
         try:
-            plan = self._plans[func]
-            if plan is not None:
-                plan(func, args, result)
+            handle = self._handlers[func]
+            if handle is not None:
+                handle(func, args, result)
         except Exception as error:
             self.fail(error)
         return result
@@ -290,7 +290,7 @@ class _SharedRecorder(Recorder):
         self._turn = turn
         self._thread = threading.get_ident()
         self._positions = {self._thread: self.position}
-        self._plans.move_to(self.position, _SharedRecorder.__torch_dispatch__.__code__)
+        self._handlers.move_to(self.position, _SharedRecorder.__torch_dispatch__.__code__)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with self._turn:
@@ -303,9 +303,9 @@ class _SharedRecorder(Recorder):
             return
         position = self._positions.get(thread)
         if position is None:
-            position = self._positions[thread] = RunPosition(self.builder, self._after_backward, self._end_pass, self._lead)
+            position = self._positions[thread] = RunPosition(self.builder, self._after_backward, self._end_pass, self._owner)
         self._thread, self.position = thread, position
-        self._plans.move_to(position, _SharedRecorder.__torch_dispatch__.__code__)
+        self._handlers.move_to(position, _SharedRecorder.__torch_dispatch__.__code__)
 
     def listening(self) -> bool:
         with self._turn:

@@ -18,24 +18,47 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from memfit.engines import ENGINES, Engine
-from memfit.ledger import Category, Phase
-from memfit.record.listener import Listener
+from memfit.ledger import Phase
+from memfit.record.listener import Listener, ModuleListener, StorageListener
 from memfit.torch_compat.distributed import SHARDING_PROPAGATION
 from memfit.torch_compat.fsdp import STATE_DICT_WORK, STATE_DICTS, loaded
 from memfit.torch_compat.patches import Patches
 
+_Told = TypeVar("_Told", bound=Listener)
+
+
+class _Subscription(Generic[_Told]):
+    """The listeners of one kind, and the wrapper that is in place while there are any."""
+
+    def __init__(self, kind: type[_Told], owner: Any, name: str, wrap: Callable[..., Any], because: str) -> None:
+        self.listeners: tuple[_Told, ...] = ()
+        """Replaced, never changed: another thread may be going through it."""
+        self._kind, self._owner, self._name, self._wrap, self._because = kind, owner, name, wrap, because
+        self._patches = Patches("the recorder")
+
+    def add(self, listener: Listener) -> None:
+        if isinstance(listener, self._kind):
+            if not self.listeners:
+                self._patches.because(self._because).wrap(self._owner, self._name, self._wrap)
+            self.listeners = (*self.listeners, listener)
+
+    def keep(self, active: tuple[Listener, ...]) -> None:
+        """Forgets the listeners that are not in ``active``; without any left, the wrapper is undone."""
+        self.listeners = tuple(listener for listener in self.listeners if listener in active)
+        if not self.listeners:
+            self._patches.undo()
+
+
 _active: tuple[Listener, ...] = ()
 """Replaced, never changed: another thread may be going through it."""
 _patches = Patches("the recorder")
-_module_patches = Patches("the recorder")
-_storage_patches = Patches("the recorder")
 _patched: set[str] = set()
 _lock = threading.RLock()
 
@@ -50,11 +73,8 @@ def attach(listener: Listener) -> None:
             except BaseException:
                 _remove_patches()
                 raise
-        if listener.follows_modules and not any(other.follows_modules for other in _active):
-            _module_patches.because("which module runs").wrap(nn.Module, "__call__", _module_call)
-        if listener.follows_storages and not any(other.follows_storages for other in _active):
-            because = "storages that are resized: no operator says so"
-            _storage_patches.because(because).wrap(torch.UntypedStorage, "resize_", _storage_resize)
+        for subscription in (_module_calls, _storage_resizes):
+            subscription.add(listener)
         _active = (*_active, listener)
 
 
@@ -62,24 +82,22 @@ def detach(listener: Listener) -> None:
     global _active
     with _lock:
         _active = tuple(other for other in _active if other is not listener)
-        if not any(other.follows_modules for other in _active):
-            _module_patches.undo()
-        if not any(other.follows_storages for other in _active):
-            _storage_patches.undo()
+        for subscription in (_module_calls, _storage_resizes):
+            subscription.keep(_active)
         if not _active:
             _remove_patches()
 
 
 def detach_all() -> None:
-    """In the child of a fork nobody listens any more; a thread of the parent may have held the lock."""
+    """In the child of a fork nothing listens any more; a thread of the parent may have held the lock."""
     global _active, _lock
     _active, _lock = (), threading.RLock()
     _remove_patches()
 
 
 def _remove_patches() -> None:
-    _module_patches.undo()
-    _storage_patches.undo()
+    for subscription in (_module_calls, _storage_resizes):
+        subscription.keep(())
     _patches.undo()
     _patched.clear()
 
@@ -135,7 +153,7 @@ def _listeners() -> list[Listener]:
 
 def _module_call(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        listeners = [listener for listener in _active if listener.follows_modules and listener.listening()]
+        listeners = [listener for listener in _module_calls.listeners if listener.listening()]
         if not listeners:
             return original(module, *args, **kwargs)
         for listener in listeners:
@@ -153,16 +171,16 @@ def _module_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seen_as_call(work: Callable[..., Any]) -> Callable[..., Any]:
-    """For what computes a module again without calling it: takes the module before the arguments of ``work``, and tells whoever
-    follows modules."""
+    """Wraps ``work``, which computes a module again without calling it, so that listeners hear of a module call. The result takes
+    the module before the arguments of ``work``."""
     return _module_call(lambda module, *args, **kwargs: work(*args, **kwargs))
 
 
 def _storage_resize(original: Callable[..., Any]) -> Callable[..., Any]:
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
         result = original(storage, size)
-        # To whoever knows the storage, in whatever thread: it may be working right now, and nothing here may silence it.
-        for listener in _active:
+        # Notify listeners on every thread; do not silence them, they may be mid-operator.
+        for listener in _storage_resizes.listeners:
             if not listener.failed:
                 try:
                     listener.resized(storage)
@@ -171,6 +189,12 @@ def _storage_resize(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return resize_
+
+
+_module_calls = _Subscription(ModuleListener, nn.Module, "__call__", _module_call, "which module runs")
+_storage_resizes = _Subscription(
+    StorageListener, torch.UntypedStorage, "resize_", _storage_resize, "storages that are resized: no operator says so"
+)
 
 
 def _empty_cache(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,16 +244,11 @@ class _Engines:
 
     def tell_whole_parameters(self, unit: object, tensors: Sequence[Any], described: Callable[[], Iterable[Any]]) -> None:
         for listener in _listeners():
-            if listener.reads_addresses:
-                _tell(listener, listener.learn_unit, unit, tensors, described)
-                continue
-            for tensor, module, name in described():
-                _tell(listener, listener.learn_tensor, tensor, Category.UNSHARDED_PARAMETER, module, name)
+            _tell(listener, listener.learn_unit, unit, tensors, described)
 
     def tell_whole_gradients(self, unit: object, gradients: Callable[[], Sequence[Any]]) -> None:
         for listener in _listeners():
-            if listener.reads_addresses and (found := gradients()):
-                _tell(listener, listener.learn_gradients_of_unit, unit, found)
+            _tell(listener, listener.learn_gradients_of_unit, unit, gradients)
 
 
 _engines: Final = _Engines()

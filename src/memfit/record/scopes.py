@@ -10,11 +10,11 @@ from memfit.ledger import LedgerBuilder, Phase
 from memfit.record.module_calls import Chain, SequenceTable
 
 
-class Lead:
+class ScopeOwner:
     """Which thread's scopes the ledger has: in a ledger, a scope is inside another or beside it, never half of both."""
 
     def __init__(self) -> None:
-        self.leader: ScopeStack | None = None
+        self.stack: ScopeStack | None = None
 
 
 class ScopeStack:
@@ -23,9 +23,9 @@ class ScopeStack:
     While another thread has scopes open there, nothing is written, and this thread's blocks are of no scope.
     """
 
-    def __init__(self, builder: LedgerBuilder, lead: Lead | None = None) -> None:
+    def __init__(self, builder: LedgerBuilder, owner: ScopeOwner | None = None) -> None:
         self._builder = builder
-        self._lead = lead or Lead()
+        self._owner = owner or ScopeOwner()
         self._open: list[int] = []
         self.top = -1
 
@@ -34,9 +34,9 @@ class ScopeStack:
         return len(self._open)
 
     def push(self, phase: Phase, module: int = -1, size: int = 0) -> int:
-        if not self._open and self._lead.leader is None:
-            self._lead.leader = self
-        if self._lead.leader is self:
+        if not self._open and self._owner.stack is None:
+            self._owner.stack = self
+        if self._owner.stack is self:
             self.top = self._builder.enter(phase, module, self.top, size)
         self._open.append(self.top)
         return self.top
@@ -48,8 +48,8 @@ class ScopeStack:
             if scope != -1:
                 self._builder.exit(scope, size if len(self._open) == depth else 0)
         self.top = self._open[-1] if self._open else -1
-        if not self._open and self._lead.leader is self:
-            self._lead.leader = None
+        if not self._open and self._owner.stack is self:
+            self._owner.stack = None
 
 
 class BackwardPass:

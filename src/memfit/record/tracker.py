@@ -15,6 +15,7 @@ from torch import nn
 
 import memfit
 from memfit.allocator import Verdict, judge, parse_alloc_conf, requests_from_ledger
+from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
 from memfit.ledger import Failure, Ledger, LedgerBuilder, RunInfo
@@ -233,6 +234,4 @@ def _run_info() -> RunInfo:
     elif os.environ.get("RANK", "").isdigit() and os.environ.get("WORLD_SIZE", "").isdigit():
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     versions = {"memfit": memfit.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    # The order in which torch reads them.
-    conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
-    return RunInfo(versions=versions, rank=rank, world_size=world_size, alloc_conf=conf)
+    return RunInfo(versions=versions, rank=rank, world_size=world_size, alloc_conf=alloc_conf_of_environment())

@@ -180,6 +180,7 @@ def run_here(script: str, *arguments: str, world_size: int = 1) -> Prediction:
 
 @pytest.mark.parametrize("where", ["shell", "script"])
 def test_the_allocators_settings_in_the_environment_count(where: str, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:32")  # read where the other is not set
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True" if where == "shell" else "")
     setting = "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n" if where == "script" else ""
     (tmp_path / "train.py").write_text(setting + PLAIN)

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from memfit.allocator import RequestKind, parse_alloc_conf, replay, requests_from_ledger
+from memfit.allocator.sources.entries import CODES, OTHER
 from memfit.analysis import find_peak
 from memfit.ledger import Category, LedgerBuilder, Phase, RunInfo
 from memfit.record.history.addresses import Fact
 from memfit.record.history.joining import Clock, Joiner, Window, describe_stack
 from memfit.record.history.marks import MarkKind
-from memfit.record.history.traces import ACTIONS, OTHER, Frame, State, Trace, read_trace
+from memfit.record.history.traces import Frame, State, Trace, read_trace
 from memfit.units import MIB
 
 TRACES = Path(__file__).parents[3] / "benchmarks" / "truth" / "traces"
@@ -32,7 +33,7 @@ def join(*windows, follows=False):
 
 def real_window(name):
     with np.load(TRACES / f"trace_{name}.npz") as found:
-        codes = np.array([ACTIONS.index(str(action)) if str(action) in ACTIONS else OTHER for action in found["actions"]])
+        codes = np.array([CODES.get(str(action), OTHER) for action in found["actions"]])
         entries = len(found["action"])
         trace = Trace(
             device=0,
@@ -141,7 +142,7 @@ def test_notes_outvote_the_clock():
     trace = read_trace(0, rows, np.array([5000, 20_000, 30_000]), 0)
     assert trace.mark.tolist() == [1, 1, 2]
     assert trace.address[1] == 7
-    assert ACTIONS[trace.action[2]] == "other"
+    assert trace.action[2] == OTHER
 
 
 def test_a_stack_is_named_by_the_programs_own_line_whatever_its_folder_is_called():

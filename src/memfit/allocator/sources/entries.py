@@ -23,10 +23,17 @@ from memfit.allocator.settings import SIZE_LIMIT
 from memfit.ledger.schema import Array
 from memfit.units import format_bytes
 
-ACTIONS: Final = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap")
-OTHER_ACTIONS: Final = ("oom", "snapshot", "annotate", "user_defined")
-"""What is logged but is no request."""
-ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, OTHER = range(8)
+ACTIONS: Final = (
+    *("alloc", "free_requested", "free_completed"),
+    *("segment_alloc", "segment_free", "segment_map", "segment_unmap"),
+    "oom",
+)
+"""The names of the actions that memfit reads, each at its code."""
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, OOM, OTHER = range(9)
+CODES: Final = {name: code for code, name in enumerate(ACTIONS)}
+"""By name; every other name is ``OTHER``."""
+OTHER_ACTIONS: Final = ("snapshot", "annotate", "user_defined")
+"""What is logged beside them."""
 
 ADDRESS_LIMIT: Final = 2**57
 """No real log has addresses as large as this."""
@@ -53,7 +60,7 @@ class Entries:
         """Refuses numbers that no allocator could have logged."""
         for name, limit in (("size", SIZE_LIMIT), ("address", ADDRESS_LIMIT)):
             values = getattr(self, name)
-            absurd = np.flatnonzero((self.action != OTHER) & ((values <= 0) | (values >= limit)))
+            absurd = np.flatnonzero((self.action < OOM) & ((values <= 0) | (values >= limit)))
             if len(absurd):
                 raise ContradictionError(f"entry {absurd[0]} has the {name} {values[absurd[0]]}, which cannot be")
 

@@ -14,6 +14,7 @@ from memfit.allocator.requests import Requests
 from memfit.allocator.sources.entries import (
     ACTIONS,
     ALLOC,
+    CODES,
     OTHER,
     OTHER_ACTIONS,
     ContradictionError,
@@ -158,9 +159,8 @@ class _Pools:
 
 
 def _entries(trace: list[dict[str, Any]], pools: _Pools) -> Entries:
-    numbers = {name: number for number, name in enumerate(ACTIONS)}
     return _table(
-        (numbers.get(item["action"], OTHER), item.get("addr", 0), item.get("size", 0), item.get("stream", 0), pools.number(item))
+        (CODES.get(item["action"], OTHER), item.get("addr", 0), item.get("size", 0), item.get("stream", 0), pools.number(item))
         for item in trace
     )
 

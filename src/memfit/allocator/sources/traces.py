@@ -18,8 +18,8 @@ import numpy as np
 
 from memfit.allocator.requests import Requests
 from memfit.allocator.sources.entries import (
-    ACTIONS,
     ALLOC,
+    CODES,
     OTHER,
     ContradictionError,
     Entries,
@@ -43,7 +43,7 @@ def requests_from_trace(path: Path, data: bytes) -> Requests:
     """The requests in a trace; ``TraceError`` if it is not one, or contradicts itself."""
     arrays = _read_arrays(path, data)
     names = [str(name) for name in arrays["actions"]]
-    number = np.array([ACTIONS.index(name) if name in ACTIONS else OTHER for name in names], dtype=np.int64)
+    number = np.array([CODES.get(name, OTHER) for name in names], dtype=np.int64)
     entries = Entries(
         action=number[arrays["action"]],
         address=arrays["addr"],

@@ -40,11 +40,8 @@ def _around(engine: Engine, phase: Phase, reporter: Reporter, original: Callable
 
 
 def _learn_shards(group: Any, learner: Learner) -> None:
-    if learner.reads_addresses:
-        return  # they stay until the optimizer's step, and are looked at there
-    for managed in group.fsdp_params:
-        if managed.sharded_param.grad is not None:
-            learner.learn_gradient(managed.sharded_param.grad, managed.sharded_param)
+    managed = [known.sharded_param for known in group.fsdp_params]
+    learner.learn_shards(lambda: [(shard.grad, shard) for shard in managed if shard.grad is not None])
 
 
 def _after_unsharding(reporter: Reporter, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,13 +9,13 @@ from torch import nn
 
 from memfit.plan.applying.named_units import unwrapped
 from memfit.record import run_hooks
-from memfit.record.listener import Listener
+from memfit.record.listener import ModuleListener
 from memfit.torch_compat.autograd import graph_task_id
 
 Step = Callable[[], Any]
 
 
-class _Roots(Listener):
+class _Roots(ModuleListener):
     """Is told of every module call; passes on the first of each model."""
 
     def __init__(self, see: Callable[[nn.Module], None]) -> None:

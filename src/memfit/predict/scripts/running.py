@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.errors import PredictionError, ScriptExitError
 from memfit.overlay import in_force
 from memfit.phantom.distributed.pipelines import Neighbours, find_out
@@ -95,13 +96,8 @@ def _predict_program(
     with _in_environment(job), session.running(), _as_main(job.program), started.watching(), watch.watching():
         calling(job.program.name, lambda: _run(job.program))
     if not alloc_conf:
-        session.meter.configure(_alloc_conf_in_environment())
+        session.meter.configure(alloc_conf_of_environment())  # as the shell or the script itself has set it
     return session.seen(session.prediction(notes=(*job.notes, *watch.notes, *started.notes), problem=watch.missing()))
-
-
-def _alloc_conf_in_environment() -> str:
-    """As the shell or the script itself has set it."""
-    return next((os.environ[name] for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if os.environ.get(name)), "")
 
 
 def _run(program: Program) -> None:

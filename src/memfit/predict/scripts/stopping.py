@@ -39,7 +39,7 @@ from memfit.phantom.torch_cuda.autocast import CastCache
 from memfit.predict.scripts.epochs import Epochs
 from memfit.predict.scripts.evaluations import RUN_ALL, WATCHED, Evaluations
 from memfit.record import run_hooks
-from memfit.record.listener import Listener
+from memfit.record.listener import ModuleListener
 from memfit.record.recorder import Recorder
 from memfit.torch_compat.data import LoaderIterator
 from memfit.torch_compat.dynamo import is_traced_by
@@ -76,7 +76,7 @@ class Bounds:
             raise ConfigError(f"cannot stop after {self.max_seconds} seconds: more than none")
 
 
-class StopWatch(Listener):
+class StopWatch(ModuleListener):
     """Follows a run's forward and backward passes and its optimizers, and ends it by raising ``RunIsOver``."""
 
     def __init__(

@@ -23,9 +23,9 @@ import torch
 
 import memfit
 from memfit.allocator import AllocatorSettings
+from memfit.allocator.sources.entries import ALLOC, FREE_COMPLETED, FREE_REQUESTED, OOM, SEGMENT_ALLOC, SEGMENT_FREE
 from memfit.ledger import INIT, Category, LedgerBuilder, Phase
 from memfit.ledger.schema import Array
-from memfit.record.history import traces
 from memfit.record.history.addresses import Fact
 from memfit.record.history.backward_plans import BackwardPlans
 from memfit.record.history.extents import Extents
@@ -192,7 +192,7 @@ class Joiner:
         granularity = device.granularity if device.is_cuda else 0
 
         def apply(i: int, action: int, address: int, size: int, stream: int) -> None:
-            if action == traces.ALLOC:
+            if action == ALLOC:
                 if self._passes:
                     self._follow_plan()
                 scope, op = scopes.top, self._op(stacks.get(i))
@@ -205,7 +205,7 @@ class Joiner:
                     self._kept_by_cublas.add(held, size, stream, is_backward=bool(self._passes))
                 elif scope == self._ddp_scope:
                     self._buckets.append(held)
-            elif action == traces.FREE_REQUESTED:
+            elif action == FREE_REQUESTED:
                 freed = live.pop(address, None)
                 if freed is None:
                     self.num_unknown_frees += 1
@@ -213,16 +213,16 @@ class Joiner:
                     freed.is_there = False
                     builder.free(freed.block)
                     pending[address] = freed.block, builder.num_events
-            elif action == traces.FREE_COMPLETED:
+            elif action == FREE_COMPLETED:
                 extents.take_back(address)
                 block, num_events = pending.pop(address, (-1, 0))
                 if block >= 0 and builder.num_events > num_events:
                     builder.came_back(block, builder.num_events - num_events)
-            elif action == traces.SEGMENT_ALLOC:
+            elif action == SEGMENT_ALLOC:
                 extents.add_segment(address, size)
-            elif action == traces.SEGMENT_FREE:
+            elif action == SEGMENT_FREE:
                 extents.remove_segment(address)
-            elif action == traces.OOM:
+            elif action == OOM:
                 self.oom = Oom(self._clock.now_ns, trace.device, size, address, scopes.top)
 
         return apply

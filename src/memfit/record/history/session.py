@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from memfit.allocator import Requests, parse_alloc_conf, requests_from_ledger
+from memfit.allocator.sources.entries import ALLOC
 from memfit.engines import Engine
 from memfit.ledger import INIT, Category, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.journal import Journal
@@ -36,7 +37,7 @@ from memfit.record.history.levels import LevelLog
 from memfit.record.history.marks import NOT_MARKED, MarkKind, Marks
 from memfit.record.history.retention import NEW_PEAK, Retention
 from memfit.record.history.source import MOST_ENTRIES, AllocatorHistory, Figures
-from memfit.record.history.traces import ALLOC, State, Trace, read_trace
+from memfit.record.history.traces import State, Trace, read_trace
 from memfit.record.listener import Listener, warn
 from memfit.record.module_names import ModuleNames
 from memfit.record.session import mind_forks
@@ -47,7 +48,7 @@ FLUSH_NS: Final = 500_000_000
 """How often the journal is brought up to date, between steps."""
 READING_SHARE: Final = 0.03
 """Reading for the journal's sake takes at most this share of the time."""
-LOOKS: Final = (2, 4, 6)
+CALIBRATION_STEPS: Final = (2, 4, 6)
 """Steps before which the recording looks back: modules that allocate nothing are not marked from then on; backward is placed as it
 was seen, and not by hooks; that works, or it does not."""
 STEPS_A_LOOK: Final = 100
@@ -68,9 +69,6 @@ class _Modules:
 
 class HistorySession(Listener):
     """A recording, from its attachment to its end. It can be attached again, and goes on with the same ledger."""
-
-    follows_modules = follows_storages = False
-    reads_addresses = True
 
     def __init__(
         self,
@@ -267,8 +265,11 @@ class HistorySession(Listener):
     def learn_unit(self, unit: Any, tensors: Sequence[Any], described: Callable[[], Iterable[Any]]) -> None:
         self._addresses.learn_unit(id(unit), tensors, described)
 
-    def learn_gradients_of_unit(self, unit: Any, gradients: Sequence[Any]) -> None:
-        self._addresses.learn_gradients_of_unit(id(unit), gradients)
+    def learn_shards(self, shards: Callable[[], Iterable[Any]]) -> None:
+        """They stay until the optimizer's step, and are looked at there."""
+
+    def learn_gradients_of_unit(self, unit: Any, gradients: Callable[[], Sequence[Any]]) -> None:
+        self._addresses.learn_gradients_of_unit(id(unit), gradients())
         self._say_learned()  # the engine is about to free them
 
     def emptied_cache(self) -> None:
@@ -345,7 +346,7 @@ class HistorySession(Listener):
             self._begin_history(read=True)
         self._marks.forget_nodes()
         self._marks.write(MarkKind.STEP, self._step)
-        if self._step in LOOKS:
+        if self._step in CALIBRATION_STEPS:
             self._use_what_was_learned()
         if self.builder.has_journal and time.time_ns() - self._flushed_ns > FLUSH_NS:
             self.flush()
@@ -416,7 +417,7 @@ class HistorySession(Listener):
         found += alarms.fragmentation(
             figures, self._requests, self.builder.info.versions.get("torch", ""), self.builder.info.alloc_conf
         )
-        if figures.step % STEPS_A_LOOK == LOOKS[0]:
+        if figures.step % STEPS_A_LOOK == CALIBRATION_STEPS[0]:
             found += alarms.frozen_state(self._addresses.frozen_state(self._known_optimizers()), figures.step)
         if found:
             self.builder.info = replace(self.builder.info, alarms=(*self.builder.info.alarms, *found))
@@ -479,7 +480,7 @@ class HistorySession(Listener):
         self._after_start()
         if self._retention is not None or self.builder.has_journal:
             self._join()
-            if self._step > LOOKS[-1]:
+            if self._step > CALIBRATION_STEPS[-1]:
                 self._place_backward_if_needed()
         self._read_cost_ns = time.perf_counter_ns() - began
 
@@ -582,11 +583,11 @@ class HistorySession(Listener):
         """From now on, no more is marked than is needed."""
         self._read(keep=True)
         self._join()
-        if self._step == LOOKS[0]:
+        if self._step == CALIBRATION_STEPS[0]:
             self._leave_out_quiet_modules()
         else:
             self._place_backward_if_needed()
-        if self._step != LOOKS[-1]:
+        if self._step != CALIBRATION_STEPS[-1]:
             self._num_extra = max(self._num_extra, 2)
 
     def _place_backward_if_needed(self) -> None:

@@ -9,11 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from memfit.allocator.sources.entries import ALLOC, CODES, FREE_REQUESTED, OTHER
 from memfit.ledger.schema import Array
 
-ACTIONS: Final = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "oom", "other")
-ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, OOM, OTHER = range(len(ACTIONS))
-_CODES: Final = {action: code for code, action in enumerate(ACTIONS)}
 _FIELDS: Final = itemgetter("action", "addr", "size", "stream", "time_us", "user_metadata")
 _MOST_FRAMES: Final = 12
 
@@ -67,7 +65,7 @@ def read_trace(device: int, entries: Sequence[dict[str, Any]], mark_times: Array
     with_stacks = bool(entries) and any(entry.get("frames") for entry in entries)
     return Trace(
         device=device,
-        action=np.array([_CODES.get(name, OTHER) for name in action], dtype=np.uint8),
+        action=np.array([CODES.get(name, OTHER) for name in action], dtype=np.uint8),
         address=np.array(address, dtype=np.int64),
         size=np.array(size, dtype=np.int64),
         stream=np.array(stream, dtype=np.int64),
