@@ -13,6 +13,7 @@
     settings.py, alloc_conf.py, versions.py   how an allocator is set up      sizing.py   what sizes become
     changes.py, statistics.py, segments.py    what a Replay derives           advice.py   other settings
     log.py                                    the log that torch would have written of it
+    live.py                                   requests served one by one, while a run goes on
 
 Nothing in here imports torch.
 """
