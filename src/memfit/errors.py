@@ -12,6 +12,7 @@
     │   ├── NeedsGpuError                   it asks for what only a real GPU has
     │   ├── NoGpuWorkError                  it never put anything on the GPU
     │   ├── ScriptExitError                 the user's script left with an error
+    │   ├── RanOutError                     memory ran out, and the run ended
     │   └── StepFailedError                 the user's own code raised
     ├── GoldenMissingError (also an AssertionError)   there is no golden ledger to hold a prediction against
     ├── MemoryGrewError (also an AssertionError)      a prediction needs more than its golden ledger, and more than is tolerated
@@ -115,6 +116,16 @@ class StepFailedError(PredictionError):
         self.error = error
         self.users_traceback = users_traceback
         self.advice = advice
+
+
+class RanOutError(PredictionError):
+    """Memory of the simulated GPU ran out, and the run did not go on after it."""
+
+    def __init__(self, where: str, asked_bytes: int, ending: str) -> None:
+        super().__init__(f"memory ran out ({where}), and the run ended: {ending}")
+        self.where = where
+        self.asked_bytes = asked_bytes
+        self.ending = ending
 
 
 class GoldenMissingError(MemfitError, AssertionError):

@@ -84,6 +84,10 @@ class LiveAllocator:
     def empty_cache(self) -> None:
         self._allocator.empty_cache()
 
+    def held(self) -> frozenset[int]:
+        """The blocks that have memory."""
+        return frozenset(self._blocks)
+
     def _list_of(self, stream: int, small: bool) -> FreeList:
         known = self._lists.get((stream, small))
         if known is None:

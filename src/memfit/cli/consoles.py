@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from memfit.errors import RanOutError
 from memfit.views.escaping import printable
 
 PIPE_WIDTH: Final = 120
@@ -36,6 +37,13 @@ def tell_progress(line: str) -> None:
     """A whole line on the terminal, for people who watch: what a script prints meanwhile stays readable."""
     if _is_watched():
         print(f"memfit: {printable(line)}", file=sys.stderr, flush=True)
+
+
+def tell_ran_out(error: RanOutError) -> None:
+    """The script is run a second time: its output comes twice, and says why."""
+    print(
+        f"memfit: {printable(str(error))}\nmemfit: once more without a limit, to see how much it needs", file=sys.stderr, flush=True
+    )
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from memfit.cli.consoles import stdout_kept_clean, tell_progress
+from memfit.cli.consoles import stdout_kept_clean, tell_progress, tell_ran_out
 from memfit.cli.outputs import check_output
 from memfit.cli.predict import add_ranks, add_target, read_ranks, tell, tell_job
 
@@ -43,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.phantom.values.expected import Expected
+    from memfit.predict.limit import limited_first
     from memfit.predict.ranks import Seen, predict_ranks
     from memfit.predict.scripts.dry_run import harmlessly
     from memfit.predict.scripts.launchers import read_command
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     ranks = read_ranks(args.ranks)
 
     def predict_rank(rank: int, told: dict[int, Any]) -> Seen:
-        def predict() -> Seen:
+        def predict(is_limited: bool) -> Seen:
             return see_script(
                 replace(job, world=replace(job.world, rank=rank)),
                 gpu=args.gpu,
@@ -69,9 +70,10 @@ def run(args: argparse.Namespace) -> int:
                 progress=tell_progress,
                 told=told,
                 interconnect=args.interconnect,
+                is_limited=is_limited,
             )
 
-        return predict() if args.write else harmlessly(predict)
+        return limited_first(predict if args.write else lambda is_limited: harmlessly(lambda: predict(is_limited)), tell_ran_out)
 
     with stdout_kept_clean(wanted=args.json):
         if ranks is not None:

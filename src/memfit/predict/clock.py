@@ -12,6 +12,7 @@ from memfit.engines import Engine, HostTask
 from memfit.ledger import Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.schema import Returns
 from memfit.phantom.clock.operator_clock import OperatorClock
+from memfit.predict.limit import MemoryLimit
 from memfit.record.blocks import BlockWriter
 from memfit.record.listener import Listener
 from memfit.record.operators import OutputHandler
@@ -36,12 +37,53 @@ class TimedBuilder(LedgerBuilder):
         self._num_distributed = 0
         self._paid_at_step = 0.0
         self._late: LateReturns | None = None
+        self.limit: MemoryLimit | None = None
+        """What the GPU has, where running out is part of the run."""
+
+    # -- memory --------------------------------------------------------------------------------------------------------------
+
+    def alloc(self, size: int, device: int, op: int, scope: int = -1, stream: int = 0) -> int:
+        """Raises ``torch.OutOfMemoryError`` where a limit is set and has been reached."""
+        if self._late is not None:
+            self._late.collect(self.timeline.host)
+        if self.limit is not None:
+            self.limit.take(self.num_blocks, size, device, stream)
+        return super().alloc(size, device, op, scope, stream)
+
+    def free(self, block: int) -> None:
+        super().free(block)
+        is_in_use = self._late is not None and self._late.free(block)
+        if self.limit is not None:
+            self.limit.give_back(block, is_in_use=is_in_use)
+
+    def resize(self, block: int, size: int) -> None:
+        if self._late is not None:
+            self._late.forget(block)
+        if self.limit is not None:
+            self.limit.resize(block, size)
+        super().resize(block, size)
+
+    def move(self, block: int, stream: int) -> None:
+        if self.limit is not None:
+            self.limit.move(block, stream)
+        super().move(block, stream)
+
+    def empty_cache(self, device: int) -> None:
+        if self._late is not None:
+            self._late.collect(inf)  # the allocator waits for all of them
+        if self.limit is not None:
+            self.limit.empty_cache()
+        super().empty_cache(device)
+
+    def came_back(self, block: int, events_later: int) -> None:
+        super().came_back(block, events_later)
+        if self.limit is not None:
+            self.limit.complete(block)
 
     def used_on(self, block: int, stream: int) -> None:
         """A block is used on another stream than its own. Few runs say so: for others, nothing is looked at."""
         if self._late is None:
             self._late = LateReturns(self, self.timeline)
-            _watch_memory(self, self._late)
         self._late.use(block, stream)
 
     def build(self) -> Ledger:
@@ -146,11 +188,13 @@ class LateReturns:
     def forget(self, block: int) -> None:
         self._users.pop(block, None)
 
-    def free(self, block: int) -> None:
-        """It was freed, by the last event."""
+    def free(self, block: int) -> bool:
+        """It was freed, by the last event. Does another stream still use it?"""
         until = max((self._timeline.arrival(stream) for stream in self._users.pop(block, ())), default=0.0)
         if until > self._timeline.host:
             self._waiting.append((until, block, self._builder.num_events - 1))
+            return True
+        return False
 
     def collect(self, until: float) -> None:
         """Before a request: what streams have done by ``until`` comes back, with the last event at the latest."""
@@ -199,30 +243,4 @@ def run_time(clock: OperatorClock) -> RunTime:
         basis=chip.basis,
         interconnect=clock.links.name,
         peak_flops={kind: chip.product_flops(kind) for kind in ("bf16", "f16", "f32", "f8", "f64")} | {"tf32": chip.tf32_flops},
-    )
-
-
-def _watch_memory(builder: TimedBuilder, late: LateReturns) -> None:
-    """From now on, requests and frees of this builder are told to ``late``."""
-    alloc, free, resize, empty_cache = builder.alloc, builder.free, builder.resize, builder.empty_cache
-    timeline = builder.timeline
-
-    def alloc_after_returns(size: int, device: int, op: int, scope: int = -1, stream: int = 0) -> int:
-        late.collect(timeline.host)
-        return alloc(size, device, op, scope, stream)
-
-    def free_later(block: int) -> None:
-        free(block)
-        late.free(block)
-
-    def resize_as_if_unused(block: int, size: int) -> None:
-        late.forget(block)
-        resize(block, size)
-
-    def empty_cache_after_returns(device: int) -> None:
-        late.collect(inf)  # the allocator waits for all of them
-        empty_cache(device)
-
-    vars(builder).update(
-        alloc=alloc_after_returns, free=free_later, resize=resize_as_if_unused, empty_cache=empty_cache_after_returns
     )

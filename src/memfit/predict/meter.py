@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from memfit.allocator import Replay, parse_alloc_conf, replay, requests_from_ledger
+from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, requests_from_ledger
+from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.ledger import LedgerBuilder, RunInfo
 
 
@@ -29,6 +30,10 @@ class LedgerMeter:
 
     def used_on(self, tensor: torch.Tensor, stream: int) -> None:
         self.on_use(tensor, stream)
+
+    def settings(self) -> AllocatorSettings:
+        """Those that hold now: what was asked for, or else what the environment says, and what the run has set itself."""
+        return self._settings if self.alloc_conf else parse_alloc_conf(alloc_conf_of_environment(), self._torch_version)
 
     def statistics(self) -> dict[str, int]:
         """As ``torch.cuda.memory_stats()``."""

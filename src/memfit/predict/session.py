@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +24,7 @@ from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
 from memfit.predict.clock import ClockObserver, EngineTime, TimedBuilder, run_time
 from memfit.predict.compiled import CompiledBuffers
+from memfit.predict.limit import MemoryLimit, Refusal
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
 from memfit.predict.result import Prediction, with_last_step_again
@@ -33,6 +34,7 @@ from memfit.record import run_hooks
 from memfit.record.recorder import Recorder
 from memfit.record.session import RecordingSession
 from memfit.torch_compat.autograd import calibrate
+from memfit.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,11 @@ class PhantomSession:
         expected: Expected,
         neighbours: Neighbours | None = None,
         interconnect: str = "",
+        *,
+        is_limited: bool = False,
     ) -> PhantomSession:
-        """``interconnect`` says how GPUs are linked; empty is as nodes of such GPUs usually are."""
+        """``interconnect`` says how GPUs are linked; empty is as nodes of such GPUs usually are. With ``is_limited``, what the GPU
+        cannot serve raises ``torch.OutOfMemoryError`` in the run."""
         target = Target.parse(gpu, torch_version)
         versions = {"memfit": memfit.__version__, "torch": torch_version, "python": platform.python_version()}
         clock = OperatorClock.of(target, interconnect)
@@ -71,6 +76,9 @@ class PhantomSession:
         builder = TimedBuilder(info, clock)
         device = f"cuda:{processes.local_rank}"
         meter = LedgerMeter(builder, alloc_conf, torch_version, device)
+        if is_limited:
+            num_groups = int(processes.world_size > 1)
+            builder.limit = MemoryLimit(builder, device, target.gpu, num_groups, meter.settings)
         workspaces = WorkspaceObserver(target)
         compiled = CompiledBuffers()
         recording = RecordingSession(builder, [workspaces, compiled, ClockObserver(clock)])
@@ -130,6 +138,28 @@ class PhantomSession:
         """What came out, with what it says about the other ranks."""
         layout = self.world.layout.layout(self.world.world_size)
         return Seen(prediction=prediction, layout=layout, told=self.world.neighbours.told, is_regular=is_regular)
+
+    @property
+    def refusals(self) -> Sequence[Refusal]:
+        """The requests that the GPU could not serve, where memory is limited."""
+        return () if self.builder.limit is None else self.builder.limit.refusals
+
+    def where_it_ran_out(self, number: int = -1) -> str:
+        """The step, phase and module of a refused request."""
+        ledger, refusal = self.builder.build(), self.refusals[number]
+        return ledger.moment_at(min(refusal.num_events, len(ledger.events) - 1)).label
+
+    def ran_out_notes(self) -> tuple[str, ...]:
+        """Says that memory ran out, where the run went on after it."""
+        if not self.refusals:
+            return ()
+        first, num = self.refusals[0].failure, len(self.refusals)
+        times = "once" if num == 1 else f"{num} times"
+        return (
+            f"memory ran out {times} on {self.target.gpu.name}, and the script went on: first in "
+            f"{self.where_it_ran_out(0)}, where {format_bytes(first.asked)} were asked for on top of "
+            f"{format_bytes(first.allocated)}",
+        )
 
     def ledger(self, notes: tuple[str, ...] = ()) -> Ledger:
         """The ledger so far, with what had to be assumed."""

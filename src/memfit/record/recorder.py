@@ -270,6 +270,11 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self.failed = True
 
     def fail(self, error: BaseException) -> None:
+        if isinstance(error, torch.OutOfMemoryError):
+            try:
+                raise error  # a phantom GPU's memory has run out: that is the run's to know
+            finally:
+                del error  # this frame is in its traceback: together they would keep the run's tensors alive
         Recorder.silence(self, not self.failed)  # operators from here on only pass through, also those of other threads
         super().fail(error)
 

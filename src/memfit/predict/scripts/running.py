@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from memfit.allocator.alloc_conf import alloc_conf_of_environment
-from memfit.errors import PredictionError, ScriptExitError
+from memfit.errors import PredictionError, RanOutError, ScriptExitError, StepFailedError
 from memfit.overlay import in_force
 from memfit.phantom.distributed.pipelines import Neighbours, find_out
 from memfit.phantom.values.expected import Expected
@@ -62,10 +62,16 @@ def see_script(
     progress: Callable[[str], None] = lambda line: None,
     told: Mapping[int, Any] | None = None,
     interconnect: str = "",
+    is_limited: bool = False,
 ) -> Seen:
-    """The same, with what it says about other ranks. ``told`` is what is known of a pipeline's stages from those."""
+    """The same, with what it says about other ranks. ``told`` is what is known of a pipeline's stages from those.
+
+    With ``is_limited``, memory runs out where the GPU's does; raises ``RanOutError`` for a run that does not survive it.
+    """
     for _ in range(_MOST_PROGRAMS):
-        make = partial(_predict_program, job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected, progress, interconnect)
+        make = partial(
+            _predict_program, job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected, progress, interconnect, is_limited
+        )
         try:
             return find_out(make, told)
         except AnotherProgram as started:
@@ -82,11 +88,14 @@ def _predict_program(
     expected: Expected | None,
     progress: Callable[[str], None],
     interconnect: str,
+    is_limited: bool,
     neighbours: Neighbours,
     scouted: int | None,
 ) -> Seen:
     world = job.world if scouted is None else replace(job.world, rank=scouted)
-    session = PhantomSession.prepare(gpu, torch_version, alloc_conf, world, expected or Expected(), neighbours, interconnect)
+    session = PhantomSession.prepare(
+        gpu, torch_version, alloc_conf, world, expected or Expected(), neighbours, interconnect, is_limited=is_limited
+    )
     if in_force():
         session.world.assumptions.add(in_force())
     watch = StopWatch(
@@ -94,10 +103,20 @@ def _predict_program(
     )
     started = StartedPrograms()
     with _in_environment(job), session.running(), _as_main(job.program), started.watching(), watch.watching():
-        calling(job.program.name, lambda: _run(job.program))
+        try:
+            calling(job.program.name, lambda: _run(job.program))
+        except (StepFailedError, ScriptExitError) as error:
+            if not session.refusals:
+                raise
+            raise RanOutError(session.where_it_ran_out(), session.refusals[-1].failure.asked, _last_line(error)) from error
     if not alloc_conf:
         session.meter.configure(alloc_conf_of_environment())  # as the shell or the script itself has set it
-    return session.seen(session.prediction(notes=(*job.notes, *watch.notes, *started.notes), problem=watch.missing()))
+    notes = (*job.notes, *watch.notes, *started.notes, *session.ran_out_notes())
+    return session.seen(session.prediction(notes=notes, problem=watch.missing()))
+
+
+def _last_line(error: StepFailedError | ScriptExitError) -> str:
+    return (error.users_traceback if isinstance(error, StepFailedError) else str(error)).strip().splitlines()[-1]
 
 
 def _run(program: Program) -> None:
