@@ -17,7 +17,7 @@ from memfit.ledger import Phase, RunInfo
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.predict.clock import EngineTime, TimedBuilder
-from memfit.record.recorder import Recorder
+from memfit.record.sources.operators.recorder import Recorder
 from memfit.timing.chips import chip_of
 
 WIDTH, TOKENS = 1024, 4096

@@ -15,10 +15,10 @@ from torch import nn
 import memfit
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger, LedgerBuilder
-from memfit.record.operators import OutputHandlers
 from memfit.record.position import RunPosition
-from memfit.record.recorder import Recorder
-from memfit.record.storages import StorageTable
+from memfit.record.sources.operators.blocks import StorageTable
+from memfit.record.sources.operators.handlers import OutputHandlers
+from memfit.record.sources.operators.recorder import Recorder
 
 
 def model_of():

@@ -13,10 +13,10 @@ from memfit.ledger import Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.schema import Returns
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.predict.limit import MemoryLimit
-from memfit.record.blocks import BlockWriter
 from memfit.record.listener import Listener
-from memfit.record.operators import OutputHandler
-from memfit.record.recorder import Recorder
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.sources.operators.handlers import OutputHandler
+from memfit.record.sources.operators.recorder import Recorder
 from memfit.timing.breakdown import RunTime
 from memfit.timing.host import DISTRIBUTED_BACKWARD, DISTRIBUTED_OPERATOR
 from memfit.timing.timeline import Timeline

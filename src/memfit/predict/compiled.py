@@ -8,9 +8,9 @@ import torch
 
 from memfit.ledger import Phase
 from memfit.phantom.compile.allocation import Origin, current_origin, is_replayed
-from memfit.record.blocks import BlockWriter
-from memfit.record.operators import OutputHandler
-from memfit.record.recorder import Recorder
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.sources.operators.handlers import OutputHandler
+from memfit.record.sources.operators.recorder import Recorder
 
 aten = torch.ops.aten
 

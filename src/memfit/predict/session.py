@@ -31,8 +31,8 @@ from memfit.predict.result import Prediction, with_last_step_again
 from memfit.predict.work import with_work
 from memfit.predict.workspaces import WorkspaceObserver
 from memfit.record import run_hooks
-from memfit.record.recorder import Recorder
-from memfit.record.session import RecordingSession
+from memfit.record.sources.operators.recorder import Recorder
+from memfit.record.sources.operators.session import OperatorSession
 from memfit.torch_compat.autograd import calibrate
 from memfit.units import format_bytes
 
@@ -44,7 +44,7 @@ class PhantomSession:
     target: Target
     torch_version: str
     builder: TimedBuilder
-    recording: RecordingSession
+    recording: OperatorSession
     workspaces: WorkspaceObserver
     world: PhantomWorld
     meter: LedgerMeter
@@ -81,7 +81,7 @@ class PhantomSession:
             builder.limit = MemoryLimit(builder, device, target.gpu, num_groups, meter.settings)
         workspaces = WorkspaceObserver(target)
         compiled = CompiledBuffers()
-        recording = RecordingSession(builder, [workspaces, compiled, ClockObserver(clock)])
+        recording = OperatorSession(builder, [workspaces, compiled, ClockObserver(clock)])
         recorder = recording.recorder
         recorder.let_compile()
         clock.num_distributed = lambda: recorder.num_deferred

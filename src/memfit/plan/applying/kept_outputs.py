@@ -14,7 +14,7 @@ from torch import Tensor
 
 from memfit.plan.applying.host_copies import HostCopy, HostLink, UnitCopies
 from memfit.plan.policy import Action, OperatorChoice
-from memfit.record.storages import PLAIN_TYPES
+from memfit.record.tensors import PLAIN_TYPES
 from memfit.timing import spending
 from memfit.torch_compat.dispatch import TorchDispatchMode, detached, tree_leaves, tree_map
 from memfit.torch_compat.fake_tensors import FakeTensor

@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from memfit.phantom.clock.describe import describe
 from memfit.plan.applying.running_statistics import Statistics
 from memfit.plan.checkpointing.recorded import RecordedCall, RecordedUnit
-from memfit.record.storages import PLAIN_TYPES, plain_tensors
+from memfit.record.tensors import PLAIN_TYPES, plain_tensors
 from memfit.timing.chips import Chip
 from memfit.timing.operators.costs import Cost
 from memfit.timing.operators.prices import Settings, price

@@ -20,8 +20,8 @@ from torch import nn
 from memfit.engines.registry import sharded_parameters, unit_tensors
 from memfit.ledger import Category
 from memfit.record.module_names import ModuleNames
-from memfit.record.roles import GRADIENT_OF, tensors_in
-from memfit.record.storages import plain_tensors
+from memfit.record.roles import GRADIENT_OF
+from memfit.record.tensors import plain_tensors, tensors_in
 from memfit.torch_compat.distributed import bucket_sizes
 from memfit.torch_compat.tensors import where_data_begin, where_storages_begin
 

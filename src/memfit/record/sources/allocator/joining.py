@@ -26,14 +26,14 @@ from memfit.allocator import AllocatorSettings
 from memfit.allocator.sources.entries import ALLOC, FREE_COMPLETED, FREE_REQUESTED, OOM, SEGMENT_ALLOC, SEGMENT_FREE
 from memfit.ledger import INIT, Category, LedgerBuilder, Phase
 from memfit.ledger.schema import Array
-from memfit.record.history.addresses import Fact
-from memfit.record.history.backward_plans import BackwardPlans
-from memfit.record.history.extents import Extents
-from memfit.record.history.marks import MarkKind
-from memfit.record.history.traces import Stack, State, Trace
-from memfit.record.history.workspaces import KeptBlocks, workspace_sizes
 from memfit.record.module_calls import Chain, SequenceTable
 from memfit.record.scopes import BackwardPass, ScopeStack
+from memfit.record.sources.allocator.backward_plans import BackwardPlans
+from memfit.record.sources.allocator.extents import Extents
+from memfit.record.sources.allocator.facts import Fact
+from memfit.record.sources.allocator.marks import MarkKind
+from memfit.record.sources.allocator.traces import Stack, State, Trace
+from memfit.record.sources.allocator.workspaces import KeptBlocks, workspace_sizes
 
 UNKNOWN_OP: Final = "not known"
 """The history does not say which operator asked."""

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from memfit.allocator import parse_alloc_conf
-from memfit.record.history.extents import Extents
-from memfit.record.history.traces import Held, State
+from memfit.record.sources.allocator.extents import Extents
+from memfit.record.sources.allocator.traces import Held, State
 from memfit.units import MIB
 
-TRACES = Path(__file__).parents[3] / "benchmarks" / "truth" / "traces"
+TRACES = Path(__file__).parents[4] / "benchmarks" / "truth" / "traces"
 
 
 @pytest.mark.parametrize("name", ["fsdp1_full", "hf_resnet", "llama_amp"])

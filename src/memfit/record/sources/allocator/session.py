@@ -30,17 +30,17 @@ from memfit.engines import Engine
 from memfit.ledger import INIT, Category, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.journal import Journal
 from memfit.record import run_hooks
-from memfit.record.history.addresses import Addresses, Fact, FactGroups
-from memfit.record.history.alarms import AlarmWatch, StepFigures
-from memfit.record.history.joining import MODULE_BITS, Clock, Joiner, Window
-from memfit.record.history.levels import LevelLog
-from memfit.record.history.marks import NOT_MARKED, MarkKind, Marks
-from memfit.record.history.retention import NEW_PEAK, Retention
-from memfit.record.history.source import MOST_ENTRIES, AllocatorHistory, Figures
-from memfit.record.history.traces import State, Trace, read_trace
 from memfit.record.listener import Listener, warn
 from memfit.record.module_names import ModuleNames
-from memfit.record.session import mind_forks
+from memfit.record.session import RecordingSession, mind_forks
+from memfit.record.sources.allocator.alarms import AlarmWatch, StepFigures
+from memfit.record.sources.allocator.facts import Addresses, Fact, FactGroups
+from memfit.record.sources.allocator.history import MOST_ENTRIES, AllocatorHistory, Figures
+from memfit.record.sources.allocator.joining import MODULE_BITS, Clock, Joiner, Window
+from memfit.record.sources.allocator.levels import LevelLog
+from memfit.record.sources.allocator.marks import NOT_MARKED, MarkKind, Marks
+from memfit.record.sources.allocator.retention import NEW_PEAK, Retention
+from memfit.record.sources.allocator.traces import State, Trace, read_trace
 
 READ_ENTRIES: Final = 200_000
 """So many entries are left in the history before it is read, where everything is kept."""
@@ -67,7 +67,7 @@ class _Modules:
         return len(self.rows) - 1
 
 
-class HistorySession(Listener):
+class HistorySession(Listener, RecordingSession):
     """A recording, from its attachment to its end. It can be attached again, and goes on with the same ledger."""
 
     def __init__(
@@ -88,15 +88,11 @@ class HistorySession(Listener):
         self._facts: list[FactGroups] = []
         self._fresh: list[Collection[Fact]] = []
         self._addresses = Addresses(self._names, history.device_type, self._learn)
-        self.is_given_up = False
-        """In a forked child: the recording is the parent's."""
         self._learned_roots: set[int] = set()
         self._ddp_modules: set[int] = set()
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._step, self._step_is_due, self._gradients_are_due = INIT, True, False
         self._noted_step = INIT
-        self.num_steps_on_disk = 0
-        """The last step that the journal has the figures of."""
         self.marks_steps = True
         self._levels = LevelLog(retention.level_rows if retention is not None else None)
         self._kept: list[tuple[Window, bool]] = []

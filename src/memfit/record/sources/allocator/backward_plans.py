@@ -14,8 +14,8 @@ import numpy as np
 
 from memfit.allocator.sources.entries import ALLOC
 from memfit.ledger.schema import Array
-from memfit.record.history.marks import MarkKind
-from memfit.record.history.traces import Trace
+from memfit.record.sources.allocator.marks import MarkKind
+from memfit.record.sources.allocator.traces import Trace
 
 Plan = list[tuple[int, int]]
 """After so many allocations of the pass, the engine moves to that boundary of modules, counted from where forward began."""

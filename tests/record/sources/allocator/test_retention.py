@@ -18,7 +18,7 @@ from memfit.analysis import find_peak, find_step_peaks
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.record import Retention, Tracker
-from memfit.record.history.levels import LevelLog
+from memfit.record.sources.allocator.levels import LevelLog
 
 
 def train(steps, retention, tmp_path, peak_at=(), on_step=()):

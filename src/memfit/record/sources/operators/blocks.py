@@ -1,7 +1,12 @@
-"""Blocks for storages that are met for the first time, and for memory that no tensor shows."""
+"""Which storages are known, when each one dies, and blocks for those that are new.
+
+A storage's Python object lives as long as the storage itself, so a weak reference with a callback tells of its death at the moment
+it happens, and keeps nothing alive.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +14,67 @@ import torch
 
 from memfit.ledger import Category, LedgerBuilder
 from memfit.record.scopes import ScopeStack
-from memfit.record.storages import StorageRef, StorageTable
 from memfit.torch_compat.cuda import raw_stream_getter
+
+StreamGetter = Callable[[], int]
+"""Reads the number of the current stream."""
+
+
+class StorageRef(weakref.ref[torch.UntypedStorage]):
+    """A weak reference that knows the block behind the storage."""
+
+    __slots__ = ("block", "get_stream", "key", "scope", "size", "stream")
+    block: int
+    get_stream: StreamGetter | None
+    key: int
+    scope: int
+    size: int
+    stream: int
+
+
+class StorageTable:
+    """Known storages by identity. Two storages can stand for one block; it is freed when the last of them dies."""
+
+    def __init__(self, builder: LedgerBuilder) -> None:
+        self.refs: dict[int, StorageRef] = {}
+        self._builder = builder
+        self._sharers: dict[int, int] = {}
+
+    def find(self, storage: torch.UntypedStorage) -> StorageRef | None:
+        return self.refs.get(id(storage))
+
+    def add(
+        self, storage: torch.UntypedStorage, block: int, scope: int, size: int, stream: int, get_stream: StreamGetter | None
+    ) -> StorageRef:
+        ref = StorageRef(storage, self._on_death)
+        ref.block, ref.scope, ref.size, ref.stream, ref.get_stream = block, scope, size, stream, get_stream
+        ref.key = id(storage)
+        self.refs[ref.key] = ref
+        return ref
+
+    def share(self, storage: torch.UntypedStorage, with_ref: StorageRef) -> None:
+        """``storage`` stands for a block that another storage already stands for."""
+        self._sharers[with_ref.block] = self._sharers.get(with_ref.block, 1) + 1
+        self.add(storage, with_ref.block, with_ref.scope, with_ref.size, with_ref.stream, with_ref.get_stream)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Notes the new size of a known storage, if it changed; new memory comes from the stream of the moment."""
+        ref = self.refs.get(id(storage))
+        if ref is not None and ref.size != (size := int(storage.nbytes())):
+            if size and ref.get_stream is not None and ref.stream != (stream := ref.get_stream()):
+                ref.stream = stream
+                self._builder.move(ref.block, stream)
+            ref.size = size
+            self._builder.resize(ref.block, size)
+
+    def _on_death(self, ref: StorageRef) -> None:
+        self.refs.pop(ref.key, None)
+        others = self._sharers.get(ref.block, 1) - 1
+        if others == 0:
+            self._sharers.pop(ref.block, None)
+            self._builder.free(ref.block)
+        else:
+            self._sharers[ref.block] = others
 
 
 class BlockWriter:

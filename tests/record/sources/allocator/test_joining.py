@@ -10,13 +10,13 @@ from memfit.allocator import RequestKind, parse_alloc_conf, replay, requests_fro
 from memfit.allocator.sources.entries import CODES, OTHER
 from memfit.analysis import find_peak
 from memfit.ledger import Category, LedgerBuilder, Phase, RunInfo
-from memfit.record.history.addresses import Fact
-from memfit.record.history.joining import Clock, Joiner, Window, describe_stack
-from memfit.record.history.marks import MarkKind
-from memfit.record.history.traces import Frame, State, Trace, read_trace
+from memfit.record.sources.allocator.facts import Fact
+from memfit.record.sources.allocator.joining import Clock, Joiner, Window, describe_stack
+from memfit.record.sources.allocator.marks import MarkKind
+from memfit.record.sources.allocator.traces import Frame, State, Trace, read_trace
 from memfit.units import MIB
 
-TRACES = Path(__file__).parents[3] / "benchmarks" / "truth" / "traces"
+TRACES = Path(__file__).parents[4] / "benchmarks" / "truth" / "traces"
 
 
 def join(*windows, follows=False):

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 import torch
 
 from memfit.ledger import Category
-from memfit.record.blocks import BlockWriter
 from memfit.record.position import RunPosition
-from memfit.record.roles import Roles, tensors_in
-from memfit.record.storages import PLAIN_TYPES, plain_tensors
+from memfit.record.roles import Roles
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
 from memfit.torch_compat.autograd import called_by_the_engine, current_node, held_by_the_engine_alone
 from memfit.torch_compat.dispatch import has_kernel
 

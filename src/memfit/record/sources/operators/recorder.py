@@ -16,15 +16,15 @@ from torch import nn
 
 from memfit.engines import Engine
 from memfit.ledger import Category, LedgerBuilder, Phase
-from memfit.record.blocks import BlockWriter
 from memfit.record.listener import ModuleListener, StorageListener
 from memfit.record.module_names import ModuleNames
-from memfit.record.operators import OperatorObserver, OutputHandlers
 from memfit.record.position import RunPosition
-from memfit.record.roles import GRADIENT_OF, Roles, tensors_in
+from memfit.record.roles import GRADIENT_OF, Roles
 from memfit.record.run_hooks import patch_loaded
 from memfit.record.scopes import ScopeOwner
-from memfit.record.storages import PLAIN_TYPES, plain_tensors
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.sources.operators.handlers import OperatorObserver, OutputHandlers
+from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread
 from memfit.torch_compat.fake_tensors import FakeTensor, device_handlers, device_query

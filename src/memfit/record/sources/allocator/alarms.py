@@ -25,7 +25,7 @@ from memfit.allocator.alloc_conf import parse_alloc_conf
 from memfit.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from memfit.record.history.joining import Joiner, Survivor
+    from memfit.record.sources.allocator.joining import Joiner, Survivor
 
 SPAN: Final = 8
 """Steps whose lowest level is taken."""

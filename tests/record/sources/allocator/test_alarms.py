@@ -10,7 +10,7 @@ from helpers.simulated_history import SimulatedHistory
 
 from memfit.allocator import RequestKind, Requests
 from memfit.record import Retention, Tracker
-from memfit.record.history.alarms import AlarmWatch, StepFigures, best_setting, is_steady_growth
+from memfit.record.sources.allocator.alarms import AlarmWatch, StepFigures, best_setting, is_steady_growth
 from memfit.units import GIB, MIB
 
 SELDOM = Retention(every=1000)

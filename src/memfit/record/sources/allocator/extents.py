@@ -13,7 +13,7 @@ from __future__ import annotations
 from memfit.allocator import AllocatorSettings
 from memfit.allocator.settings import SMALL_REQUEST, SMALL_SEGMENT
 from memfit.allocator.sizing import round_size
-from memfit.record.history.traces import State
+from memfit.record.sources.allocator.traces import State
 
 
 class Extents:
