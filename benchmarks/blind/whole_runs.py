@@ -5,9 +5,9 @@
     python benchmarks/blind/whole_runs.py --compare              # results/whole_runs.md
     python benchmarks/blind/whole_runs.py --predict leak         # some of them
 
-The scripts are those of benchmarks/workloads/whole/, as a user would start them: ``memfit run --gpu H200 SCRIPT``, without a flag. Each
-says in its first line what it does. Three were given with what an H200 did (truth/h200_whole.json), and the rules were found with these
-in view; no rule was looked for in the others before they were predicted. Commit the predictions before you measure.
+The scripts are those of benchmarks/workloads/whole/, as a user would start them: ``memfit run --gpu H200 SCRIPT``, without a flag.
+Each says in its first line what it does. Three were given with what an H200 did (truth/h200_whole.json), and rules were found with
+these in view; the others were predicted before anything was known of them. Commit the predictions before you measure.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ SIDES = Sides(
     heading=(
         "# Whole scripts on an H200",
         "",
-        "What `memfit run --gpu H200 SCRIPT` says without a flag, against the peaks of the same script on an H200 from start to end, in MiB.",
-        "Made by `python benchmarks/blind/whole_runs.py`; the scripts are in `benchmarks/workloads/whole/`. Those with a star were given",
-        "with what the GPU did; all others were predicted and committed before they were measured.",
+        "What `memfit run --gpu H200 SCRIPT` says without a flag, against the peaks of the same script on an H200, from its start to",
+        "its end, in MiB. Made by `python benchmarks/blind/whole_runs.py`; the scripts are in `benchmarks/workloads/whole/`. Those with",
+        "a star were given with what the GPU did; all others were predicted and committed before they were measured.",
     ),
 )
 

@@ -1,5 +1,6 @@
 """Lightning: images of several sizes, validation and a checkpoint inside the epoch."""
 
+import itertools
 import tempfile
 import warnings
 
@@ -31,7 +32,7 @@ class Classifier(L.LightningModule):
     def __init__(self):
         super().__init__()
         widths = (3, 64, 128, 256, 512)
-        self.body = nn.Sequential(*(block(a, b) for a, b in zip(widths, widths[1:], strict=False)))
+        self.body = nn.Sequential(*(block(a, b) for a, b in itertools.pairwise(widths)))
         self.head = nn.Linear(512, 100)
 
     def forward(self, images):

@@ -19,7 +19,10 @@ CHOICES: Final = "_memfit_choices"
 SHARE: Final = "_memfit_share"
 """So much of the mask is set (``values/routing.py``)."""
 
-VALUES: Final = (CONSTANT, HOST_DATA, CHOICES, SHARE)
+EXPERTS: Final = "_memfit_experts"
+"""A dimension of the mask with as many elements as this has one for each expert (``values/routing.py``)."""
+
+VALUES: Final = (CONSTANT, HOST_DATA, CHOICES, SHARE, EXPERTS)
 """What is known of a tensor's values."""
 
 IS_PINNED: Final = "_memfit_is_pinned"
