@@ -88,9 +88,9 @@ SIDES = Sides(
     heading=(
         "# Whole scripts on an H200",
         "",
-        "What `memfit run --gpu H200 SCRIPT` says without a flag, against the peaks of the same script on an H200, from its start to",
-        "its end, in MiB. Made by `python benchmarks/blind/whole_runs.py`; the scripts are in `benchmarks/workloads/whole/`. Those with",
-        "a star were given with what the GPU did; all others were predicted and committed before they were measured.",
+        "What `memfit run --gpu H200 SCRIPT` says without a flag, against the peaks of the same script on an H200, in MiB. Made by",
+        "`python benchmarks/blind/whole_runs.py`; the scripts are in `benchmarks/workloads/whole/`. Those with a star were given with",
+        "what the GPU did; all others were predicted and committed before they were measured.",
     ),
 )
 
