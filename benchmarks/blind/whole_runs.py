@@ -89,8 +89,8 @@ SIDES = Sides(
         "# Whole scripts on an H200",
         "",
         "What `memfit run --gpu H200 SCRIPT` says without a flag, against the peaks of the same script on an H200, in MiB. Made by",
-        "`python benchmarks/blind/whole_runs.py`; the scripts are in `benchmarks/workloads/whole/`. Those with a star were given with",
-        "what the GPU did; all others were predicted and committed before they were measured.",
+        "`python benchmarks/blind/whole_runs.py`; the scripts are in `benchmarks/workloads/whole/`. Those with a star were given",
+        "with what the GPU did; all others were predicted and committed before they were measured.",
     ),
 )
 
