@@ -25,7 +25,7 @@ from memfit.plan.search.candidate import Tried
 from memfit.plan.search.space import CHANGES_TRAINING
 from memfit.units import format_bytes
 from memfit.views.html.plan import plan_page
-from memfit.views.timing import format_seconds
+from memfit.views.words.timing import format_seconds
 
 _STOPPED = 130
 

@@ -21,7 +21,7 @@ from memfit.errors import ConfigError, StepFailedError
 from memfit.hardware import GPUS
 from memfit.models import Recipe
 from memfit.views.escaping import printable
-from memfit.views.timing import format_seconds, time_json
+from memfit.views.words.timing import format_seconds, time_json
 
 if TYPE_CHECKING:
     from memfit.predict import JobPrediction, Prediction

@@ -16,7 +16,7 @@ from memfit.analysis.diff.runs import Diff, Figure, Side
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
-from memfit.views.wording import count, name_moment, name_step
+from memfit.views.words.moments import count, name_moment, name_step
 
 NUM_ROWS = 8
 NUM_BLOCKS = 12

@@ -22,7 +22,7 @@ from memfit.ledger import Category, Ledger
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.verdicts import answer
-from memfit.views.wording import count, name_moment
+from memfit.views.words.moments import count, name_moment
 
 COLOURS: Final = {
     Category.PARAMETER: "#0b65ab",

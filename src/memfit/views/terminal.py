@@ -14,7 +14,7 @@ from memfit.ledger import Category
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import block_of, plain_table
-from memfit.views.wording import count, name_moment, name_running, name_step
+from memfit.views.words.moments import count, name_moment, name_running, name_step
 
 NUM_GROUPS = 12
 NUM_BLOCKS = 8

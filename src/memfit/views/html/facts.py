@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element
 from memfit.views.html.runs import Run
-from memfit.views.wording import count, format_duration, name_moment
+from memfit.views.words.moments import count, format_duration, name_moment
 
 
 def facts_section(run: Run) -> Markup:

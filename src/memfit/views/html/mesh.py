@@ -10,7 +10,7 @@ from memfit.ledger.schema import MESH, STANDS_FOR
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, join
 from memfit.views.html.runs import Run
-from memfit.views.wording import count
+from memfit.views.words.moments import count
 
 MOST_ROWS = 64
 """A longer first axis makes a table that nobody reads."""

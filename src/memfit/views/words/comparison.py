@@ -13,7 +13,7 @@ from memfit.models import find_model
 from memfit.timing.chips import what_times_are_from
 from memfit.units import format_bytes
 from memfit.views.comparison import FailedRow, GpuAnswer, Sheet, SheetRow
-from memfit.views.timing import format_seconds
+from memfit.views.words.timing import format_seconds
 
 
 def make_sheet(comparison: Comparison) -> Sheet:

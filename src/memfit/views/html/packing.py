@@ -1,4 +1,4 @@
-"""Where things stand on an axis of memory."""
+"""What the script of the page is given: strings, each kept once and referred to by number, and positions on an axis of memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,29 @@ from typing import Final
 import numpy as np
 
 from memfit.ledger.schema import Array
-from memfit.units import UNIT_BYTES
+from memfit.units import UNIT_BYTES, format_bytes
+from memfit.views.escaping import printable
+
+
+class Texts:
+    """All strings of a page, shared by its runs."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        """The number of ``text``, which is made safe to show."""
+        return self._numbers.setdefault(printable(text), len(self._numbers))
+
+    def sizes(self, column: Array) -> list[int]:
+        """The numbers of amounts of memory, as people write them."""
+        amounts, which = np.unique(column, return_inverse=True)
+        numbers = np.array([self.number(format_bytes(amount)) for amount in amounts.tolist()], dtype=np.int64)
+        return numbers[which].tolist() if len(numbers) else []
+
+    def all(self) -> list[str]:
+        return list(self._numbers)
+
 
 HEIGHT: Final = 20_000
 """Of a drawing, in its own units: finer than any screen."""

@@ -13,9 +13,9 @@ from memfit.plan import Plan
 from memfit.plan.policy import Action, UnitPolicy
 from memfit.plan.search import PlanSearch, Point
 from memfit.units import format_bytes
-from memfit.views.comparison_words import in_words
-from memfit.views.timing import format_seconds
-from memfit.views.wording import count
+from memfit.views.words.comparison import in_words
+from memfit.views.words.moments import count
+from memfit.views.words.timing import format_seconds
 
 
 def title(found: PlanSearch) -> str:
