@@ -9,7 +9,7 @@
         │     └─ sources/allocator/   CUDA's allocator keeps the history; witnesses.py chooses one of both
         │
         ├─ position.py       where the run is: modules, backward, recomputation, optimizers
-        │     └─ scopes.py, module_calls.py
+        │     └─ module_calls.py
         ├─ roles.py          what blocks turn out to be: parameters, gradients, ...; tensors.py says which tensors hold bytes
         ├─ module_names.py   fully qualified names of modules
         └─ run_hooks.py      tells every Listener, listener.py, of optimizer steps, module calls, resized storages, engines, DTensor

@@ -133,6 +133,13 @@ def test_of_blocks_as_large_as_a_workspace_the_first_that_stays_is_one():
     assert ledger.roles.block.tolist() == [1], "not what was freed, nor what other blocks of that size are"
 
 
+def test_an_optimizers_step_that_raised_is_over_when_the_next_begins():
+    marks = [(MarkKind.STEP, 0, 1), (MarkKind.OPTIMIZER, 7, 2), (MarkKind.OPTIMIZER, 7, 5), (MarkKind.OPTIMIZER_ENDS, 7, 25)]
+    ledger, _ = join(window_of([("alloc", 0, 512), ("alloc", 1024, 512), ("alloc", 2048, 512)], marks))
+    assert ledger.scopes.parent.tolist() == [-1, -1]
+    assert (ledger.scope_exit < len(ledger.events)).all()
+
+
 def test_notes_outvote_the_clock():
     rows = [
         {"action": "alloc", "addr": 0, "size": 1, "stream": 0, "time_us": 10, "user_metadata": "1"},

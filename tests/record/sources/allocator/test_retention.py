@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import HELPERS
@@ -16,7 +17,7 @@ from torch import nn
 
 from memfit.analysis import find_peak, find_step_peaks
 from memfit.errors import ConfigError
-from memfit.ledger import Ledger
+from memfit.ledger import Ledger, Phase
 from memfit.record import Retention, Tracker
 from memfit.record.sources.allocator.levels import LevelLog
 
@@ -44,6 +45,14 @@ def test_the_first_steps_every_nth_and_those_around_a_new_peak_are_kept(long_run
     kept = set(ledger.step_numbers.tolist())
     assert {0, 1, 40, 50, 51, 80, 119} <= kept, "the last one is read when the recording ends"
     assert not {20, 30, 60, 70, 100} & kept
+
+
+def test_backward_is_placed_in_steps_that_follow_a_gap(long_run):
+    ledger, _, _ = long_run
+    is_placed = (ledger.scopes.phase == Phase.BACKWARD) & (ledger.scopes.module >= 0)
+    opened = ledger.scope_enter[is_placed]
+    steps = ledger.step_numbers[np.searchsorted(ledger.step_starts, opened, side="right") - 1]
+    assert {1, 40, 80, 119} <= set(steps.tolist())
 
 
 def test_every_step_has_a_level(long_run):

@@ -84,5 +84,9 @@ class BackwardPlans:
         """A pass is over that was in no other; forward begins anew."""
         if self._is_learning:
             self._known[self._forward, self._num_allocations] = self._moves
+        self.begin_anew(num_boundaries)
+
+    def begin_anew(self, num_boundaries: int = 0) -> None:
+        """A forward begins, after so many boundaries of modules. What was under way is given up."""
         self._is_learning, self._plan = False, []
         self._forward, self._base = 0, num_boundaries

@@ -26,8 +26,7 @@ from memfit.allocator import AllocatorSettings
 from memfit.allocator.sources.entries import ALLOC, FREE_COMPLETED, FREE_REQUESTED, OOM, SEGMENT_ALLOC, SEGMENT_FREE
 from memfit.ledger import INIT, Category, LedgerBuilder, Phase
 from memfit.ledger.schema import Array
-from memfit.record.module_calls import Chain, SequenceTable
-from memfit.record.scopes import BackwardPass, ScopeStack
+from memfit.record.position import RunPosition
 from memfit.record.sources.allocator.backward_plans import BackwardPlans
 from memfit.record.sources.allocator.extents import Extents
 from memfit.record.sources.allocator.facts import Fact
@@ -150,7 +149,10 @@ class Joiner:
         """The last time that memory ran out."""
         self._is_first, self._step = True, INIT
         self.plans = BackwardPlans()
-        self._scopes = ScopeStack(builder)
+        self._sequence_nr = 0
+        """The number of the next autograd node when the last mark was written."""
+        # Marks do not say in which thread they were written. Sequence numbers are a thread's own, and on a GPU a pass has one.
+        self._position = RunPosition(builder, next_node=lambda: (len(self._position.passes), self._sequence_nr))
         self._reset_position()
 
     @property
@@ -186,14 +188,15 @@ class Joiner:
 
     def _entry_writer(self, trace: Trace) -> Callable[[int, int, int, int, int], None]:
         """Writes an entry of a trace, given its index, action, address, size and stream."""
-        builder, live, scopes, pending = self._builder, self._live, self._scopes, self._pending
+        builder, live, position, pending = self._builder, self._live, self._position, self._pending
+        scopes = position.scopes
         number, extents = self._device(trace.device), self._extents_of(trace.device)
         device, stacks = builder.devices[number], trace.stacks
         granularity = device.granularity if device.is_cuda else 0
 
         def apply(i: int, action: int, address: int, size: int, stream: int) -> None:
             if action == ALLOC:
-                if self._passes:
+                if position.passes:
                     self._follow_plan()
                 scope, op = scopes.top, self._op(stacks.get(i))
                 block = builder.alloc(size, number, op, scope, stream)
@@ -202,7 +205,7 @@ class Joiner:
                     builder.give_more(block, more)
                 held = live[address] = _Live(block, scope, size, op, self._step)
                 if size in self._workspaces:
-                    self._kept_by_cublas.add(held, size, stream, is_backward=bool(self._passes))
+                    self._kept_by_cublas.add(held, size, stream, is_backward=bool(position.passes))
                 elif scope == self._ddp_scope:
                     self._buckets.append(held)
             elif action == FREE_REQUESTED:
@@ -283,40 +286,45 @@ class Joiner:
 
     def _reset_position(self) -> None:
         """Outside of everything."""
-        self._scopes.pop_to(0)
-        self._calls: list[tuple[Chain, int]] = []
-        self._passes: list[BackwardPass] = []
-        self._tables = [SequenceTable()]
-        """Of which calls the nodes are: those made outside of backward, those made in a pass, in a pass inside of it, ..."""
-        self._pinned: list[int] = []
+        self._position.close()
+        self._position.calls.forget_all()
+        self.plans.begin_anew()
+        self._tasks: list[int] = []
+        """Engines' tasks that are open, the innermost last."""
         self._buckets = []
 
     def _apply_mark(self, row: list[int], number: int, window: Window) -> None:
-        kind, value, time_ns, sequence_nr = row
+        kind, value, time_ns, self._sequence_nr = row
+        position = self._position
         self._clock.move_to(time_ns)
         if kind == MarkKind.ENTER:
-            self._enter(value, sequence_nr)
+            self._enter(value)
         elif kind == MarkKind.EXIT:
-            self._exit(sequence_nr)
+            position.exit_module(value)
         elif kind == MarkKind.NODE:
-            if self._passes and not self._is_pinned:
-                self._passes[-1].move_to(value)
-                self.plans.note_move(self._tables[len(self._passes) - 1].place_of(value))
+            if position.passes and not position.pinned:
+                position.passes[-1].move_to(value)
+                self.plans.note_move(position.calls.table(len(position.passes) - 1).place_of(value))
         elif kind == MarkKind.BACKWARD:
-            self._passes.append(BackwardPass(len(self._passes), self._scopes, self._tables[-1], len(self._pinned)))
-            self.plans.begin_pass(number, is_told=bool(value), is_inner=len(self._passes) > 1)
-            self._tables.append(SequenceTable())
+            depth = len(position.passes)
+            position.begin_pass(depth, position.calls.table(depth))
+            self.plans.begin_pass(number, is_told=bool(value), is_inner=depth > 0)
         elif kind == MarkKind.BACKWARD_ENDS:
-            if self._passes:
-                self._scopes.pop_to(self._passes.pop().outer_depth)
-                self._tables.pop()
-                if not self._passes:
-                    self.plans.end_pass(self._tables[-1].count)
-        elif kind in (MarkKind.OPTIMIZER, MarkKind.PHASE):
-            self._pin(Phase.OPTIMIZER if kind == MarkKind.OPTIMIZER else Phase(value >> MODULE_BITS), value)
-        elif kind in (MarkKind.OPTIMIZER_ENDS, MarkKind.PHASE_ENDS):
-            if self._pinned:
-                self._scopes.pop_to(self._pinned.pop())
+            if position.passes:
+                position.calls.forget(len(position.passes))
+                position.leave_pass()
+                if not position.passes:
+                    self.plans.end_pass(position.calls.table(0).count)
+        elif kind == MarkKind.OPTIMIZER:
+            position.enter_optimizer(value)
+        elif kind == MarkKind.OPTIMIZER_ENDS:
+            position.exit_optimizer(value)
+        elif kind == MarkKind.PHASE:
+            module = (value & (1 << MODULE_BITS) - 1) - 1
+            self._tasks.append(position.enter_pinned(Phase(value >> MODULE_BITS), module))
+        elif kind == MarkKind.PHASE_ENDS:
+            if self._tasks:
+                position.exit_pinned(self._tasks.pop())
         elif kind == MarkKind.STEP:
             self._begin_step(value)
         elif kind == MarkKind.LEARN:
@@ -328,43 +336,18 @@ class Joiner:
 
     def _follow_plan(self) -> None:
         """Something is about to be allocated in backward: moves to where an earlier pass of the same kind was then."""
-        place = self.plans.place_of_next()
-        if place is not None and not self._is_pinned:
-            self._passes[0].move_to(self._tables[0].number_at(place))
+        place, position = self.plans.place_of_next(), self._position
+        if place is not None and not position.pinned:
+            position.passes[0].move_to(position.calls.table(0).number_at(place))
 
-    @property
-    def _is_pinned(self) -> bool:
-        """Is a scope open, inside of the pass, that backward's modules must not close?"""
-        outer = self._passes[-1].outer_depth if self._passes else 0
-        return any(depth >= outer + 1 for depth in self._pinned) or bool(self._calls and self._calls[-1][1] >= outer + 1)
-
-    def _pin(self, phase: Phase, value: int) -> None:
-        module = (value & (1 << MODULE_BITS) - 1) - 1 if phase is not Phase.OPTIMIZER else -1
-        self._pinned.append(self._scopes.depth)
-        self._scopes.push(phase, module)
-
-    def _enter(self, module: int, sequence_nr: int) -> None:
-        chain = self._calls[-1][0] if self._calls and self._calls[-1][1] >= self._outer_depth else ()
-        depth = self._scopes.depth
-        if not self._passes:
+    def _enter(self, module: int) -> None:
+        position = self._position
+        if not position.passes:
             self.plans.note_forward(module)
-        scope = self._scopes.push(Phase.RECOMPUTE if self._passes else Phase.FORWARD, module)
-        if depth == 0 and module in self.ddp_modules:
+        is_root = not position.scopes.depth
+        scope = position.enter_module(module, module)
+        if is_root and module in self.ddp_modules:
             self._ddp_scope = scope
-        chain = (*chain, (scope, module))
-        self._calls.append((chain, depth))
-        self._tables[-1].note(sequence_nr, chain)
-
-    def _exit(self, sequence_nr: int) -> None:
-        if self._calls:
-            _, depth = self._calls.pop()
-            self._scopes.pop_to(depth)
-            outer = self._calls[-1][0] if self._calls and self._calls[-1][1] >= self._outer_depth else ()
-            self._tables[-1].note(sequence_nr, outer)
-
-    @property
-    def _outer_depth(self) -> int:
-        return self._passes[-1].outer_depth if self._passes else 0
 
     def _begin_step(self, number: int) -> None:
         kept = (

@@ -52,6 +52,7 @@ class MarkKind(IntEnum):
     """A backward pass begins; the value is 1 if the engine tells of its nodes."""
     BACKWARD_ENDS = 4
     OPTIMIZER = 5
+    """An optimizer's step begins; the value is its identity."""
     OPTIMIZER_ENDS = 6
     PHASE = 7
     """Work of FSDP or on state dicts begins; the value has the phase and the module."""

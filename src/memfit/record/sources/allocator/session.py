@@ -233,14 +233,14 @@ class HistorySession(Listener, RecordingSession):
         self._addresses.learn_gradients(optimizer)
         self._gradients_are_due = False
         self._say_learned()
-        self._marks.write(MarkKind.OPTIMIZER)
+        self._marks.write(MarkKind.OPTIMIZER, id(optimizer))
 
     def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if id(optimizer) not in self._optimizers:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         self._addresses.relearn_optimizer(optimizer)
         self._say_learned()
-        self._marks.write(MarkKind.OPTIMIZER_ENDS)
+        self._marks.write(MarkKind.OPTIMIZER_ENDS, id(optimizer))
         self._step_is_due = True
 
     def enter_task(self, engine: Engine | None, phase: Phase, modules: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from memfit.ledger import Category, LedgerBuilder
-from memfit.record.scopes import ScopeStack
+from memfit.record.position import ScopeStack
 from memfit.torch_compat.cuda import raw_stream_getter
 
 StreamGetter = Callable[[], int]

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import torch
 
 from memfit.ledger import Category
-from memfit.record.position import RunPosition
 from memfit.record.roles import Roles
 from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.sources.operators.live_position import LivePosition
 from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
 from memfit.torch_compat.autograd import called_by_the_engine, current_node, held_by_the_engine_alone
 from memfit.torch_compat.dispatch import has_kernel
@@ -45,7 +45,7 @@ class OutputHandlers(dict[Any, "OutputHandler | None"]):
 
     def __init__(
         self,
-        position: RunPosition,
+        position: LivePosition,
         blocks: BlockWriter,
         roles: Roles,
         observers: Sequence[OperatorObserver],
@@ -57,7 +57,7 @@ class OutputHandlers(dict[Any, "OutputHandler | None"]):
         """The code of the function that calls the handlers: its caller issued the operator."""
         self._refs = blocks.table.refs
 
-    def move_to(self, position: RunPosition, dispatcher: CodeType) -> None:
+    def move_to(self, position: LivePosition, dispatcher: CodeType) -> None:
         """What comes next is the work of another thread."""
         self._position, self._dispatcher = position, dispatcher
         self._blocks.scopes = position.scopes

@@ -18,12 +18,12 @@ from memfit.engines import Engine
 from memfit.ledger import Category, LedgerBuilder, Phase
 from memfit.record.listener import ModuleListener, StorageListener
 from memfit.record.module_names import ModuleNames
-from memfit.record.position import RunPosition
+from memfit.record.position import ScopeOwner
 from memfit.record.roles import GRADIENT_OF, Roles
 from memfit.record.run_hooks import patch_loaded
-from memfit.record.scopes import ScopeOwner
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.handlers import OperatorObserver, OutputHandlers
+from memfit.record.sources.operators.live_position import LivePosition
 from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread
@@ -51,7 +51,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self.builder = builder
         self._silenced, self._counting = 0, threading.Lock()
         self._owner = ScopeOwner()
-        self.position = RunPosition(builder, self._after_backward, self._end_pass, self._owner)
+        self.position = LivePosition(builder, self._owner, self._after_backward, self._end_pass)
         self._blocks = BlockWriter(builder, self.position.scopes)
         self._names = ModuleNames(builder)
         self.roles = Roles(builder, self._blocks, self._names)
@@ -308,7 +308,7 @@ class _SharedRecorder(Recorder):
             return
         position = self._positions.get(thread)
         if position is None:
-            position = self._positions[thread] = RunPosition(self.builder, self._after_backward, self._end_pass, self._owner)
+            position = self._positions[thread] = LivePosition(self.builder, self._owner, self._after_backward, self._end_pass)
         self._thread, self.position = thread, position
         self._handlers.move_to(position, _SharedRecorder.__torch_dispatch__.__code__)
 
