@@ -132,11 +132,11 @@ class TimedBuilder(LedgerBuilder):
     def _owed(self) -> float:
         """What operators on distributed tensors took since a scope began: whatever begins next pays for it."""
         each = DISTRIBUTED_OPERATOR if graph_task_id() == -1 else DISTRIBUTED_BACKWARD
-        return (self._clock_of_operators.num_distributed() - self._num_distributed) * each
+        return (self._clock_of_operators.num_distributed - self._num_distributed) * each
 
     def _settle(self) -> float:
         owed = self._owed()
-        self._num_distributed = self._clock_of_operators.num_distributed()
+        self._num_distributed = self._clock_of_operators.num_distributed
         return owed
 
 
@@ -148,8 +148,9 @@ class EngineTime(Listener):
 
     def __init__(self, builder: TimedBuilder, recorder: Recorder) -> None:
         self._builder, self._recorder = builder, recorder
-        self._tasks: list[tuple[HostTask, int, int]] = []
-        """Those that run, the innermost last, each with how many kernels and events there were when it began."""
+        self._tasks: dict[int, tuple[HostTask, int, int]] = {}
+        """Those that run, each with how many kernels and events there were when it began."""
+        self._num_tasks = 0
 
     def listening(self) -> bool:
         return not self.failed and self._recorder.listening()
@@ -158,13 +159,13 @@ class EngineTime(Listener):
         task = engine.tasks.get(phase) if engine is not None else None
         if task is None:
             return None
-        self._tasks.append((task, self._builder.timeline.num_spans, self._builder.num_events))
+        self._num_tasks += 1
+        self._tasks[self._num_tasks] = (task, self._builder.timeline.num_spans, self._builder.num_events)
         self._builder.timeline.spend(task.seconds)
-        return len(self._tasks)
+        return self._num_tasks
 
     def exit_task(self, depth: int) -> None:
-        task, num_spans, num_events = self._tasks[depth - 1]
-        del self._tasks[depth - 1 :]
+        task, num_spans, num_events = self._tasks.pop(depth)
         is_idle = (num_spans, num_events) == (self._builder.timeline.num_spans, self._builder.num_events)
         if is_idle and task.idle_seconds is not None:  # weights that stay whole between microbatches, for one
             self._builder.timeline.spend(task.idle_seconds - task.seconds)

@@ -21,7 +21,7 @@ class CompiledBuffers:
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
 
-    def watch(self, recorder: Recorder) -> None:
+    def follow(self, recorder: Recorder) -> None:
         """The recorder knows which module has which number."""
         self._recorder = recorder
 

@@ -75,7 +75,7 @@ def _describe(side: Side) -> str:
 
 def _notes(diff: Diff) -> Iterator[str]:
     before, after = diff.before, diff.after
-    versions = before.info.versions, after.info.versions
+    versions = before.info.facts, after.info.facts
     for name in sorted(versions[0].keys() & versions[1].keys()):
         if versions[0][name] != versions[1][name]:
             yield printable(f"{name} differs: {versions[0][name]} and {versions[1][name]}")

@@ -81,7 +81,7 @@ def _parts(report: Report, step_starts: dict[int, int], verdict: Verdict | None)
         yield _drawing(device, step_starts)
         yield _table(device)
     facts = [report.info.source, count(report.num_steps, "step"), count(report.num_events, "event")]
-    facts += [f"{name} {version}" for name, version in report.info.versions.items()]
+    facts += [f"{name} {version}" for name, version in report.info.facts.items()]
     yield _line(", ".join(facts), "opacity:.7;font-size:12px")
 
 

@@ -64,7 +64,7 @@ def test_what_is_computed_again_costs_what_forward_does() -> None:
     """Not what nodes of backward do, in whose midst it runs."""
     more = host_seconds(lambda: chained(computed_again)) - host_seconds(lambda: chained(lambda model, x: model(x)))
     forward = COUNT * (USUAL + RECORDED) * MICRO * IN_FORWARD
-    machinery = PACE.checkpoint + PACE.scopes["RECOMPUTE"]
+    machinery = PACE.checkpoint + PACE.recompute
     saved = COUNT * (PACE.view + PACE.node)  # a saved tensor is detached when it is made, and again when backward asks for it
     assert forward + machinery <= more <= forward + machinery + saved
 

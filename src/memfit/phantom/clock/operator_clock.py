@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -40,9 +40,23 @@ _MAY_LOOK: Final = frozenset(f"aten::{name}" for name in MAY_LOOK)
 _TURNING: Final = frozenset(("aten::t", "aten::transpose"))
 """Views that a node of backward makes beside its products."""
 
-NO_SCOPE: Final = -1
-
 _COLLECTIVES: Final = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+class FollowedRun(Protocol):
+    """What a clock asks of the recorder of its run."""
+
+    @property
+    def num_deferred(self) -> int:
+        """How many operators were on tensors that are made of others, as distributed ones are."""
+
+    @property
+    def running_scope(self) -> int:
+        """The scope that runs now, -1 for none."""
+
+
+class _NoRun:
+    num_deferred, running_scope = 0, -1
 
 
 class OperatorClock:
@@ -53,10 +67,7 @@ class OperatorClock:
         self.costs: list[Cost] = []
         self.communication = Communication(timeline, links, self._number)
         self._numbers: dict[Cost, int] = {}
-        self.num_distributed: Callable[[], int] = lambda: 0
-        """How many operators on distributed tensors there have been; whoever sees them says so."""
-        self.running_scope: Callable[[], int] = lambda: NO_SCOPE
-        """The scope that runs now; whoever follows modules says so."""
+        self._run: FollowedRun = _NoRun()
         self.num_recomputing = 0
         """How many modules are being computed again, one inside the other: their operators are forward's, amid backward."""
         self._assumed: dict[str, None] = {}
@@ -67,6 +78,15 @@ class OperatorClock:
         chip = chip_of(target.gpu)
         links = parse_interconnect(interconnect) if interconnect else usual_interconnect(chip)
         return cls(chip, PACE, links, Timeline(LAUNCH_SECONDS, GAP_SECONDS))
+
+    def follow(self, run: FollowedRun) -> None:
+        """Where kernels run and how many operators were on distributed tensors is asked of ``run`` from now on."""
+        self._run = run
+
+    @property
+    def num_distributed(self) -> int:
+        """How many operators on distributed tensors there have been."""
+        return self._run.num_deferred
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -93,7 +113,7 @@ class OperatorClock:
     def launch(self, cost: Cost, host_seconds: float) -> None:
         """A kernel that is no operator: compiled code launches them, inside the module that was compiled."""
         self.timeline.spend(host_seconds)
-        self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), self.running_scope())
+        self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), self._run.running_scope)
 
     def _view_tick(self, schema: Any) -> Tick:
         """For an operator that only looks at a tensor in another way: half of all operators do."""
@@ -164,7 +184,7 @@ class OperatorClock:
         cost = price(call, self.chip, settings)
         if cost.assumption:
             self._assumed[cost.assumption] = None
-        host_seconds = self.pace.operator(call, cost, in_backward, self.num_distributed() > 0)
+        host_seconds = self.pace.operator(call, cost, in_backward, self.num_distributed > 0)
         if cost.bound is Bound.HOST:
             return host_seconds + cost.seconds, 0.0, 0, False
         return host_seconds, cost.seconds, self._number(cost), cost.looks_first or _waits(func, call)

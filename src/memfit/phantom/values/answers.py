@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import CHOICES, CONSTANT
+from memfit.phantom.tensors.tensor_annotations import CHOICES, CONSTANT
 from memfit.phantom.values.assertions import asserted
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.phantom.values.constants import Likely, note_constant

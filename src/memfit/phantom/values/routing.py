@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import CHOICES, EXPERTS, SHARE
+from memfit.phantom.tensors.tensor_annotations import CHOICES, EXPERTS, SHARE
 from memfit.phantom.values.host_data import host_data_of, keep_host_data, keep_range
 from memfit.torch_compat.distributed import collectives_that_hand_on
 

@@ -36,7 +36,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "recorded for", format_duration(report.duration_ns)
     if info.world_size > 1:
         yield "rank", f"{info.rank} of {info.world_size:,}"
-    yield from info.versions.items()
+    yield from info.facts.items()
     yield "allocator settings", info.alloc_conf or "default"
     if run.verdict is not None:
         yield "allocator of torch", run.verdict.settings.torch_version

@@ -81,7 +81,7 @@ def study(label: str, ledger: Ledger, gpu: Gpu | None = None) -> Run:
 
 def _gpu_of(ledger: Ledger) -> Gpu | None:
     try:
-        return find_gpu(ledger.info.versions.get("gpu", ""))
+        return find_gpu(ledger.info.gpu)
     except ConfigError:
         return None
 

@@ -205,6 +205,11 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         with self._counting:  # another thread may give up or fail at the same time
             self._silenced += by
 
+    @property
+    def running_scope(self) -> int:
+        """The number of the innermost scope that is open, -1 for none."""
+        return self.position.scopes.top
+
     def module_inside(self, path: str) -> int:
         """The number of a module by its path from the one that runs, -1 if there is none."""
         running = self.position.module

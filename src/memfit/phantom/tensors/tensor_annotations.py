@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+from memfit.torch_compat.fake_tensors import FakeTensor
 
 PREFIX: Final = "_memfit_"
 """What is known of one tensor is not known of the next that is made like it."""
@@ -30,3 +32,12 @@ IS_PINNED: Final = "_memfit_is_pinned"
 
 ON_GPU: Final = "_memfit_on_gpu"
 """The storage of a file was moved to this device (``passthrough/checkpoints.py``)."""
+
+
+def forget_data(*tensors: Any) -> None:
+    """A kernel may have written to these: what was known of their data is known no longer."""
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor):
+            for known in (tensor, tensor._base):
+                for name in VALUES if known is not None else ():
+                    known.__dict__.pop(name, None)
