@@ -17,25 +17,22 @@ from attack.protocol import Attack, Fell, Limits, Tried
 from attack.training import is_equal, left_behind, make, train
 from memfit.ledger.builder import LedgerBuilder
 from memfit.ledger.journal import Journal
-from memfit.record import module_calls, module_names, position, roles
-from memfit.record.sources.operators.blocks import BlockWriter, StorageTable
-from memfit.record.sources.operators.handlers import OutputHandlers
-from memfit.record.sources.operators.live_position import LivePosition
-from memfit.record.sources.operators.recorder import Recorder
+from memfit.record import module_calls, module_names, operators, position, roles, scopes, storages
+from memfit.record.blocks import BlockWriter
+from memfit.record.recorder import Recorder
 
 CLASSES = (
     Recorder,
-    OutputHandlers,
+    operators.OutputHandlers,
     position.RunPosition,
-    LivePosition,
     BlockWriter,
-    StorageTable,
+    storages.StorageTable,
     roles.Roles,
     module_names.ModuleNames,
     module_calls.ModuleCalls,
     module_calls.SequenceTable,
-    position.ScopeStack,
-    position.BackwardPass,
+    scopes.ScopeStack,
+    scopes.BackwardPass,
     LedgerBuilder,
     Journal,
 )
