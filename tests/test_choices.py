@@ -19,7 +19,7 @@ from memfit.compare.recommendation import Recommendation, advise, choose
 from memfit.errors import ConfigError
 from memfit.models import Recipe, find_model
 from memfit.models.training import make_optimizer
-from memfit.views.comparison_words import closing_words
+from memfit.views.words.comparison import closing_words
 
 LION = Optimizer(name="lion", torch_name="RMSprop", options={"momentum": 0.9}, state_copies=4, lighter="sgd")
 GATHER_ONCE = Strategy(name="gather_once", cost=0, compared=True, split=Split.WORLD, reshards=False, engine="fsdp1")

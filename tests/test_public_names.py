@@ -11,7 +11,7 @@ from helpers import ROOT
 
 import memfit
 from memfit.analysis import find_peak
-from memfit.ledger import Ledger
+from memfit.ledger import Ledger, RunInfo
 
 NAMES = (
     *("Category", "Comparison", "Ledger", "Phase", "Plan", "PlanSearch", "Prediction", "Report", "Retention", "Tracker"),
@@ -67,3 +67,20 @@ def test_ledgers_of_the_first_release_load(file: str, is_complete: bool):
     assert ledger.info.versions["memfit"] == "0.1.0"
     assert len(ledger.step_starts) == 2
     assert find_peak(ledger, 0).size_bytes == 107_664
+
+
+FACTS = {"gpu": "H200", "clock": "timed", "mesh": "pp=2,dp=4", "stands for ranks": "0-3"}
+
+
+def test_what_older_releases_kept_among_the_versions_is_found_there_and_left_there():
+    old = {"source": "predicted", "versions": {"torch": "2.11"} | FACTS}
+    info = RunInfo.from_json(old)
+    assert (info.gpu, info.clock, info.mesh, info.stands_for) == ("H200", "timed", "pp=2,dp=4", "0-3")
+    assert info.versions == {"torch": "2.11"}
+    assert info.has_clock
+    assert info.to_json()["versions"] == old["versions"]
+    assert RunInfo.from_json(info.to_json()) == info
+
+
+def test_a_prediction_of_a_release_without_a_clock_has_none():
+    assert not RunInfo.from_json({"source": "predicted", "versions": {"torch": "2.11"}}).has_clock

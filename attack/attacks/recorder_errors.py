@@ -17,22 +17,25 @@ from attack.protocol import Attack, Fell, Limits, Tried
 from attack.training import is_equal, left_behind, make, train
 from memfit.ledger.builder import LedgerBuilder
 from memfit.ledger.journal import Journal
-from memfit.record import module_calls, module_names, operators, position, roles, scopes, storages
-from memfit.record.blocks import BlockWriter
-from memfit.record.recorder import Recorder
+from memfit.record import module_calls, module_names, position, roles
+from memfit.record.sources.operators.blocks import BlockWriter, StorageTable
+from memfit.record.sources.operators.handlers import OutputHandlers
+from memfit.record.sources.operators.live_position import LivePosition
+from memfit.record.sources.operators.recorder import Recorder
 
 CLASSES = (
     Recorder,
-    operators.OutputHandlers,
+    OutputHandlers,
     position.RunPosition,
+    LivePosition,
     BlockWriter,
-    storages.StorageTable,
+    StorageTable,
     roles.Roles,
     module_names.ModuleNames,
     module_calls.ModuleCalls,
     module_calls.SequenceTable,
-    scopes.ScopeStack,
-    scopes.BackwardPass,
+    position.ScopeStack,
+    position.BackwardPass,
     LedgerBuilder,
     Journal,
 )

@@ -138,7 +138,7 @@ def measure_all(sides: Sides, cases: list[str], jobs: int, trace: pathlib.Path |
             taken = sum(sizes[case] * SAFETY + CONTEXT for case in running)
             for case in list(waiting):
                 needed = sizes[case] * SAFETY + CONTEXT
-                if len(running) < jobs and taken + needed < USABLE:
+                if len(running) < jobs and (taken + needed < USABLE or not running):
                     taken += needed
                     waiting.remove(case)
                     with open(f"{scratch}/{case}", "w") as said:

@@ -58,7 +58,7 @@ from memfit.analysis.timeline import Timeline, block_bytes_at, events_on
 from memfit.ledger import Category, Ledger, Phase
 from memfit.ledger.moments import running_at, steps_at
 from memfit.ledger.schema import Slack
-from memfit.record.history.joining import BEFORE
+from memfit.record.sources.allocator.joining import BEFORE
 from memfit.torch_compat import memory_history
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))

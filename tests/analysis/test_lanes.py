@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.analysis.lanes import find_window, join, thin, trace_lanes
-from memfit.ledger import CLOCK, Ledger, LedgerBuilder, RunInfo, Work, WorkKind
+from memfit.ledger import Ledger, LedgerBuilder, RunInfo, Work, WorkKind
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, OTHER = (
     *(WorkKind.FORWARD, WorkKind.BACKWARD, WorkKind.OPTIMIZER),
@@ -109,7 +109,7 @@ def test_putting_together_loses_no_time_and_never_overlaps(
 def ledger_of(work: Work) -> Ledger:
     """A run of two steps, of 100 and 1,000 nanoseconds."""
     times = iter([0, 0, 100, 1_100, 1_100])
-    builder = LedgerBuilder(RunInfo(source="predicted", versions={CLOCK: "timed"}), clock=lambda: next(times))
+    builder = LedgerBuilder(RunInfo(source="predicted", clock="timed"), clock=lambda: next(times))
     builder.step()
     builder.step()
     block = builder.alloc_before(8, builder.device("cuda:0"), builder.string("mesh_tp"))

@@ -3,8 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memfit.analysis import bytes_by_module, find_peak, gather_module_stats
-from memfit.analysis.groups import group_modules
-from memfit.analysis.modules import ModuleStats
+from memfit.analysis.modules import ModuleStats, group_modules
 from memfit.ledger import Category, Ledger, LedgerBuilder
 from memfit.testing import ledger
 

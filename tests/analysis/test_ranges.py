@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memfit.analysis.ranges import first_maxima, range_maxima
+from memfit.analysis.timeline import first_maxima, range_maxima
 
 
 def test_the_first_of_equal_values_is_found():

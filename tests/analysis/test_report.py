@@ -46,6 +46,10 @@ def test_the_json_has_every_figure_in_plain_types():
     assert plain["info"] == {
         "source": "measured",
         "versions": {"torch": "2.13"},
+        "gpu": "",
+        "clock": "",
+        "mesh": "",
+        "stands_for": "",
         "rank": 0,
         "world_size": 1,
         "problem": "",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import resource
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.prepared_process import run_prepared
 
 from memfit.cli import main
 from memfit.cli.outputs import check_output
@@ -76,31 +74,39 @@ def test_what_is_there_stays_as_it_is(folder: Path):
 
 # -- a disk that fills up in the meantime ------------------------------------------------------------------------------------
 
+FULL_DISK = """
+import contextlib, io, resource, signal, sys, tempfile
+from memfit.cli import main
 
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """Files can be made, but not written."""
-    handler, limits = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, handler)
+said, complained = io.StringIO(), io.StringIO()
+tempfile.gettempdir()  # tried out by writing
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+    status = main(sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+sys.stdout.write(said.getvalue())
+sys.stderr.write(complained.getvalue())
+sys.exit(status)
+"""
+"""A command while files can be made, but not written. It has a process of its own: pytest's output may be a file too."""
 
 
 @pytest.mark.parametrize("command", ["report", "export"])
-def test_a_full_disk_leaves_what_was_there(command: str, folder: Path, full_disk: None, capsys: pytest.CaptureFixture[str]):
+def test_a_full_disk_leaves_what_was_there(command: str, folder: Path):
     before = (folder / "run.memfit").read_bytes()
     os.link(folder / "run.memfit", folder / "out")
-    assert main([*commands(folder)[command][:-1], *(["-o", str(folder / "copy")])]) == 2
-    assert "cannot write" in capsys.readouterr().err
+    done = run_prepared(FULL_DISK, *commands(folder)[command][:-1], "-o", str(folder / "copy"))
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr
     assert not (folder / "copy").exists()
     assert (folder / "out").read_bytes() == before
 
 
-def test_a_full_disk_does_not_take_the_answer(folder: Path, full_disk: None, capsys: pytest.CaptureFixture[str]):
-    status = main([*commands(folder)["predict"], str(folder / "out.memfit")])
-    said = capsys.readouterr()
-    assert status == 2
-    assert "It fits on H200" in said.out
-    assert "cannot write" in said.err
+def test_a_full_disk_does_not_take_the_answer(folder: Path):
+    done = run_prepared(FULL_DISK, *commands(folder)["predict"], str(folder / "out.memfit"))
+    assert done.returncode == 2
+    assert "It fits on H200" in done.stdout
+    assert "cannot write" in done.stderr
     assert not (folder / "out.memfit").exists()

@@ -91,7 +91,7 @@ SURFACE = {
             "--ranks",
             "--steps",
         ),
-        *("--torch-version", "--write", "-h", "-m", "-o", "SCRIPT", "ARGUMENTS"),
+        *("--torch-version", "--unprotected", "--write", "-h", "-m", "-o", "SCRIPT", "ARGUMENTS"),
     ],
     "memfit watch": ["--against", "--every", "--first", "--help", "--save-to", "-h", "COMMAND"],
     "memfit top": ["--help", "--interval", "--json", "--once", "-h", "FILE"],

@@ -4,7 +4,7 @@ from helpers.compare_cells import CAPACITY, cell
 
 from memfit.compare.recommendation import choose, is_sure
 from memfit.units import GIB
-from memfit.views.comparison_words import closing_words
+from memfit.views.words.comparison import closing_words
 
 VARYING = ("strategy", "checkpointing")
 

@@ -184,7 +184,7 @@ def test_a_run_that_would_run_out_elsewhere():
 
 def test_a_prediction_names_its_gpu():
     run = ledger("alloc 100GiB parameter w on cuda:0")
-    assert explain(replace(run, info=replace(run.info, versions={"gpu": "T4"}))).gpu == "T4"
+    assert explain(replace(run, info=replace(run.info, gpu="T4"))).gpu == "T4"
 
 
 def test_a_run_that_ended_well_needs_a_gpu():

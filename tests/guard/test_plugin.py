@@ -120,7 +120,9 @@ def test_what_the_docs_show(pytester: pytest.Pytester, monkeypatch: pytest.Monke
 
 
 def test_the_option_is_in_the_help(run):
-    run("--help").stdout.fnmatch_lines(["memfit:", "*--memfit-update*"])
+    said = run("--help")
+    assert said.ret == 0
+    said.stdout.fnmatch_lines(["memfit:", "*--memfit-update*"])
 
 
 def test_loading_the_plugin_is_cheap():

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memfit.ledger import CLOCK, Category, Ledger, LedgerBuilder, Phase, RunInfo, Work, WorkKind
+from memfit.ledger import Category, Ledger, LedgerBuilder, Phase, RunInfo, Work, WorkKind
 from memfit.testing import ledger
 
 HOSTILE = "<script>alert(1)</script>"
-GPU_INFO = RunInfo(
-    source="predicted", versions={"torch": "2.11", "gpu": "A100-40GB"}, assumptions=("a bool was taken to be False",)
-)
+GPU_INFO = RunInfo(source="predicted", versions={"torch": "2.11"}, gpu="A100-40GB", assumptions=("a bool was taken to be False",))
 
 
 def training(*, layers: int = 3, steps: int = 2, scale: int = 1) -> Ledger:
@@ -66,7 +64,7 @@ def timed() -> Ledger:
         events=replace(run.events, time_ns=NS_PER_MS * run.events.time_ns // 1_000),
         strings=strings,
         work=Work.from_rows([value for row in table for value in row]),
-        info=replace(GPU_INFO, versions=GPU_INFO.versions | {CLOCK: "timed"}),
+        info=replace(GPU_INFO, clock="timed"),
     ).check()
 
 

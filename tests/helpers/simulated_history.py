@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memfit.record.history.source import Figures, Reading
-from memfit.record.roles import tensors_in
-from memfit.record.storages import plain_tensors
+from memfit.record.sources.allocator.history import Figures, Reading
+from memfit.record.tensors import plain_tensors, tensors_in
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 

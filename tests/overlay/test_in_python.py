@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import os
+import pickle
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.overlay.in_python import keeping_apart
-from memfit.overlay.state import in_force
 from memfit.torch_compat.patches import active_patches
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the overlay knows no drives")
@@ -152,7 +155,6 @@ def test_everything_is_put_back_after_an_error(tmp_path: Path):
 
     def fail() -> None:
         with keeping_apart(str(tmp_path)):
-            assert in_force()
             assert os.remove is not before["remove"]
             assert open is not opening
             kept.append(os.remove)
@@ -162,7 +164,7 @@ def test_everything_is_put_back_after_an_error(tmp_path: Path):
         fail()
     assert {name: value for name, value in vars(os).items() if callable(value)} == before
     assert {name: set(getattr(os, name)) for name in sets} == sets
-    assert (open, active_patches(), in_force()) == (opening, patches, "")
+    assert (open, active_patches()) == (opening, patches)
     assert tempfile._TemporaryFileCloser.close.__defaults__ == defaults
     (tmp_path / "file").touch()
     kept[0](tmp_path / "file")  # whoever kept a stand-in has the real function again
@@ -187,6 +189,49 @@ def test_what_a_user_may_not_do_fails_as_it_would(tmp_path: Path):
     (tmp_path / "file").touch(mode=0o444)
     with keeping_apart(str(tmp_path / "store")), pytest.raises(PermissionError):
         open(tmp_path / "file", "w")  # noqa: SIM115
+
+
+def test_temporary_files_are_seen_by_other_programs(tmp_path: Path):
+    (tmp_path / "store").mkdir()
+    with keeping_apart(str(tmp_path / "store")):
+        number, name = tempfile.mkstemp()
+        os.write(number, b"temporary")
+        os.close(number)
+        assert subprocess.check_output(["cat", name]) == b"temporary"
+        assert subprocess.check_output("echo $TMPDIR", shell=True, text=True).strip() == os.path.dirname(name)
+        os.replace(name, tmp_path / "kept")
+        assert (tmp_path / "kept").read_bytes() == b"temporary"
+        assert not os.path.exists(name)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_functions_can_be_sent_to_other_processes(tmp_path: Path):
+    with keeping_apart(str(tmp_path)):
+        assert pickle.loads(pickle.dumps(os.remove)) is os.remove
+
+
+def test_a_store_in_which_files_cannot_be_renamed_from_folder_to_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As behind a fence of Linux 5.13 to 5.18."""
+    renames = {name: getattr(os, name) for name in ("rename", "replace", "link")}
+
+    def refuse(name: str, source: str, target: str, **kwargs: object) -> None:
+        if os.path.dirname(source) != os.path.dirname(target):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
+        renames[name](source, target, **kwargs)
+
+    for name in renames:
+        monkeypatch.setattr(os, name, functools.partial(refuse, name))
+    (tmp_path / "store").mkdir()
+    fill(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with keeping_apart(str(tmp_path / "store")):
+        append("sub/c", "")
+        os.replace("sub/c", "moved")
+        os.symlink("moved", "sub/way")
+        os.rename("sub/way", "way2")
+        os.link("moved", "sub/second")
+        assert [read(name, "") for name in ("moved", "way2", "sub/second")] == ["beforemore"] * 3
+        assert not os.path.lexists("sub/c")
 
 
 def test_a_file_of_before_is_moved_without_a_copy(tmp_path: Path):

@@ -77,6 +77,42 @@ def test_what_is_written_is_seen_inside_alone(is_root: bool, tmp_path: Path, mon
     assert not os.path.exists("/dev/shm/memfit-test")
 
 
+def test_mounted_files_and_disks_of_a_desktop_are_kept_and_run_cannot_be_written(tmp_path: Path):
+    """A file mounted alone, as docker does it, a disk below /run/media, and /run itself."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "real").write_text("before")
+    (tmp_path / "bound").touch()
+
+    def work() -> None:
+        try:
+            namespace._call("unshare", namespace._CLONE_NEWNS)
+        except PermissionError:
+            raise SystemExit(NO_OVERLAY) from None
+        namespace._mount(None, "/", None, namespace._MS_REC | namespace._MS_PRIVATE)
+        namespace._mount("tmpfs", "/run", "tmpfs", 0)
+        disk = Path("/run/media/me/disk")
+        disk.mkdir(parents=True)
+        namespace._mount("tmpfs", str(disk), "tmpfs", 0)
+        (disk / "file").write_text("before")
+        namespace._mount(str(tmp_path / "real"), str(tmp_path / "bound"), None, namespace._MS_BIND)
+        real = os.open(tmp_path / "real", os.O_RDONLY), os.open(disk / "file", os.O_RDONLY)
+        if not namespace.enter(str(tmp_path / "store")):
+            raise SystemExit(NO_OVERLAY)
+        for path in (tmp_path / "bound", disk / "file"):
+            path.write_text("after!")
+            assert path.read_text() == "after!"
+        assert [os.read(number, 10) for number in real] == [b"before", b"before"]
+        with pytest.raises(OSError, match="Read-only"):
+            Path("/run/file").touch()
+        Path("/dev/null").write_text("nothing")
+
+    status = in_a_child(work)
+    if status == NO_OVERLAY:
+        pytest.skip("this system lets nobody mount")
+    assert status == 0
+    assert (tmp_path / "real").read_text() == "before"
+
+
 def test_where_it_is_refused_enter_says_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(name: str, *args: object) -> None:
         raise PermissionError

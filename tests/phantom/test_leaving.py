@@ -99,8 +99,12 @@ def test_torch_is_as_it_was(error: type[BaseException] | None):
 
 def test_flags_that_a_script_froze_stay_so(monkeypatch):
     """``torch.backends.disable_global_flags`` is for good: then no flag can have changed, and none is set."""
+    before = torch.backends.cudnn.benchmark
     with phantom():
-        monkeypatch.setattr(torch.backends, "flags_frozen", lambda: True)
+        monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", False)
+    assert torch.backends.cudnn.benchmark == before
+    with pytest.raises(RuntimeError, match="not allowed to set"):
+        torch.backends.cudnn.benchmark = not before
 
 
 def test_entering_that_fails_half_way_restores_torch(monkeypatch):

@@ -1,6 +1,5 @@
 """Which of the predicted ranks each rank of a job is like, and how ledgers say so."""
 
-from memfit.ledger.schema import MESH, STANDS_FOR
 from memfit.phantom.distributed.layout import Layout
 from memfit.predict.places import likeness, with_place
 from memfit.predict.ranks import kinds_of
@@ -36,6 +35,6 @@ def test_everybody_is_counted_once():
 
 def test_a_ledger_says_whom_it_stands_for():
     layout = Layout(world_size=8, axes=MESH_AXES, pipeline=(0, 4))
-    told = with_place(ledger("alloc 1MiB parameter w"), layout, [0, 0, 4, 0, 4, 4, 4, 0]).info.versions
-    assert told[MESH] == "pp=2,dp=4"
-    assert told[STANDS_FOR] == "0-1,3,7"
+    told = with_place(ledger("alloc 1MiB parameter w"), layout, [0, 0, 4, 0, 4, 4, 4, 0]).info
+    assert told.mesh == "pp=2,dp=4"
+    assert told.stands_for == "0-1,3,7"

@@ -16,7 +16,7 @@ from memfit.errors import ConfigError
 from memfit.ledger import Ledger, LedgerBuilder
 from memfit.ledger import builder as builder_module
 from memfit.ledger.journal import Journal, path_of_rank
-from memfit.record.session import RecordingSession
+from memfit.record.sources.operators.session import OperatorSession
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no forks")
 
@@ -150,7 +150,7 @@ def test_ranks_of_a_job_are_told_apart(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_two_recordings_of_one_ledger_are_held_once(tmp_path: Path):
     builder = LedgerBuilder()
-    sessions = [RecordingSession(builder), RecordingSession(builder)]
+    sessions = [OperatorSession(builder), OperatorSession(builder)]
     assert in_a_child(lambda: None) == 0
     assert builder.hold_still()  # nobody else holds it still
     builder.go_on()
@@ -160,7 +160,7 @@ def test_two_recordings_of_one_ledger_are_held_once(tmp_path: Path):
 def test_a_flush_that_hangs_does_not_hang_a_fork(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(builder_module, "HOLD_SECONDS", 0.01)
     builder = LedgerBuilder()
-    session = RecordingSession(builder)
+    session = OperatorSession(builder)
     assert builder.hold_still()  # as a thread does that writes to a disk which does not answer
     assert in_a_child(lambda: None) == 0
     assert not builder.hold_still()

@@ -15,10 +15,10 @@ from torch import nn
 import memfit
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger, LedgerBuilder
-from memfit.record.operators import OutputHandlers
-from memfit.record.position import RunPosition
-from memfit.record.recorder import Recorder
-from memfit.record.storages import StorageTable
+from memfit.record.sources.operators.blocks import StorageTable
+from memfit.record.sources.operators.handlers import OutputHandlers
+from memfit.record.sources.operators.live_position import LivePosition
+from memfit.record.sources.operators.recorder import Recorder
 
 
 def model_of():
@@ -198,7 +198,7 @@ FAULTS = {
     "an operator": (OutputHandlers, "_on_new"),
     "a module's entry": (Recorder, "_enter_root"),
     "a module's exit": (Recorder, "exit_module"),
-    "following backward": (RunPosition, "_switch_pass"),
+    "following backward": (LivePosition, "_switch_pass"),
     "an optimizer's step": (Recorder, "exit_optimizer"),
     "a new storage": (StorageTable, "add"),
     "the builder": (LedgerBuilder, "enter"),

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 
 import memfit
 from memfit.ledger import Category, Ledger
-from memfit.record import position
+from memfit.record.sources.operators import live_position
 
 
 def test_sparse_gradients():
@@ -66,7 +66,7 @@ def test_gradients_by_sample():
 DEEP = """
 import threading
 import torch, memfit
-from memfit.record import position
+from memfit.record.sources.operators import live_position
 from torch import nn
 
 def train():
@@ -81,7 +81,7 @@ def train():
     print("done")
 
 threading.stack_size(2**20)
-position.MOST_NODES //= 8
+live_position.MOST_NODES //= 8
 thread = threading.Thread(target=train)
 thread.start()
 thread.join()
@@ -95,7 +95,7 @@ def test_a_very_deep_model_does_not_end_the_process():
 
 
 def test_backward_of_a_deep_model_is_of_no_module_after_so_many_nodes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(position, "MOST_NODES", 4)
+    monkeypatch.setattr(live_position, "MOST_NODES", 4)
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(8)))
     with memfit.track(model) as tracker:
         model(torch.ones(1, 2)).sum().backward()

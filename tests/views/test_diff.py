@@ -112,7 +112,7 @@ def test_where_a_prediction_errs_in_either_order(measured: Ledger, predicted: Le
 
 
 def test_what_makes_them_hard_to_compare_is_said():
-    before = replace(BEFORE, info=RunInfo(versions={"torch": "2.11", "gpu": "H100"}, rank=0, world_size=8, problem="it died"))
+    before = replace(BEFORE, info=RunInfo(versions={"torch": "2.11"}, gpu="H100", rank=0, world_size=8, problem="it died"))
     after = replace(AFTER, info=RunInfo(versions={"torch": "2.13"}, rank=3, world_size=8, alloc_conf="expandable_segments:True"))
     text = shown(before, after)
     assert "torch differs: 2.11 and 2.13\n" in text

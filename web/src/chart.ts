@@ -92,14 +92,14 @@ export class Chart {
     };
   }
 
-  /** The highest first, each down to the ground: those below are painted over it. What takes no time is a line of one pixel. */
+  /** The highest first, each down to the ground: those below are painted over it. What is narrower than a pixel is a line of one. */
   private areas(): uPlot.Series[] {
     return [...this.data.categories].reverse().map(({ key, label }) => ({
       label,
       paths: uPlot.paths.stepped!({ align: 1 }),
       fill: () => colour(`c-${key}`),
       stroke: () => colour(`c-${key}`),
-      width: this.axis.isDense ? 1 / devicePixelRatio : 0,
+      width: 1 / devicePixelRatio,
       points: { show: false },
     }));
   }

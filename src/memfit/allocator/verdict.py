@@ -12,16 +12,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from memfit.allocator.advice import EXPANDABLE, USUAL_SETTINGS, SettingsNeed, compare_settings
 from memfit.allocator.fit import SmallestFit, smallest_fit
-from memfit.allocator.peak import largest_categories
 from memfit.allocator.replaying import OutOfMemory, Replay, recorded_settings
 from memfit.allocator.replaying import replay as replay_requests
 from memfit.allocator.requests import Requests
 from memfit.allocator.settings import AllocatorSettings
 from memfit.allocator.versions import NEWEST, name
 from memfit.hardware import Gpu, least_gpu
-from memfit.ledger import Moment
+from memfit.ledger import Category, Ledger, Moment
 from memfit.units import format_bytes
 
 
@@ -155,3 +156,15 @@ def _warnings(requests: Requests, settings: AllocatorSettings, gpu: Gpu, unlimit
             f"{format_bytes(least.capacity)}: more memory does not always help"
         )
     return found
+
+
+def largest_categories(ledger: Ledger, event: int) -> tuple[tuple[str, int], ...]:
+    """What the memory in use after an event was for, on the device of that event, largest first."""
+    memory = ledger.memory_events[ledger.memory_events <= event]
+    subject = ledger.events.subject[memory]
+    device = ledger.blocks.device[ledger.events.subject[event]]
+    here = ledger.blocks.device[subject] == device
+    held = np.bincount(subject[here], weights=ledger.deltas[memory[here]], minlength=len(ledger.blocks))
+    totals = np.bincount(ledger.categories, weights=held, minlength=len(Category)).astype(np.int64)
+    found = [(category.label, int(totals[category])) for category in Category if totals[category] > 0]
+    return tuple(sorted(found, key=lambda item: -item[1]))

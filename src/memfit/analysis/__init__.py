@@ -4,12 +4,10 @@
 
     Ledger ──> timeline ──> peaks, modules, snapshots, lifetimes ──> Report ──> views
 
-    ranges.py      the largest value in each of many ranges, for everything that asks "the most while ..."
-    timeline.py    memory in use over events, in total and by category
-    peaks.py       when most was in use, over the run and in each step, and what it was
-    owners.py      whose a block is
-    modules.py     what each module costs
-    groups.py      the same, with the layers of a model as one line
+    timeline.py    memory in use over events, in total and by category; the most in each of many ranges
+    peaks.py       when most was in use, over the run and in each step, what it was, and which operators made it
+    owners.py      the module that owns a block
+    modules.py     what each module costs; the layers of a model as one line
     module_snapshots.py  what was in use each time something ran
     lifetimes.py   blocks: what made them, when they came and went
     families.py    the categories, as the few kinds of memory that people think in
@@ -17,7 +15,7 @@
     lanes.py       what each stream did when
     moments.py     the moments that a drawing needs, and what was in use at each
     module_tree.py the modules as a tree, by family
-    ops.py         which operators made what is in use
+    status.py      where a run stands that is still being recorded (memfit top)
     report.py      all that the views show
     diff/          two runs, compared
 
@@ -26,15 +24,23 @@ Events are not walked one by one, save by ``largest_live``: a million of them ta
 
 from memfit.analysis.diff.runs import Diff, diff_ledgers
 from memfit.analysis.families import Family, family_of
-from memfit.analysis.groups import ModuleGroup
 from memfit.analysis.lanes import Lane, Window, find_window, trace_lanes
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at, trace_lifetimes
 from memfit.analysis.module_snapshots import ScopeSnapshots, Snapshot, take_snapshots
 from memfit.analysis.module_tree import ModuleNode, grow_tree
-from memfit.analysis.modules import ModuleStats, bytes_by_module, gather_module_stats
+from memfit.analysis.modules import ModuleGroup, ModuleStats, bytes_by_module, gather_module_stats
 from memfit.analysis.moments import Moments, choose_moments, largest_live
-from memfit.analysis.ops import OpShare, bytes_by_op
-from memfit.analysis.peaks import Peak, Share, StepPeak, breakdown_at, current_breakdown, find_peak, find_step_peaks
+from memfit.analysis.peaks import (
+    OpShare,
+    Peak,
+    Share,
+    StepPeak,
+    breakdown_at,
+    bytes_by_op,
+    current_breakdown,
+    find_peak,
+    find_step_peaks,
+)
 from memfit.analysis.phases import PhaseSpan, trace_phases
 from memfit.analysis.report import DeviceReport, Report, build_report
 from memfit.analysis.timeline import Breakdown, Timeline, trace_categories, trace_total

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.analysis.families import Family, family_of
-from memfit.analysis.groups import starred
-from memfit.analysis.modules import ModuleStats
+from memfit.analysis.modules import ModuleStats, starred
 from memfit.analysis.owners import find_owners
 from memfit.analysis.timeline import Timeline, block_bytes_at, events_on, trace_total
 from memfit.ledger import Category, Ledger

@@ -1,4 +1,4 @@
-"""Where memory in use was highest: over a run, and in each of its steps."""
+"""Where memory in use was highest, over a run and in each of its steps, and which operators made it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.analysis.timeline import Breakdown, Timeline, breakdowns_at, trace_total
+from memfit.analysis.timeline import Breakdown, Timeline, block_bytes_at, breakdowns_at, trace_total
 from memfit.ledger import INIT, Category, Ledger, Moment, moments_at
 from memfit.ledger.schema import Array
 
@@ -93,3 +93,27 @@ def _peaks_at(ledger: Ledger, device: int, timeline: Timeline, events: Array) ->
         )
         for i, event in enumerate(events.tolist())
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpShare:
+    """What one operator made of the memory in use at a moment."""
+
+    op: str
+    num_blocks: int
+    size_bytes: int
+
+
+def bytes_by_op(ledger: Ledger, event: int, device: int) -> list[OpShare]:
+    """The operators whose blocks were in use on a device right after an event, those with most first."""
+    held = block_bytes_at(ledger, event)
+    live = np.flatnonzero((held > 0) & (ledger.blocks.device == device))
+    ops, which = np.unique(ledger.blocks.op[live], return_inverse=True)
+    sizes = np.zeros(len(ops), dtype=np.int64)
+    np.add.at(sizes, which, held[live])
+    columns = (ops, np.bincount(which, minlength=len(ops)), sizes)
+    shares = [
+        OpShare(op=ledger.strings[op], num_blocks=count, size_bytes=size)
+        for op, count, size in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    return sorted(shares, key=lambda share: -share.size_bytes)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from memfit.analysis.groups import ModuleGroup, group_modules
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at
-from memfit.analysis.modules import ModuleStats, gather_module_stats
+from memfit.analysis.modules import ModuleGroup, ModuleStats, gather_module_stats, group_modules
 from memfit.analysis.peaks import Peak, Share, StepPeak, current_breakdown, find_peak, find_step_peaks, share_out
 from memfit.analysis.timeline import Breakdown, trace_categories, trace_total
 from memfit.ledger import Category, Ledger, RunInfo

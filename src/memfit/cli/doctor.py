@@ -6,7 +6,7 @@ import argparse
 import json
 
 from memfit.diagnosis import diagnose
-from memfit.views.diagnosis import diagnosis_lines
+from memfit.views.words.diagnosis import diagnosis_lines
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_target(parser)
     parser.add_argument("--write", action="store_true", help="let the script write, delete and rename files as in a real run")
     parser.add_argument(
+        "--unprotected",
+        action="store_true",
+        help="run the script even where this system cannot keep it from changing files (macOS, Windows, some containers)",
+    )
+    parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module and its arguments, in place of a script"
     )
     script = parser.add_argument("script", metavar="SCRIPT", help="the script or the launcher to run: train.py, torchrun, ...")
@@ -45,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.phantom.values.expected import Expected
     from memfit.predict.limit import limited_first
     from memfit.predict.ranks import Seen, predict_ranks
-    from memfit.predict.scripts.dry_run import harmlessly
+    from memfit.predict.scripts.dry_run import choose_keeper, harmlessly
     from memfit.predict.scripts.launchers import read_command
     from memfit.predict.scripts.running import see_script
     from memfit.predict.scripts.stopping import Bounds
@@ -57,6 +63,9 @@ def run(args: argparse.Namespace) -> int:
     expected = Expected.parse(args.expected)
 
     ranks = read_ranks(args.ranks)
+    keeper = None if args.write else choose_keeper(unprotected=args.unprotected)
+    if keeper is not None:
+        print(f"memfit: {keeper.before}", file=sys.stderr, flush=True)
 
     def predict_rank(rank: int, told: dict[int, Any]) -> Seen:
         def predict(is_limited: bool) -> Seen:
@@ -73,7 +82,9 @@ def run(args: argparse.Namespace) -> int:
                 is_limited=is_limited,
             )
 
-        return limited_first(predict if args.write else lambda is_limited: harmlessly(lambda: predict(is_limited)), tell_ran_out)
+        if keeper is None:
+            return limited_first(predict, tell_ran_out)
+        return limited_first(lambda is_limited: harmlessly(lambda: predict(is_limited), keeper), tell_ran_out)
 
     with stdout_kept_clean(wanted=args.json):
         if ranks is not None:

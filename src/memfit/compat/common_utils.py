@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from memfit.record.storages import plain_tensors
+from memfit.record.tensors import plain_tensors
 
 
 def get_untyped_storages(t: torch.Tensor) -> set[torch.UntypedStorage]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from memfit.record.roles import tensors_in
+from memfit.record.tensors import tensors_in
 from memfit.torch_compat.dispatch import OpOverload
 from memfit.torch_compat.distributed import FakeWork, ProcessGroup, resolve_group
 

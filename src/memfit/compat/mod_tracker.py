@@ -15,7 +15,7 @@ from memfit.record import run_hooks
 from memfit.record.listener import ModuleListener
 from memfit.record.module_calls import Chain, ModuleCalls
 from memfit.record.module_names import ModuleNames
-from memfit.record.roles import tensors_in
+from memfit.record.tensors import tensors_in
 from memfit.torch_compat.autograd import LEAF_SEQUENCE_NR, current_node, graph_task_id, queue_callback
 from memfit.torch_compat.dynamo import is_in_compiled_module
 

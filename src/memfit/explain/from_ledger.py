@@ -37,7 +37,7 @@ def scene_from_ledger(ledger: Ledger, gpu: str | None = None) -> Scene:
     """Where the run ran out of memory, or where it would on a GPU."""
     if ledger.info.failure:
         return _recorded_failure(ledger, find_gpu(gpu) if gpu is not None else None)
-    gpu = gpu or ledger.info.versions.get("gpu")
+    gpu = gpu or ledger.info.gpu or None
     if gpu is None:
         raise ConfigError("this run did not run out of memory: name a GPU to see whether it would there, with --gpu A100-40GB")
     return _replayed(ledger, requests_from_ledger(ledger), find_gpu(gpu))

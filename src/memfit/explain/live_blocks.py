@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memfit.analysis import Breakdown, breakdown_at, bytes_by_module, largest_blocks_at
-from memfit.analysis.groups import starred
+from memfit.analysis.modules import starred
 from memfit.ledger import Ledger, Moment
 
 NUM_BLOCKS = 12

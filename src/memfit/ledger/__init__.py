@@ -25,10 +25,9 @@ from memfit.ledger.builder import LedgerBuilder
 from memfit.ledger.failure import Failure
 from memfit.ledger.ledger import Ledger
 from memfit.ledger.moments import INIT, Moment, moments_at
-from memfit.ledger.schema import CLOCK, Category, Device, EventKind, Phase, RunInfo, Work, WorkKind
+from memfit.ledger.schema import Category, Device, EventKind, Phase, RunInfo, Work, WorkKind
 
 __all__ = [
-    "CLOCK",
     "INIT",
     "Category",
     "Device",

@@ -51,9 +51,6 @@ from memfit.ledger.failure import Failure
 FORMAT = "memfit-ledger"
 VERSION = 1
 
-CLOCK = "clock"
-"""Among the versions of a predicted run: its events have times on a predicted clock, and this says how sure they are."""
-
 Array = NDArray[Any]
 
 
@@ -301,10 +298,9 @@ class Device:
         return cls(name=name, granularity=512 if cls(name=name).is_cuda else 1)
 
 
-MESH: Final = "mesh"
-"""Under which name a ledger keeps the axes of its job: ``pp=8,dp=8,tp=8``, the slowest first."""
-STANDS_FOR: Final = "stands for ranks"
-"""The ranks of the job that need the same: ``0-63``, ``64-126,448``."""
+_FACTS: Final = {"gpu": "gpu", "clock": "clock", "mesh": "mesh", "stands for ranks": "stands_for"}
+"""Fields of ``RunInfo`` that files also have among the versions, by their names there: older releases look for
+them there, and wrote them nowhere else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,7 +310,15 @@ class RunInfo:
     source: str = "measured"
     """``measured`` or ``predicted``."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Of memfit, torch, python and whatever else decided the numbers. Of a job's rank also ``MESH`` and ``STANDS_FOR``."""
+    """Of memfit, torch, python and whatever else decided the numbers."""
+    gpu: str = ""
+    """The GPU that a prediction is for; empty in a measured run."""
+    clock: str = ""
+    """How sure the times of a prediction's events are, ``timed`` or ``estimated``; empty where they are no times of the run."""
+    mesh: str = ""
+    """The axes of the job, the slowest first: ``pp=8,dp=8,tp=8``. Empty where no mesh was made."""
+    stands_for: str = ""
+    """The ranks of the job that need the same: ``0-63``, ``64-126,448``. Empty where one rank alone was asked for."""
     rank: int = 0
     world_size: int = 1
     problem: str = ""
@@ -341,10 +345,15 @@ class RunInfo:
     @property
     def has_clock(self) -> bool:
         """Do the times of events mean something? Those of predictions by an older memfit say how long predicting took."""
-        return self.source == "measured" or CLOCK in self.versions
+        return self.source == "measured" or bool(self.clock)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """All that decided the numbers, by what it is called: versions, GPU, clock and place in the job."""
+        return self.versions | {name: value for name, field in _FACTS.items() if (value := getattr(self, field))}
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"versions": self.facts}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RunInfo:
@@ -352,4 +361,8 @@ class RunInfo:
         kept = {key: value for key, value in data.items() if key in known}
         failure = Failure.from_json(kept.get("failure", {}))
         lists = {name: tuple(kept.get(name, ())) for name in ("assumptions", "alarms", "notes")}
+        versions = kept.get("versions", {})
+        if isinstance(versions, dict):
+            kept |= {field: versions[name] for name, field in _FACTS.items() if name in versions}
+            kept["versions"] = {name: text for name, text in versions.items() if name not in _FACTS}
         return cls(**kept | lists | {"failure": failure})

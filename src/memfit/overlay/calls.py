@@ -24,6 +24,8 @@ from tempfile import _TemporaryFileCloser  # type: ignore[attr-defined]
 from types import ModuleType
 from typing import Any, Final
 
+from numpy.lib._datasource import _file_openers  # type: ignore[attr-defined]
+
 from memfit.overlay.union import Spot, Union
 from memfit.torch_compat.patches import Patches
 
@@ -47,6 +49,7 @@ def install(patches: Patches, union: Union) -> None:
     for module, name, stand_in in _homes(replaced):
         patches.replace(module, name, stand_in)
     _replace_defaults(patches, replaced, vars(_TemporaryFileCloser).values())
+    patches.replace_item(_file_openers._file_openers, None, calls.io_open)  # np.savetxt, np.genfromtxt
     # It would follow directories by number, into one of the two trees.
     patches.replace(shutil, "_use_fd_functions", False)
     patches.replace(importing, "_os", _Instead(getattr(importing, "_os"), table))  # noqa: B009 (its types do not know it)
@@ -372,4 +375,5 @@ def _named(name: str, function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
+    call.__module__ = "os"  # where pickle finds it, in other processes too
     return call

@@ -4,7 +4,9 @@
 
     a new root:   /            overlay over the real /             (a user who is not root: an overlay over each directory of it)
                   /home, ...   overlay over each mounted file system
-                  /proc, /dev, /sys, /run, and what is mounted read-only: as they are; /dev/shm: an overlay
+                  a file that is mounted alone: a copy of it
+                  /dev, /run   as they are, read-only: devices and sockets can be used; /dev/shm, /run/media: overlays
+                  /proc, /sys, and what is mounted read-only: as they are
                   what is written lies in memory (tmpfs), and is gone with the last process in the namespace
 
 Linux only. Root may do it (not in most containers); others may where the system allows user namespaces. Whatever the reason why it
@@ -23,20 +25,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from memfit.overlay.union import SYSTEM
+from memfit.overlay.union import is_system
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_MS_READ_ONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+_MS_RELATIME = 1 << 21
 _AS_THEY_ARE: Final = frozenset(
     {
-        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs", "fusectl"),
-        *("hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
+        *("autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "efivarfs", "fusectl"),
+        *("hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs"),
     }
 )
 """File systems that hold no files of the user's."""
 
 _COPIED_BYTES: Final = 16 << 20
-"""The largest file that is copied where an overlay cannot be had for its directory."""
+"""The largest file that is copied where an overlay cannot be had for it or its directory."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +127,31 @@ class _Builder:
         source, target = f"/proc/self/fd/{number}", self.root + mount.point.rstrip("/")
         if not os.path.lexists(target):
             return  # hidden by another mount, or below one that is taken as it is
-        is_folder = stat.S_ISDIR(os.fstat(number).st_mode)
-        if mount.kind in _AS_THEY_ARE or mount.is_read_only or not is_folder or _is_system(mount.point):
+        status = os.fstat(number)
+        if mount.kind in _AS_THEY_ARE or mount.is_read_only or not stat.S_ISDIR(status.st_mode) or is_system(mount.point):
             _mount(source, target, None, _MS_BIND | _MS_REC)
+            if mount.is_read_only:
+                return
+            if stat.S_ISREG(status.st_mode):
+                self._keep_file(source, target, status)
+            elif mount.kind not in _AS_THEY_ARE and stat.S_ISDIR(status.st_mode):
+                _make_read_only(target)
         elif self._is_root or not inside:
             self._overlay(source, target)
         else:
             self._overlay_each(source, target, mount.point, inside)
+
+    def _keep_file(self, source: str, target: str, status: os.stat_result) -> None:
+        """A file that is mounted alone: a copy takes its place, or it cannot be written."""
+        if status.st_size > _COPIED_BYTES or not os.access(source, os.R_OK):
+            _make_read_only(target)
+            return
+        self._count += 1
+        copy = os.path.join(self._memory, f"file{self._count}")
+        shutil.copy2(source, copy)
+        if self._is_root:
+            os.chown(copy, status.st_uid, status.st_gid)
+        _mount(copy, target, None, _MS_BIND)
 
     def _overlay(self, source: str, target: str) -> None:
         self._count += 1
@@ -171,10 +192,6 @@ def _is_inside(point: str, place: str) -> bool:
     return point != place and point.startswith(place.rstrip("/") + "/")
 
 
-def _is_system(point: str) -> bool:
-    return any(point == place or _is_inside(point, place) for place in SYSTEM) and point != "/dev/shm"
-
-
 # -- proof -------------------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +226,13 @@ def _prove(store: str, outside: str) -> None:
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
     _call("mount", texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3])
+
+
+def _make_read_only(target: str) -> None:
+    flags = os.statvfs(target).f_flag
+    kept = flags & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)
+    kept |= _MS_RELATIME if flags & os.ST_RELATIME else 0
+    _mount(None, target, None, _MS_REMOUNT | _MS_BIND | _MS_READ_ONLY | kept)
 
 
 def end_with_parent() -> None:

@@ -1,6 +1,6 @@
 """Writers and readers that open a path in C++ or Rust, where Python's ``open`` is not asked: they are given another path.
 
-A new one is a line in ``WRITERS``. What is not here and writes by itself is not held back by the overlay in Python.
+A new one is a line in ``WRITERS``. What is not here and writes by itself is refused by the fence.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import functools
 import os
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import torch
 
@@ -36,11 +37,14 @@ def to_update(union: Union, path: str) -> str:
 
 
 WRITERS: Final[tuple[tuple[str, str, int, str, Lead], ...]] = (
-    # module, function, which argument is the path: by number and by name, what is done with it
+    # module, function or method, which argument is the path: by number and by name, what is done with it
     ("torch", "save", 1, "f", to_write),
     ("torch.serialization", "save", 1, "f", to_write),
     ("torch", "load", 0, "f", to_read),
     ("torch.serialization", "load", 0, "f", to_read),
+    ("torch._C", "PyTorchFileWriter", 0, "file_name", to_write),  # torch.export.save, torch.package
+    ("torch._C", "PyTorchFileReader", 0, "name", to_read),
+    ("torch.autograd.profiler", "profile.export_chrome_trace", 1, "path", to_write),
     ("torch.jit", "save", 1, "f", to_write),
     ("torch.jit", "load", 0, "f", to_read),
     ("safetensors", "serialize_file", 1, "filename", to_write),
@@ -62,7 +66,9 @@ def install(patches: Patches, union: Union) -> None:
 
 
 def _lead(patches: Patches, union: Union, name: str, number: int, keyword: str, lead: Lead, module: Any) -> None:
-    if not hasattr(module, name):
+    *classes, name = name.split(".")
+    owner = functools.reduce(getattr, classes, module)
+    if not hasattr(owner, name):
         return
 
     def make(below: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +81,7 @@ def _lead(patches: Patches, union: Union, name: str, number: int, keyword: str, 
 
         return call
 
-    patches.wrap(module, name, make)
+    patches.wrap(owner, name, make)
 
 
 def led(union: Union, path: Any, lead: Lead) -> Any:
@@ -83,9 +89,19 @@ def led(union: Union, path: Any, lead: Lead) -> Any:
     if not isinstance(path, (str, bytes, os.PathLike)):
         return path
     said = os.fsdecode(path)
-    if not said or said.startswith((":memory:", "file:")) or union.find(said) is None:
-        return path
-    return lead(union, said)
+    if said.startswith("file:"):  # of sqlite3
+        place = urlsplit(said)
+        found = unquote(place.path)
+        return said if _leaves(union, found) or "mode=memory" in place.query else _address(lead(union, found), place.query)
+    return path if _leaves(union, said) else lead(union, said)
+
+
+def _leaves(union: Union, said: str) -> bool:
+    return not said or said.startswith(":memory:") or union.find(said) is None
+
+
+def _address(path: str, query: str) -> str:
+    return urlunsplit(("file", "", quote(path), query, ""))
 
 
 def _lead_storages(patches: Patches, union: Union) -> None:

@@ -16,15 +16,14 @@ except ImportError:  # Windows, where there is no overlay
     fcntl = None  # type: ignore[assignment]
 
 _PREFIX: Final = "memfit-dry-run-"
+_FOLDER_ITSELF: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 @contextmanager
 def temporary_store() -> Iterator[str]:
-    """Held by a lock, so that what a killed run has left can be told from what another run is using."""
+    """Held by a lock on the folder itself, so that what a killed run has left can be told from what another run is using."""
     _remove_left_over()
-    folder = tempfile.mkdtemp(prefix=_PREFIX)
-    held = os.open(os.path.join(folder, "lock"), os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    folder, held = _make()
     try:
         yield folder
     finally:
@@ -32,20 +31,45 @@ def temporary_store() -> Iterator[str]:
         os.close(held)
 
 
-def _remove_left_over() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+def _make() -> tuple[str, int]:
+    """A new folder and its lock. Whoever cleans up may take it for left over before it is locked: then another is made."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
         with suppress(OSError):
-            held = os.open(folder / "lock", os.O_RDWR)
+            held = os.open(folder, _FOLDER_ITSELF)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if _is_the_same(folder, held):
+                return folder, held
+            os.close(held)
+
+
+def _remove_left_over() -> None:
+    """Only folders of this user's, never through links: other users write to the same directory."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            held = os.open(path, _FOLDER_ITSELF)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(str(folder))
+                if os.fstat(held).st_uid == os.geteuid():
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if _is_the_same(str(path), held):
+                        _remove(str(path))
             finally:
                 os.close(held)
 
 
+def _is_the_same(path: str, number: int) -> bool:
+    """Does the path still lead to the folder that was opened?"""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(number))
+    except FileNotFoundError:
+        return False
+
+
 def _remove(folder: str) -> None:
     """Also directories that the run has made unreadable."""
-    for place, _, _ in os.walk(folder):
-        with suppress(OSError):
-            os.chmod(place, 0o700)
+    for place, folders, _ in os.walk(folder):
+        for inner in (os.path.join(place, name) for name in folders):
+            if not os.path.islink(inner):
+                with suppress(OSError):
+                    os.chmod(inner, 0o700)
     shutil.rmtree(folder, ignore_errors=True)

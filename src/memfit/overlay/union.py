@@ -7,6 +7,7 @@
                          ──> /home/me/ckpt/a.pt                       otherwise
 
     store/written/... as a link to "memfit-moved:/old/path"           a file of before, under a new name: it is not copied
+    store/tmp/...        ──> itself: temporary files, which programs and libraries find under the same path
 
 All of it is on disk, so that forked processes see each other's changes. A mark hides a path of before and everything below it; what
 is written at the same place later is seen in spite of it.
@@ -30,6 +31,8 @@ MOVED: Final = "memfit-moved:"
 
 SYSTEM: Final = ("/proc", "/sys", "/dev", "/run")
 """Devices, sockets and what the kernel tells: always as they are."""
+_NOT_SYSTEM: Final = ("/dev/shm", "/run/media")
+"""Files of the user's all the same: shared memory, and disks that a desktop has mounted."""
 
 _NAMES: Final = (
     *("access", "chdir", "chmod", "chown", "getcwd", "getcwdb", "getxattr", "lchown", "link", "listdir", "listxattr", "lstat"),
@@ -71,6 +74,7 @@ class Union:
     def __init__(self, store: str) -> None:
         self.store = os.path.realpath(store)
         self.written, self.gone = os.path.join(self.store, "written"), os.path.join(self.store, "gone")
+        self.temporary = os.path.join(self.store, "tmp")
         self.real = real_calls()
         self.lock = threading.RLock()
 
@@ -80,7 +84,7 @@ class Union:
         """Where a path leads; ``None`` if that is for the operating system alone: devices, and the store itself."""
         cwd = self.real.getcwd() if not os.path.isabs(path) else ""
         logical, is_changed = self._canonical(os.path.join(self.outside(cwd), path) if cwd else path, follow)
-        if _is_below(logical, self.store) or is_system(logical):
+        if (_is_below(logical, self.store) and not _is_below(logical, self.temporary)) or is_system(logical):
             return None
         actual, is_written, status = self._look(logical)
         is_changed = is_changed or cwd != self.outside(cwd) or actual != logical
@@ -138,7 +142,7 @@ class Union:
             return None, is_hidden
 
     def _above(self, path: str) -> str:
-        return self.written + path
+        return path if _is_below(path, self.temporary) else self.written + path
 
     def _look(self, path: str) -> tuple[str, bool, os.stat_result | None]:
         above = self._above(path)
@@ -269,7 +273,10 @@ class Union:
             raise _error(errno.EPERM, path)
         target = self._above(self._fresh(to).path)
         if source.is_written:
-            self.real.link(source.actual, target)
+            try:
+                self.real.link(source.actual, target)
+            except OSError as error:
+                self._copy_if_apart(error, source.actual, target)
         else:
             self.real.symlink(MOVED + source.actual, target)
 
@@ -359,8 +366,28 @@ class Union:
             self.real.symlink(self.real.readlink(spot.actual), fresh)
         else:
             self._copy(spot.actual, fresh, status, with_data)
-        self.real.rename(fresh, above)
+        self._put(fresh, above)
         return above
+
+    def _put(self, path: str, to: str) -> None:
+        """Renames a file or a link within the store."""
+        try:
+            self.real.replace(path, to)
+        except OSError as error:
+            self._copy_if_apart(error, path, to)
+            self.real.unlink(path)
+
+    def _copy_if_apart(self, error: OSError, path: str, to: str) -> None:
+        """Behind a fence of Linux before 5.19 files get no new name in another directory of the store; other errors are raised."""
+        if error.errno != errno.EXDEV:
+            raise error
+        status = self.real.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            with suppress(FileNotFoundError):
+                self.real.unlink(to)
+            self.real.symlink(self.real.readlink(path), to)
+        else:
+            self._copy(path, to, status, with_data=True)
 
     def _copy(self, source: str, target: str, status: os.stat_result, with_data: bool) -> None:
         # Opened by number, because the open() of this process may be ours.
@@ -392,7 +419,7 @@ class Union:
         above = self._above(target)
         if not stat.S_ISDIR(status.st_mode):
             if is_written:
-                self.real.replace(actual, above)
+                self._put(actual, above)
             else:
                 self._take_away(target)
                 if stat.S_ISLNK(status.st_mode):
@@ -416,7 +443,7 @@ _EXCLUSIVE: Final = os.O_CREAT | os.O_EXCL
 
 def is_system(path: str) -> bool:
     """Is it a device, or something that the kernel or a service tells?"""
-    return any(_is_below(path, place) for place in SYSTEM) and not _is_below(path, "/dev/shm")
+    return any(_is_below(path, place) for place in SYSTEM) and not any(_is_below(path, place) for place in _NOT_SYSTEM)
 
 
 def _is_below(path: str, place: str) -> bool:

@@ -5,6 +5,7 @@
     PhantomWorld  world.py ── enters and leaves; its _install lists, in order, everything that is replaced, and why
         │
         │             target.py     the GPU, the version of torch and its libraries that a prediction is for
+        │             current.py    the prediction that runs, for code that is called from anywhere
         │
         ├─ device/        one device with two names, streams, properties, pinned memory, pointers
         ├─ torch_cuda/    torch.cuda's answers, autocast
@@ -21,7 +22,25 @@ Nothing is replaced in torch before a world is entered, and everything is put ba
 ``memfit doctor --patches`` lists all of it.
 """
 
-from memfit.phantom.target import Target
-from memfit.phantom.world import PhantomWorld
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memfit.phantom.target import Target
+    from memfit.phantom.world import PhantomWorld
 
 __all__ = ["PhantomWorld", "Target"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the world when it is first asked for: training that applies a plan only asks whether it is predicted."""
+    if name == "PhantomWorld":
+        from memfit.phantom.world import PhantomWorld
+
+        return PhantomWorld
+    if name == "Target":
+        from memfit.phantom.target import Target
+
+        return Target
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

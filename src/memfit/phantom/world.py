@@ -12,11 +12,12 @@ import torch
 
 from memfit.engines import ENGINES
 from memfit.errors import PredictionError
-from memfit.phantom import kernels, libraries
-from memfit.phantom.clock import launches, python_parts
+from memfit.phantom import current, kernels, libraries
+from memfit.phantom.clock import python_parts
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.compile import control_flow, passed_over
 from memfit.phantom.compile.compiler import Compiler
+from memfit.phantom.current import CurrentWorld
 from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
 from memfit.phantom.distributed import environment, pipelines, process_groups, rank_shortcuts
 from memfit.phantom.distributed.environment import World
@@ -114,9 +115,10 @@ class PhantomWorld:
         because, assumptions = self._patches.because, self.assumptions
         processes = self._processes
         cuda = CudaModule(self.target, self._meter, processes.local_world_size, processes.local_rank)
-        streams.restart(self.clock.timeline)
-        launches.begin(because("kernels that are no operators take time"), self.clock)
-        python_parts.install(because("Python of torch's takes time"), self.clock.timeline, self.clock.pace)
+        world = CurrentWorld(self.target, assumptions, self.clock)
+        current.begin(self._patches, world)
+        streams.restart()
+        python_parts.install(because("Python of torch's takes time"), self.clock.timeline)
         cached_answers.install(because("what was remembered of the machine holds inside the world or outside it, not both"))
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
         markers.install(because("markers and profilers have nothing to do"))
@@ -132,7 +134,7 @@ class PhantomWorld:
         control_flow.install(because("the inside of torch.cond and its kin is seen"))
         checkpoints.install(because("saving and loading without data"), assumptions)
         refusals.install(because("what needs a real GPU is refused by name"))
-        libraries.install(because("kernels that are not torch's, and packages that need a GPU"), self.target, assumptions)
+        libraries.install(because("kernels that are not torch's, and packages that need a GPU"), world)
         transformers.install(because("no library takes the prediction for a compiler at work, and the GPU's packages are found"))
         tensor_types.install(because("torch.cuda.FloatTensor and its kin"))
         autocast.install(because("CUDA's autocast lists"), self.target, self.casts)

@@ -13,12 +13,12 @@ from memfit.ledger import Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.schema import Returns
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.predict.limit import MemoryLimit
-from memfit.record.blocks import BlockWriter
 from memfit.record.listener import Listener
-from memfit.record.operators import OutputHandler
-from memfit.record.recorder import Recorder
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.sources.operators.handlers import OutputHandler
+from memfit.record.sources.operators.recorder import Recorder
 from memfit.timing.breakdown import RunTime
-from memfit.timing.rates import basis_of
+from memfit.timing.host import DISTRIBUTED_BACKWARD, DISTRIBUTED_OPERATOR
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
 
@@ -131,12 +131,12 @@ class TimedBuilder(LedgerBuilder):
 
     def _owed(self) -> float:
         """What operators on distributed tensors took since a scope began: whatever begins next pays for it."""
-        each = self._clock_of_operators.pace.distributed_operator[graph_task_id() != -1]
-        return (self._clock_of_operators.num_distributed() - self._num_distributed) * each
+        each = DISTRIBUTED_OPERATOR if graph_task_id() == -1 else DISTRIBUTED_BACKWARD
+        return (self._clock_of_operators.num_distributed - self._num_distributed) * each
 
     def _settle(self) -> float:
         owed = self._owed()
-        self._num_distributed = self._clock_of_operators.num_distributed()
+        self._num_distributed = self._clock_of_operators.num_distributed
         return owed
 
 
@@ -148,8 +148,9 @@ class EngineTime(Listener):
 
     def __init__(self, builder: TimedBuilder, recorder: Recorder) -> None:
         self._builder, self._recorder = builder, recorder
-        self._tasks: list[tuple[HostTask, int, int]] = []
-        """Those that run, the innermost last, each with how many kernels and events there were when it began."""
+        self._tasks: dict[int, tuple[HostTask, int, int]] = {}
+        """Those that run, each with how many kernels and events there were when it began."""
+        self._num_tasks = 0
 
     def listening(self) -> bool:
         return not self.failed and self._recorder.listening()
@@ -158,13 +159,13 @@ class EngineTime(Listener):
         task = engine.tasks.get(phase) if engine is not None else None
         if task is None:
             return None
-        self._tasks.append((task, self._builder.timeline.num_spans, self._builder.num_events))
+        self._num_tasks += 1
+        self._tasks[self._num_tasks] = (task, self._builder.timeline.num_spans, self._builder.num_events)
         self._builder.timeline.spend(task.seconds)
-        return len(self._tasks)
+        return self._num_tasks
 
     def exit_task(self, depth: int) -> None:
-        task, num_spans, num_events = self._tasks[depth - 1]
-        del self._tasks[depth - 1 :]
+        task, num_spans, num_events = self._tasks.pop(depth)
         is_idle = (num_spans, num_events) == (self._builder.timeline.num_spans, self._builder.num_events)
         if is_idle and task.idle_seconds is not None:  # weights that stay whole between microbatches, for one
             self._builder.timeline.spend(task.idle_seconds - task.seconds)
@@ -240,8 +241,7 @@ def run_time(clock: OperatorClock) -> RunTime:
         spans=timeline.spans(),
         costs=tuple(clock.costs),
         steps=(*timeline.steps, timeline.now()),
-        basis=basis_of(chip),
-        gap_seconds=clock.pace.gap,
+        basis=chip.basis,
         interconnect=clock.links.name,
         peak_flops={kind: chip.product_flops(kind) for kind in ("bf16", "f16", "f32", "f8", "f64")} | {"tf32": chip.tf32_flops},
     )

@@ -8,9 +8,9 @@ import torch
 
 from memfit.ledger import Phase
 from memfit.phantom.compile.allocation import Origin, current_origin, is_replayed
-from memfit.record.blocks import BlockWriter
-from memfit.record.operators import OutputHandler
-from memfit.record.recorder import Recorder
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.sources.operators.handlers import OutputHandler
+from memfit.record.sources.operators.recorder import Recorder
 
 aten = torch.ops.aten
 
@@ -21,7 +21,7 @@ class CompiledBuffers:
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
 
-    def watch(self, recorder: Recorder) -> None:
+    def follow(self, recorder: Recorder) -> None:
         """The recorder knows which module has which number."""
         self._recorder = recorder
 

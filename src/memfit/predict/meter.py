@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,13 +9,15 @@ import torch
 from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, requests_from_ledger
 from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.ledger import LedgerBuilder, RunInfo
+from memfit.predict.clock import TimedBuilder
+from memfit.record.sources.operators.recorder import Recorder
 
 
 class LedgerMeter:
     """Serves the ledger so far through the allocator whenever somebody asks."""
 
-    def __init__(self, builder: LedgerBuilder, alloc_conf: str, torch_version: str, device: str) -> None:
-        self._builder = builder
+    def __init__(self, builder: TimedBuilder, recorder: Recorder, alloc_conf: str, torch_version: str, device: str) -> None:
+        self._builder, self._recorder = builder, recorder
         self._torch_version = torch_version
         self.alloc_conf = alloc_conf
         """The allocator's settings, those included that the run has made itself."""
@@ -25,11 +26,11 @@ class LedgerMeter:
         self._peaks_from = 0
         self._counted_before: dict[str, int] = {}
         self._asked_at: tuple[int, dict[str, int]] = (-1, {})
-        self.on_use: Callable[[torch.Tensor, int], None] = lambda tensor, stream: None
-        """Told of ``tensor.record_stream(stream)``, with the number of the stream."""
 
     def used_on(self, tensor: torch.Tensor, stream: int) -> None:
-        self.on_use(tensor, stream)
+        """``tensor.record_stream(stream)`` was called. Of the stream that a block is from, it says nothing new."""
+        for block in self._recorder.blocks_of_other_streams(tensor, stream):
+            self._builder.used_on(block, stream)
 
     def settings(self) -> AllocatorSettings:
         """Those that hold now: what was asked for, or else what the environment says, and what the run has set itself."""

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memfit.ledger import Ledger
-from memfit.ledger.schema import MESH, STANDS_FOR
 from memfit.phantom.distributed.layout import Layout
 
 
@@ -41,9 +40,8 @@ def with_place(ledger: Ledger, layout: Layout, like: Sequence[int]) -> Ledger:
     """The ledger of a predicted rank, which says what job it is from and whom it stands for."""
     rank = ledger.info.rank
     mesh = ",".join(f"{name}={size}" for name, size in layout.axes)
-    found = {MESH: mesh} if mesh else {}
-    found[STANDS_FOR] = _ranges([number for number, other in enumerate(like) if other == rank])
-    return replace(ledger, info=replace(ledger.info, versions=ledger.info.versions | found))
+    stands_for = _ranges([number for number, other in enumerate(like) if other == rank])
+    return replace(ledger, info=replace(ledger.info, mesh=mesh, stands_for=stands_for))
 
 
 def _ranges(ranks: Sequence[int]) -> str:

@@ -7,13 +7,12 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
 import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
-from memfit.ledger import CLOCK, Ledger, RunInfo
+from memfit.ledger import Ledger, RunInfo
 from memfit.ledger.repeating import leaves_all_as_it_was
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.distributed.environment import World
@@ -31,11 +30,8 @@ from memfit.predict.result import Prediction, with_last_step_again
 from memfit.predict.work import with_work
 from memfit.predict.workspaces import WorkspaceObserver
 from memfit.record import run_hooks
-from memfit.record.recorder import Recorder
-from memfit.record.session import RecordingSession
-from memfit.timing.rates import is_measured
+from memfit.record.sources.operators.session import OperatorSession
 from memfit.torch_compat.autograd import calibrate
-from memfit.torch_versions import TorchVersion
 from memfit.units import format_bytes
 
 
@@ -46,7 +42,7 @@ class PhantomSession:
     target: Target
     torch_version: str
     builder: TimedBuilder
-    recording: RecordingSession
+    recording: OperatorSession
     workspaces: WorkspaceObserver
     world: PhantomWorld
     meter: LedgerMeter
@@ -70,26 +66,28 @@ class PhantomSession:
         target = Target.parse(gpu, torch_version)
         versions = {"memfit": memfit.__version__, "torch": torch_version, "python": platform.python_version()}
         clock = OperatorClock.of(target, interconnect)
-        versions |= {"installed torch": torch.__version__, "gpu": target.gpu.name}
-        versions |= {CLOCK: "timed" if is_measured(clock.chip) else "estimated"}
+        versions |= {"installed torch": torch.__version__}
         info = RunInfo(
-            source="predicted", versions=versions, world_size=processes.world_size, rank=processes.rank, alloc_conf=alloc_conf
+            source="predicted",
+            versions=versions,
+            gpu=target.gpu.name,
+            clock="timed" if clock.chip.is_measured else "estimated",
+            world_size=processes.world_size,
+            rank=processes.rank,
+            alloc_conf=alloc_conf,
         )
         builder = TimedBuilder(info, clock)
         device = f"cuda:{processes.local_rank}"
-        meter = LedgerMeter(builder, alloc_conf, torch_version, device)
+        workspaces, compiled = WorkspaceObserver(target), CompiledBuffers()
+        recording = OperatorSession(builder, [workspaces, compiled, ClockObserver(clock)])
+        recorder = recording.recorder
+        recorder.let_compile()
+        clock.follow(recorder)
+        compiled.follow(recorder)
+        meter = LedgerMeter(builder, recorder, alloc_conf, torch_version, device)
         if is_limited:
             num_groups = int(processes.world_size > 1)
             builder.limit = MemoryLimit(builder, device, target.gpu, num_groups, meter.settings)
-        workspaces = WorkspaceObserver(target)
-        compiled = CompiledBuffers()
-        recording = RecordingSession(builder, [workspaces, compiled, ClockObserver(clock)])
-        recorder = recording.recorder
-        recorder.let_compile()
-        clock.num_distributed = lambda: recorder.num_deferred
-        clock.running_scope = lambda: recorder.position.scopes.top
-        meter.on_use = partial(_note_use, builder, recorder)
-        compiled.watch(recording.recorder)
         return cls(
             target=target,
             torch_version=torch_version,
@@ -204,14 +202,9 @@ class PhantomSession:
         return replace(prediction, ledger=with_work(prediction.ledger, prediction.time, self.world.clock.communication.group_names))
 
 
-def _note_use(builder: TimedBuilder, recorder: Recorder, tensor: torch.Tensor, stream: int) -> None:
-    """What ``tensor.record_stream`` says; of the stream that a block is from, it says nothing new."""
-    for block in recorder.blocks_of_other_streams(tensor, stream):
-        builder.used_on(block, stream)
-
-
 def _version_notes(torch_version: str) -> tuple[str, ...]:
-    if TorchVersion.parse(torch_version).release == TorchVersion.parse(torch.__version__).release:
+    wanted, installed = torch_version.partition("+")[0], torch.__version__.partition("+")[0]
+    if wanted.split(".")[:2] == installed.split(".")[:2]:
         return ()
     return (
         f"kernels and allocator are those of torch {torch_version}; what torch does in Python (FSDP above all) is that of the "

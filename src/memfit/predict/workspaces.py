@@ -12,9 +12,9 @@ from memfit.phantom.kernels import RULES, Rule
 from memfit.phantom.kernels.libraries import Libraries
 from memfit.phantom.kernels.rule import Trial
 from memfit.phantom.target import Target
-from memfit.record.blocks import BlockWriter
-from memfit.record.operators import OutputHandler
-from memfit.record.roles import tensors_in
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.sources.operators.handlers import OutputHandler
+from memfit.record.tensors import tensors_in
 from memfit.units import MIB, format_bytes
 
 SURELY_FREE = 64 * MIB

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections.abc import Callable
 
 from memfit.torch_compat.autograd import next_sequence_nr
 
@@ -11,9 +12,16 @@ Call = tuple[int, int]
 """A call of a module: its own number and the module's."""
 Chain = tuple[Call, ...]
 """The calls around a moment of forward, outermost first."""
+NextNode = Callable[[], tuple[int, int]]
+"""Gives the thread that is at work, and the sequence number that the next autograd node of that thread will have."""
 
 KEPT_BOUNDARIES = 100_000
 """How far back in forward a backward can be placed, in module boundaries; bounds memory over long runs."""
+
+
+def next_node_here() -> tuple[int, int]:
+    """Of the thread that asks."""
+    return threading.get_ident(), next_sequence_nr()
 
 
 class SequenceTable:
@@ -62,9 +70,10 @@ class SequenceTable:
 class ModuleCalls:
     """The open module calls. ``mark`` is the caller's own note on a call, handed back when it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, next_node: NextNode = next_node_here) -> None:
+        self._next_node = next_node
         self._open: list[tuple[int, int, Chain]] = []
-        self._sequences: dict[int, SequenceTable] = {}
+        self._tables: dict[int, SequenceTable] = {}
         self.latest = SequenceTable()
         """The table of the thread in which a module last ran: where the nodes of the next backward were made."""
 
@@ -93,10 +102,22 @@ class ModuleCalls:
     def clear(self) -> None:
         self._open.clear()
 
-    def _note(self) -> None:
-        thread = threading.get_ident()
-        table = self._sequences.get(thread)
+    def table(self, thread: int) -> SequenceTable:
+        """Which calls a thread's nodes belong to."""
+        table = self._tables.get(thread)
         if table is None:
-            table = self._sequences[thread] = SequenceTable()
-        table.note(next_sequence_nr(), self.chain)
-        self.latest = table
+            table = self._tables[thread] = SequenceTable()
+        return table
+
+    def forget(self, thread: int) -> None:
+        """A thread's nodes are gone."""
+        self._tables.pop(thread, None)
+
+    def forget_all(self) -> None:
+        """The nodes of all threads are gone."""
+        self._tables.clear()
+
+    def _note(self) -> None:
+        thread, sequence_nr = self._next_node()
+        self.latest = self.table(thread)
+        self.latest.note(sequence_nr, self.chain)

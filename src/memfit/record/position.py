@@ -1,120 +1,157 @@
-"""Where the run is: whose forward or backward, which optimizer's step, which of FSDP's tasks.
+"""Where the run is: whose forward or backward, which optimizer's step, which of an engine's tasks.
 
 ::
 
-    module calls, optimizer steps, FSDP's work ──┐
-    the autograd node that runs ─────────────────┴──> RunPosition ──> scopes that open and close in the ledger
+    module calls, optimizer steps, engines' tasks ──┐
+    the autograd node that runs ────────────────────┴──> RunPosition ──> scopes that open and close in the ledger
 
-Backward needs no hooks: the node that runs tells, by its sequence number, in whose forward it was made.
+Forward scopes follow module calls. Backward needs no hooks: the node that runs tells, by its sequence number, in whose forward it
+was made. Scopes open and close as the engine moves from one module's nodes to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from memfit.ledger import LedgerBuilder, Phase
-from memfit.record.module_calls import ModuleCalls
-from memfit.record.scopes import BackwardPass, ScopeOwner, ScopeStack
-from memfit.torch_compat.autograd import LEAF_SEQUENCE_NR, call_after_backward, current_node, graph_task_id
+from memfit.record.module_calls import Chain, ModuleCalls, NextNode, SequenceTable, next_node_here
 
-MOST_NODES = 10_000
-"""So many autograd nodes of one pass are asked for their number; what comes after them is of no known module.
 
-To ask a node gives it a Python object, and torch frees nodes that have one by recursion, one level of the C stack each.
-"""
+class ScopeOwner:
+    """Which thread's scopes the ledger has: in a ledger, a scope is inside another or beside it, never half of both."""
+
+    def __init__(self) -> None:
+        self.stack: ScopeStack | None = None
+
+
+class ScopeStack:
+    """One thread's open scopes, innermost last, written to the ledger as they open and close.
+
+    While another thread has scopes open there, nothing is written, and this thread's blocks are of no scope.
+    """
+
+    def __init__(self, builder: LedgerBuilder, owner: ScopeOwner | None = None) -> None:
+        self._builder = builder
+        self._owner = owner or ScopeOwner()
+        self._open: list[int] = []
+        self.top = -1
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+    def push(self, phase: Phase, module: int = -1, size: int = 0) -> int:
+        if not self._open and self._owner.stack is None:
+            self._owner.stack = self
+        if self._owner.stack is self:
+            self.top = self._builder.enter(phase, module, self.top, size)
+        self._open.append(self.top)
+        return self.top
+
+    def pop_to(self, depth: int, size: int = 0) -> None:
+        """Closes scopes until ``depth`` are open; ``size`` is what the last of them gave back."""
+        while len(self._open) > depth:
+            scope = self._open.pop()
+            if scope != -1:
+                self._builder.exit(scope, size if len(self._open) == depth else 0)
+        self.top = self._open[-1] if self._open else -1
+        if not self._open and self._owner.stack is self:
+            self._owner.stack = None
+
+
+class BackwardPass:
+    """One pass of the autograd engine, and the modules whose nodes it is running."""
+
+    def __init__(self, task: int, scopes: ScopeStack, table: SequenceTable, outer_pinned: int) -> None:
+        self.task, self.outer_pinned = task, outer_pinned
+        self._scopes = scopes
+        self._table = table
+        self.chain: Chain = ()
+        """The module calls whose nodes the engine runs, outermost first."""
+        self._sequence_nr = -1
+        self.num_nodes = 0
+        """How many times the engine has moved from one node to another."""
+        self.outer_depth = scopes.depth
+        scopes.push(Phase.BACKWARD)
+
+    def move_to(self, sequence_nr: int) -> None:
+        """The engine now runs the node with this number: close and open module scopes accordingly."""
+        if sequence_nr == self._sequence_nr:
+            return
+        self._sequence_nr = sequence_nr
+        self.num_nodes += 1
+        self._move_into(self._table.find(sequence_nr))
+
+    def move_out(self) -> None:
+        """What runs from now on is of no known module."""
+        self._move_into(())
+
+    def _move_into(self, chain: Chain) -> None:
+        if chain == self.chain:
+            return
+        shared = 0
+        for old, new in zip(self.chain, chain, strict=False):
+            if old != new:
+                break
+            shared += 1
+        self._scopes.pop_to(self.outer_depth + 1 + shared)
+        for _, module in chain[shared:]:
+            self._scopes.push(Phase.BACKWARD, module)
+        self.chain = chain
 
 
 class RunPosition:
-    """Keeps the open scopes in step with the run."""
+    """Keeps the open scopes in step with the run, as a source tells of it.
 
-    def __init__(
-        self,
-        builder: LedgerBuilder,
-        after_backward: Callable[[], None],
-        end_pass: Callable[[int], None],
-        owner: ScopeOwner | None = None,
-    ) -> None:
+    ``next_node`` gives the thread that is at work and the sequence number that its next autograd node will have.
+    """
+
+    def __init__(self, builder: LedgerBuilder, owner: ScopeOwner | None = None, next_node: NextNode = next_node_here) -> None:
         self.scopes = ScopeStack(builder, owner)
-        self.calls = ModuleCalls()
+        self.calls = ModuleCalls(next_node)
         self.task = -1
-        """The backward pass that was running when we last looked, -1 outside one."""
+        """The backward pass that runs, -1 outside one."""
         self.pinned = 0
-        """How many scopes are open that backward's modules must not close: recomputation, optimizers, FSDP."""
-        self.at_leaf = False
-        """Does backward add up the gradient of a leaf?"""
-        self._after_backward, self._end_pass = after_backward, end_pass
-        self._passes: list[BackwardPass] = []
+        """How many scopes are open that backward's modules must not close: recomputation, optimizers, engines' tasks."""
+        self.passes: list[BackwardPass] = []
         self._optimizers: list[tuple[int, int]] = []
-
-    # -- backward ------------------------------------------------------------------------------------------------------------
-
-    def follow(self, task: int) -> None:
-        """Moves to where the autograd engine is; ``task`` is its pass in this thread, -1 outside one."""
-        if task != self.task:
-            self._switch_pass(task)
-        if task == -1 or self.pinned or self._passes[-1].num_nodes > MOST_NODES:
-            return
-        node = current_node()
-        if node is None:
-            return
-        sequence_nr = node._sequence_nr()
-        self.at_leaf = sequence_nr == LEAF_SEQUENCE_NR
-        if not self.at_leaf:  # a leaf's gradient is part of the module whose node made it
-            self._passes[-1].move_to(sequence_nr)
-            if self._passes[-1].num_nodes > MOST_NODES:
-                self._passes[-1].move_out()
-                self.at_leaf = False
 
     @property
     def module(self) -> int:
         """The number of the module whose forward or backward runs, -1 if none."""
-        chain = self._passes[-1].chain if self.task != -1 and not self.pinned and self._passes else self.calls.chain
+        chain = self.passes[-1].chain if self.task != -1 and not self.pinned and self.passes else self.calls.chain
         return chain[-1][1] if chain else -1
 
-    def catch_up(self) -> None:
-        """Moves to where the engine is, if it runs or ran when we last looked."""
-        task = graph_task_id()
-        if task != -1 or self.task != -1:
-            self.follow(task)
+    # -- backward ------------------------------------------------------------------------------------------------------------
 
-    def end_pass(self, task: int) -> None:
-        """The engine is done with a pass: what dies from here on did not die in backward."""
-        if self.task == task and self._passes:
-            self._switch_pass(self._passes[-2].task if len(self._passes) > 1 else -1)
+    def begin_pass(self, task: int, table: SequenceTable) -> None:
+        """A backward pass begins over nodes that ``table`` knows."""
+        self.passes.append(BackwardPass(task, self.scopes, table, self.pinned))
+        self.task, self.pinned = task, 0
 
-    def _switch_pass(self, task: int) -> None:
-        while self._passes and self._passes[-1].task != task and (task == -1 or any(p.task == task for p in self._passes)):
-            ended = self._passes.pop()
-            self.scopes.pop_to(ended.outer_depth)
-            self.pinned = ended.outer_pinned
-        if task != -1 and (not self._passes or self._passes[-1].task != task):
-            self._passes.append(BackwardPass(task, self.scopes, self.calls.latest, self.pinned))
-            self.pinned = 0
-            call_after_backward(partial(self._end_pass, task))
-        self.task = task
-        if task == -1:
-            self._after_backward()
+    def leave_pass(self) -> None:
+        """The innermost backward pass is over."""
+        ended = self.passes.pop()
+        self.scopes.pop_to(ended.outer_depth)
+        self.task, self.pinned = self.passes[-1].task if self.passes else -1, ended.outer_pinned
 
     # -- modules -------------------------------------------------------------------------------------------------------------
 
-    def enter_module(self, identity: int, number: int, size: int) -> None:
-        is_recomputed = graph_task_id() != -1
+    def enter_module(self, identity: int, number: int, size: int = 0) -> int:
+        """A call begins, in backward to compute a forward again; gives the number of its scope."""
+        is_recomputed = self.task != -1
         depth = self.scopes.depth
         scope = self.scopes.push(Phase.RECOMPUTE if is_recomputed else Phase.FORWARD, number, size)
         self.pinned += is_recomputed
         self.calls.enter(identity, scope, number, depth)
+        return scope
 
-    def exit_module(self, identity: int, size: int) -> None:
-        task = graph_task_id()
-        if task != self.task:
-            self.follow(task)
+    def exit_module(self, identity: int, size: int = 0) -> None:
+        """A call is over, and with it those inside it that never said so."""
         depths = self.calls.exit(identity)
         if depths:
             self.scopes.pop_to(depths[-1], size)
-            self.pinned = max(0, self.pinned - (len(depths) if task != -1 else 0))
+            self.pinned = max(0, self.pinned - (len(depths) if self.task != -1 else 0))
 
-    # -- optimizers and FSDP ---------------------------------------------------------------------------------------------------
+    # -- optimizers and engines ----------------------------------------------------------------------------------------------
 
     def enter_optimizer(self, identity: int) -> None:
         self.exit_optimizer(identity)  # a step that raised never told us that it ended
@@ -143,6 +180,6 @@ class RunPosition:
         """At the end, and after an exception that went past us."""
         self.scopes.pop_to(0)
         self.calls.clear()
-        self._passes.clear()
+        self.passes.clear()
         self._optimizers.clear()
         self.task, self.pinned = -1, 0

@@ -8,7 +8,6 @@ optimizer state after each optimizer step.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,9 +15,9 @@ from torch import nn
 
 from memfit.engines.registry import sharded_parameters, unit_tensors
 from memfit.ledger import Category, LedgerBuilder
-from memfit.record.blocks import BlockWriter
 from memfit.record.module_names import ModuleNames
-from memfit.record.storages import PLAIN_TYPES, plain_tensors
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
 
 GRADIENT_OF = {
     Category.PARAMETER: Category.GRADIENT,
@@ -173,15 +172,3 @@ class Roles:
                     ref = self._adopt(plain, False)
                     if ref is not None and ref.scope == -1:
                         self._write(ref.block, Category.INPUT, -1, None)
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested tuples, lists and dicts."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)

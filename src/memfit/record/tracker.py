@@ -22,12 +22,13 @@ from memfit.ledger import Failure, Ledger, LedgerBuilder, RunInfo
 from memfit.ledger.cutting import cut_at_failure
 from memfit.ledger.journal import Journal, path_of_rank
 from memfit.ledger.running_totals import RunningTotals
-from memfit.record.history.retention import Retention
-from memfit.record.history.session import HistorySession, OnStep
-from memfit.record.history.source import AllocatorHistory, CudaHistory
 from memfit.record.listener import warn
 from memfit.record.out_of_memory import describe_failure
 from memfit.record.session import RecordingSession
+from memfit.record.sources.allocator.history import AllocatorHistory, CudaHistory
+from memfit.record.sources.allocator.retention import Retention
+from memfit.record.sources.allocator.session import HistorySession, OnStep
+from memfit.record.sources.operators.session import OperatorSession
 from memfit.record.witnesses import choose_witness
 
 
@@ -85,9 +86,9 @@ class Tracker:
         self.path = path_of_rank(save_to, info.rank, info.world_size) if save_to is not None else None
         """Where the ledger is written while the run lasts, ``None`` if nowhere."""
         journal = _open_journal(self.path) if self.path is not None else None
-        self._session: RecordingSession | HistorySession
+        self._session: RecordingSession
         if witness == "operators":
-            self._session = RecordingSession(LedgerBuilder(info, journal))
+            self._session = OperatorSession(LedgerBuilder(info, journal))
         else:
             info = replace(info, witness=witness)
             self._session = HistorySession(info, journal, history or CudaHistory(), retention, on_step)
@@ -147,7 +148,7 @@ class Tracker:
     @property
     def num_steps_on_disk(self) -> int:
         """How many steps, begun with the first, the file has by now; 0 where there is none, or where operators are recorded."""
-        return self._session.num_steps_on_disk if isinstance(self._session, HistorySession) else 0
+        return self._session.num_steps_on_disk
 
     def step(self) -> None:
         """Says that a training step begins here. By itself, a step begins at the first forward after an optimizer's step."""

@@ -16,7 +16,7 @@ from memfit.analysis.diff.runs import Diff, Figure, Side
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
-from memfit.views.wording import count, name_moment, name_step
+from memfit.views.words.moments import count, name_moment, name_step
 
 NUM_ROWS = 8
 NUM_BLOCKS = 12
@@ -75,7 +75,7 @@ def _describe(side: Side) -> str:
 
 def _notes(diff: Diff) -> Iterator[str]:
     before, after = diff.before, diff.after
-    versions = before.info.versions, after.info.versions
+    versions = before.info.facts, after.info.facts
     for name in sorted(versions[0].keys() & versions[1].keys()):
         if versions[0][name] != versions[1][name]:
             yield printable(f"{name} differs: {versions[0][name]} and {versions[1][name]}")

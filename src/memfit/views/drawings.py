@@ -16,14 +16,14 @@ from memfit.drawing import Drawing, register
 from memfit.ledger import Ledger
 from memfit.plan.search import PlanSearch
 from memfit.views.comparison import draw
-from memfit.views.comparison_words import make_sheet
 from memfit.views.escaping import printable
 from memfit.views.jobs import job_sections
 from memfit.views.notebook import notebook_html
 from memfit.views.plan import plan_sections
 from memfit.views.terminal import report_sections
-from memfit.views.timing import time_words
 from memfit.views.verdicts import verdict_sections
+from memfit.views.words.comparison import make_sheet
+from memfit.views.words.timing import time_words
 
 if TYPE_CHECKING:
     from memfit.predict import JobPrediction, Prediction

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
-from memfit.views.timing import format_seconds
 from memfit.views.verdicts import verdict_sections
+from memfit.views.words.timing import format_seconds
 
 if TYPE_CHECKING:
     from memfit.predict import JobPrediction, RankPrediction

@@ -22,7 +22,7 @@ from memfit.ledger import Category, Ledger
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.verdicts import answer
-from memfit.views.wording import count, name_moment
+from memfit.views.words.moments import count, name_moment
 
 COLOURS: Final = {
     Category.PARAMETER: "#0b65ab",
@@ -81,7 +81,7 @@ def _parts(report: Report, step_starts: dict[int, int], verdict: Verdict | None)
         yield _drawing(device, step_starts)
         yield _table(device)
     facts = [report.info.source, count(report.num_steps, "step"), count(report.num_events, "event")]
-    facts += [f"{name} {version}" for name, version in report.info.versions.items()]
+    facts += [f"{name} {version}" for name, version in report.info.facts.items()]
     yield _line(", ".join(facts), "opacity:.7;font-size:12px")
 
 

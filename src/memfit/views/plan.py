@@ -12,8 +12,8 @@ from rich.text import Text
 from memfit.plan.search import PlanSearch
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
-from memfit.views.plan_words import closing, configuration, failures, how_it_was_searched, state_of, title
-from memfit.views.timing import format_seconds
+from memfit.views.words.plan import closing, configuration, failures, how_it_was_searched, state_of, title
+from memfit.views.words.timing import format_seconds
 
 
 def plan_sections(found: PlanSearch, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

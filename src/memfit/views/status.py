@@ -12,7 +12,7 @@ from memfit.analysis.status import Status
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
-from memfit.views.wording import count, name_step
+from memfit.views.words.moments import count, name_step
 
 BAR_WIDTH = 40
 ENDED = "the process ended before the recording was closed"

@@ -14,7 +14,7 @@ from memfit.ledger import Category
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import block_of, plain_table
-from memfit.views.wording import count, name_moment, name_running, name_step
+from memfit.views.words.moments import count, name_moment, name_running, name_step
 
 NUM_GROUPS = 12
 NUM_BLOCKS = 8
@@ -55,7 +55,7 @@ def _header(report: Report) -> RenderableType:
     facts = [info.source, count(report.num_steps, "step"), count(report.num_events, "event")]
     if info.world_size > 1:
         facts.append(f"rank {info.rank} of {info.world_size}")
-    facts += [f"{name} {version}" for name, version in info.versions.items()]
+    facts += [f"{name} {version}" for name, version in info.facts.items()]
     lines = [Text(printable(", ".join(facts)), style="dim")]
     if not info.complete:
         lines.append(Text(f"incomplete: {printable(info.problem)}", style="bold red"))

@@ -45,7 +45,10 @@ def test_runs_from_seeds(driver: Path):
 
 def test_a_machine_without_memory(driver: Path):
     """Every growth of an array is refused once: nothing is lost, nothing is used that is not there."""
-    serve(driver, [read_case(path) for path in CORPUS] + [seeded_run(seed) for seed in range(200)], refuse_growth=True)
+    runs = [read_case(path) for path in CORPUS] + [seeded_run(seed) for seed in range(200)]
+    for outcome, refused in zip(serve(driver, runs), serve(driver, runs, refuse_growth=True), strict=True):
+        for field in fields(Outcome):
+            assert np.array_equal(getattr(outcome, field.name), getattr(refused, field.name)), field.name
 
 
 # -- each of these checks is needed: without it, a sanitizer or the comparison speaks up ---------------------------------------

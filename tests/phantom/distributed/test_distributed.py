@@ -78,6 +78,8 @@ def test_fsdp2_on_a_mesh(reshard: bool | int):
         net = model()
         fully_shard(net, mesh=mesh, reshard_after_forward=reshard)
         train(net)
+        assert net[0].weight.placements == (Replicate(), Shard(0))
+        assert net[0].weight.to_local().shape == (16 // 4, 8)
 
 
 @pytest.mark.filterwarnings("ignore:The `NO_SHARD`")
@@ -85,7 +87,10 @@ def test_fsdp2_on_a_mesh(reshard: bool | int):
 def test_fsdp1(strategy: str):
     with phantom(world_size=4):
         dist.init_process_group("nccl")
-        train(FullyShardedDataParallel(model(), sharding_strategy=ShardingStrategy[strategy], use_orig_params=True, device_id=0))
+        net = FullyShardedDataParallel(model(), sharding_strategy=ShardingStrategy[strategy], use_orig_params=True, device_id=0)
+        train(net)
+        whole = 8 * 16 + 16 + 16 * 8 + 8
+        assert sum(parameter.numel() for parameter in net.parameters()) == (whole if strategy == "NO_SHARD" else whole // 4)
 
 
 @pytest.mark.filterwarnings("ignore:The `NO_SHARD`")
@@ -108,6 +113,9 @@ def test_ddp(views: bool):
         dist.init_process_group("nccl")
         net = nn.parallel.DistributedDataParallel(model(), device_ids=[0], gradient_as_bucket_view=views)
         train(net, steps=3)
+        net(torch.randn(2, 8, device="cuda")).sum().backward()
+        storages = {parameter.grad.untyped_storage()._cdata for parameter in net.parameters()}
+        assert len(storages) == (1 if views else 4)
 
 
 def test_tensor_parallelism():

@@ -12,7 +12,7 @@ import torch
 from helpers.phantom_worlds import phantom
 
 from memfit.phantom import libraries
-from memfit.phantom.libraries.context import NoPredictionError
+from memfit.phantom.current import NoPredictionError
 from memfit.phantom.libraries.stand_ins import VARIABLE
 
 absent = [

@@ -11,8 +11,8 @@ import torch
 from helpers.phantom_worlds import phantom
 
 import memfit
+from memfit.phantom.current import NoPredictionError
 from memfit.phantom.libraries import triton as ours
-from memfit.phantom.libraries.context import NoPredictionError
 from memfit.units import MIB
 
 SOURCE = """

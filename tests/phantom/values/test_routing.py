@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import memfit
+from memfit.errors import ConfigError
+from memfit.phantom.values.expected import Expected
 
 TOKENS, EXPERTS, DIM = 64, 8, 16
 
@@ -151,3 +153,50 @@ def test_experts_that_get_more_than_their_share():
     found = memfit.predict(build, world_size=RANKS, steps=1, expected={"experts": 1.5})
     assert seen[0] == pytest.approx(1.5 * SENT_TOKENS * TOP, abs=NUM_EXPERTS)
     assert any("as expected" in sentence for sentence in found.assumptions)
+
+
+# -- an imbalance --------------------------------------------------------------------------------------------------------------
+
+BUSIEST = TOKENS * 2 * 2 // EXPERTS
+"""Of two experts a token, with an imbalance of two."""
+OTHERS = (TOKENS * 2 - BUSIEST) / (EXPERTS - 1)
+
+
+def unbalanced(step_of):
+    seen = []
+
+    def build():
+        router = nn.Linear(DIM, EXPERTS).cuda()
+        tokens = torch.randn(TOKENS, DIM, device="cuda")
+        return lambda: seen.append(step_of(tokens, router(tokens).topk(2).indices))
+
+    prediction = memfit.predict(build, gpu="H200", steps=1, expected={"imbalance": 2})
+    return seen[0], prediction.assumptions
+
+
+def test_the_busiest_expert_receives_what_the_user_says_and_the_others_share_the_rest():
+    def step(tokens, chosen):
+        counts = torch.bincount(chosen.flatten(), minlength=EXPERTS).tolist()
+        return counts, [torch.where(chosen == expert)[0].numel() for expert in range(EXPERTS)]
+
+    (counts, masked), assumptions = unbalanced(step)
+    assert sum(counts) == TOKENS * 2
+    assert counts[0] == masked[0] == BUSIEST
+    assert all(abs(count - OTHERS) <= 1 for count in (*counts[1:], *masked[1:]))
+    assert any("the busiest expert having 2 times the mean" in sentence for sentence in assumptions)
+
+
+def test_masks_with_a_part_for_each_expert_are_unbalanced_too():
+    def step(tokens, chosen):
+        mask = F.one_hot(chosen, EXPERTS).permute(2, 1, 0)
+        return [torch.where(mask[expert])[0].numel() for expert in range(EXPERTS)]
+
+    counts, _ = unbalanced(step)
+    assert counts[0] == BUSIEST
+    assert all(abs(count - OTHERS) <= 1 for count in counts[1:])
+
+
+@pytest.mark.parametrize("wrong", [0.5, 0, -1])
+def test_an_imbalance_below_one_is_refused(wrong: float):
+    with pytest.raises(ConfigError):
+        Expected({"imbalance": wrong})

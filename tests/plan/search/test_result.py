@@ -7,7 +7,7 @@ from memfit.compare.grid import Subject
 from memfit.plan.search.candidate import Candidate, Tried
 from memfit.plan.search.result import PlanSearch
 from memfit.units import GIB
-from memfit.views.plan_words import state_of
+from memfit.views.words.plan import state_of
 
 
 def tried(number: int, seconds: float, size: float) -> Tried:

@@ -1,10 +1,9 @@
-"""A dry run harms nothing: scripts write, delete and rename, on the overlay of the system, on that in Python, and on none."""
+"""A dry run harms nothing: scripts write, delete and rename, on the system's overlay, behind the fence, on none."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,23 +13,28 @@ import pytest
 from helpers.file_ways import BY_OTHER_PROGRAMS, WAYS, fill, script, state_of
 from helpers.prepared_process import run_prepared
 
-from memfit.overlay import namespace
+from memfit.overlay.state import BY_FENCE, BY_SYSTEM
+from memfit.predict.scripts import dry_run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process is forked")
 
 DRIVER = """
-import functools, sys
+import sys
 import memfit.cli
-from memfit.predict.scripts import dry_run
-dry_run.harmlessly = functools.partial(dry_run.harmlessly, by_system={by_system})
+from memfit.overlay import fence, namespace
+for keeper in {refused}:
+    keeper.enter = lambda *folders: False
 sys.exit(memfit.cli.main())
 """
 
+REFUSED = {"system": "()", "fence": "(namespace,)", "python": "(namespace, fence)"}
+"""What this system must be without, for each keeper to be chosen."""
 
-def memfit_run(folder: Path, *flags: str, by_system: bool = True) -> subprocess.CompletedProcess[str]:
+
+def memfit_run(folder: Path, *flags: str, keeper: str = "system") -> subprocess.CompletedProcess[str]:
     """Runs ``train.py`` beside the folder, in the folder."""
     options = ("--gpu", "T4", "--json", "--out", str(folder.parent / "run.memfit"), *flags)
-    return run_prepared(DRIVER.format(by_system=by_system), "run", *options, str(folder.parent / "train.py"), cwd=folder)
+    return run_prepared(DRIVER.format(refused=REFUSED[keeper]), "run", *options, str(folder.parent / "train.py"), cwd=folder)
 
 
 def figures(done: subprocess.CompletedProcess[str]) -> dict:
@@ -38,13 +42,20 @@ def figures(done: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def can_keep(keeper: dry_run.Keeper) -> bool:
+    try:
+        dry_run._in_a_new_store(keeper, lambda: None)
+    except dry_run._NoOverlayError:
+        return False
+    return True
+
+
 @pytest.fixture(scope="session")
-def system_gives_an_overlay(tmp_path_factory: pytest.TempPathFactory) -> bool:
-    store = tmp_path_factory.mktemp("probe")
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if namespace.enter(str(store)) else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def keepers() -> dict[str, bool]:
+    """Which of them this system has; one at least, or nothing here would be tested."""
+    found = {"system": can_keep(BY_SYSTEM), "fence": can_keep(BY_FENCE)}
+    assert any(found.values()), "this system has neither mount namespaces nor Landlock"
+    return found | {"nobody": True}
 
 
 # -- all ways ----------------------------------------------------------------------------------------------------------------
@@ -53,36 +64,67 @@ def system_gives_an_overlay(tmp_path_factory: pytest.TempPathFactory) -> bool:
 class Ran:
     """Folders before and after a script that goes all the ways, and what memfit said."""
 
-    def __init__(self, root: Path, ways: dict[str, str], *flags: str, by_system: bool = True) -> None:
+    def __init__(self, root: Path, ways: dict[str, str], *flags: str, keeper: str = "system") -> None:
         folders = root / "folders"
         for way in ways:
             fill(folders / way)
         (root / "train.py").write_text(script(ways))
         self.before = {way: state_of(folders / way) for way in ways}
-        self.figures = figures(memfit_run(folders, *flags, by_system=by_system))
+        done = memfit_run(folders, *flags, keeper=keeper)
+        self.figures, self.err = figures(done), done.stderr
         self.after = {way: state_of(folders / way) for way in ways}
         self.has_ledger = (root / "run.memfit").is_file()
 
     def said(self) -> str:
-        return next((sentence for sentence in self.figures["assumptions"] if sentence.startswith("no file was changed")), "")
+        return next((sentence for sentence in self.figures["assumptions"] if "changed" in sentence), "")
 
 
 @pytest.fixture(scope="module")
-def by_system(system_gives_an_overlay: bool, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    if not system_gives_an_overlay:
+def by_system(keepers: dict[str, bool], tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    if not keepers["system"]:
         pytest.skip("this system gives no overlay of its own")
-    return Ran(tmp_path_factory.mktemp("by_system"), WAYS | BY_OTHER_PROGRAMS)
+    return Ran(tmp_path_factory.mktemp("by_system"), WAYS | BY_OTHER_PROGRAMS | BELOW_PYTHON)
+
+
+@pytest.fixture(scope="module")
+def by_fence(keepers: dict[str, bool], tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    if not keepers["fence"]:
+        pytest.skip("this system has no Landlock")
+    ways = WAYS | {way: REFUSING + indented(code) for way, code in (BY_OTHER_PROGRAMS | BELOW_PYTHON).items()}
+    return Ran(tmp_path_factory.mktemp("by_fence"), ways, keeper="fence")
 
 
 @pytest.fixture(scope="module")
 def by_python(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return Ran(tmp_path_factory.mktemp("by_python"), WAYS, by_system=False)
+    return Ran(tmp_path_factory.mktemp("by_python"), WAYS, "--unprotected", keeper="python")
 
 
 UNWRITTEN = ("torch.save", "safetensors of the GPU", "save, replace, rotate, resume")
 """What has no data is not written to real files, and can then not be renamed either."""
 
-HARMFUL = {way: code for way, code in (WAYS | BY_OTHER_PROGRAMS).items() if way not in UNWRITTEN}
+BELOW_PYTHON = {
+    "io.FileIO": "import io; f = io.FileIO('log.txt', 'w'); f.write(b'GONE'); f.close()",
+    "posix": "import posix; posix.unlink('log.txt')",
+    "the working directory's other name": "open('/proc/self/cwd/log.txt', 'w').write('x')",
+    "a mode by number": "n = os.open('log.txt', os.O_RDONLY); os.fchmod(n, 0); os.close(n)",
+    "C": "import ctypes; assert ctypes.CDLL(None).unlink(b'log.txt') == 0",
+    "a database that is attached": "c = sqlite3.connect(':memory:'); c.execute(\"attach 'log.db' as d\"); "
+    "c.execute('create table d.z (a)'); c.commit(); c.close()",
+}
+"""Ways past Python's file functions."""
+
+REFUSING = """
+try:
+"""
+
+
+def indented(code: str) -> str:
+    """As the body of a ``try`` whose errors are those of the fence."""
+    lines = "".join(f"    {line}\n" for line in code.splitlines())
+    return lines + "except (OSError, AssertionError, sqlite3.Error, subprocess.CalledProcessError):\n    pass\n"
+
+
+HARMFUL = {way: code for way, code in (WAYS | BY_OTHER_PROGRAMS | BELOW_PYTHON).items() if way not in UNWRITTEN}
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +132,14 @@ def by_nobody(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return Ran(tmp_path_factory.mktemp("by_nobody"), HARMFUL, "--write")
 
 
-@pytest.mark.parametrize("way", [*WAYS, *BY_OTHER_PROGRAMS])
+@pytest.mark.parametrize("way", [*WAYS, *BY_OTHER_PROGRAMS, *BELOW_PYTHON])
 def test_the_system_keeps_a_folder_as_it_was(by_system: Ran, way: str):
     assert by_system.after[way] == by_system.before[way]
+
+
+@pytest.mark.parametrize("way", [*WAYS, *BY_OTHER_PROGRAMS, *BELOW_PYTHON])
+def test_the_fence_keeps_a_folder_as_it_was(by_fence: Ran, way: str):
+    assert by_fence.after[way] == by_fence.before[way]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -102,16 +149,51 @@ def test_python_keeps_a_folder_as_it_was(by_python: Ran, way: str):
 
 @pytest.mark.parametrize("way", HARMFUL)
 def test_with_write_the_script_does_as_it_says(by_nobody: Ran, way: str):
-    """So the two proofs above can fail."""
+    """So the proofs above can fail."""
     assert by_nobody.after[way] != by_nobody.before[way]
 
 
-def test_the_verdict_says_who_kept_files_apart_and_the_ledger_is_real(by_system: Ran, by_python: Ran, by_nobody: Ran):
-    assert "the operating system kept apart" in by_system.said()
-    assert "Python kept apart" in by_python.said()
-    assert "not held back" in by_python.said()
+def test_what_is_not_held_back_is_said_before_and_after_by_the_system(by_system: Ran):
+    assert by_system.err.startswith(
+        "memfit: dry run: what the script writes is thrown away; the network and devices are not held back"
+    )
+    assert by_system.said().startswith("no file was changed: the operating system kept apart")
+    assert by_system.has_ledger
+
+
+def test_what_is_not_held_back_is_said_before_and_after_by_the_fence(by_fence: Ran):
+    assert by_fence.err.startswith("memfit: dry run: what Python writes is thrown away, and what other programs")
+    assert by_fence.said().startswith("no file was changed: Python kept apart")
+    assert by_fence.has_ledger
+
+
+def test_without_protection_nothing_is_promised(by_python: Ran, by_nobody: Ran):
+    assert by_python.err.startswith("memfit: NOT PROTECTED")
+    assert by_python.said().startswith("files may have been changed")
     assert by_nobody.said() == ""
-    assert (by_system.has_ledger, by_python.has_ledger, by_nobody.has_ledger) == (True, True, True)
+    assert by_python.has_ledger
+    assert by_nobody.has_ledger
+
+
+def test_where_nothing_protects_files_the_script_is_not_started(tmp_path: Path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "train.py").write_text("open('started', 'w')")
+    done = memfit_run(folder, keeper="python")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--unprotected" in done.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_a_script_that_the_fence_stops_is_told_why(keepers: dict[str, bool], tmp_path: Path):
+    if not keepers["fence"]:
+        pytest.skip("this system has no Landlock")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "train.py").write_text("import io\nio.FileIO('log.txt', 'w')")
+    done = memfit_run(folder, keeper="fence")
+    assert done.returncode == 2
+    assert "C libraries and other programs may not write" in done.stderr
 
 
 # -- frameworks --------------------------------------------------------------------------------------------------------------
@@ -171,8 +253,10 @@ def older_checkpoints(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "needs"), [(TRAINER, "transformers"), (LIGHTNING, "lightning")], ids=["trainer", "lightning"])
-@pytest.mark.parametrize("keeper", ["system", "python", "nobody"])
-def test_frameworks_keep_older_checkpoints(code: str, needs: str, keeper: str, tmp_path: Path):
+@pytest.mark.parametrize("keeper", ["system", "fence", "nobody"])
+def test_frameworks_keep_older_checkpoints(code: str, needs: str, keeper: str, keepers: dict[str, bool], tmp_path: Path):
+    if not keepers[keeper]:
+        pytest.skip("this system has none")
     if importlib.util.find_spec(needs) is None:
         pytest.skip(f"needs {needs}")
     folder = tmp_path / "folder"
@@ -181,7 +265,7 @@ def test_frameworks_keep_older_checkpoints(code: str, needs: str, keeper: str, t
     before = state_of(folder)
     (tmp_path / "train.py").write_text(code)
     flags = ["--write"] if keeper == "nobody" else []
-    done = memfit_run(folder, "--steps", "3", *flags, by_system=keeper == "system")
+    done = memfit_run(folder, "--steps", "3", *flags, keeper="system" if keeper == "nobody" else keeper)
     if keeper == "nobody":  # it may fail on files that were not written
         assert state_of(folder) != before
     else:
@@ -214,14 +298,16 @@ for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2):
 """
 
 
-@pytest.mark.parametrize("by_system", [True, False], ids=["system", "python"])
-def test_workers_of_data_loaders_write_to_the_overlay_too(by_system: bool, tmp_path: Path):
+@pytest.mark.parametrize("keeper", ["system", "fence"])
+def test_workers_of_data_loaders_write_to_the_overlay_too(keeper: str, keepers: dict[str, bool], tmp_path: Path):
+    if not keepers[keeper]:
+        pytest.skip("this system has none")
     folder = tmp_path / "folder"
     (folder / "cache").mkdir(parents=True)
     (folder / "cache" / "0.txt").write_text("before")
     before = state_of(folder)
     (tmp_path / "train.py").write_text(LOADING)
-    figures(memfit_run(folder, by_system=by_system))
+    figures(memfit_run(folder, keeper=keeper))
     assert state_of(folder) == before
 
 
@@ -230,7 +316,8 @@ def test_a_script_that_dies_is_told_and_leaves_nothing(tmp_path: Path):
     folder.mkdir()
     (tmp_path / "train.py").write_text(f"import os\nopen('x', 'w')\nos.kill(os.getpid(), {int(signal.SIGSEGV)})\n")
     done = memfit_run(folder)
-    assert (done.returncode, done.stderr) == (2, "memfit: error: the process that ran the script died (signal 11)\n")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1:] == ["memfit: error: the process that ran the script died (signal 11)"]
     assert list(folder.iterdir()) == []
 
 
@@ -239,8 +326,7 @@ import errno, os
 import torch
 from memfit.overlay import in_force
 
-print("on", in_force())
-if "operating system" in in_force():
+if "operating system kept" in in_force().after:
     raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -250,10 +336,12 @@ while True:
 """
 
 
-def test_where_the_system_cannot_do_it_python_does(system_gives_an_overlay: bool, tmp_path: Path):
+def test_where_the_systems_overlay_cannot_do_it_the_fence_is_taken(keepers: dict[str, bool], tmp_path: Path):
+    if not (keepers["system"] and keepers["fence"]):
+        pytest.skip("this system has only one of them")
     folder = tmp_path / "folder"
     folder.mkdir()
     (tmp_path / "train.py").write_text(BEYOND)
     done = memfit_run(folder)
     assert any("Python kept apart" in sentence for sentence in figures(done)["assumptions"])
-    assert ("it cannot change files of another user" in done.stderr) == system_gives_an_overlay
+    assert "it cannot change files of another user" in done.stderr

@@ -60,6 +60,47 @@ def test_what_a_program_launches_is_followed(
     assert told_by(starter, tmp_path, monkeypatch, capfd) == [["--lr", "1"], world_size, "sour"]
 
 
+AGAIN = {
+    "execv": "os.execv(sys.executable, [sys.executable, *sys.argv, '--lr', '1'])",
+    "execvp": "os.execvp('python3', ['python', 'train.py', '--lr', '1'])",
+    "execve": "os.execve(sys.executable, [sys.executable, *sys.argv, '--lr', '1'], os.environ)",
+    "execl": "os.execl(sys.executable, sys.executable, 'train.py', '--lr', '1')",
+    "orig_argv": "os.execv(sys.executable, [*sys.orig_argv, '--lr', '1'])",
+}
+
+
+@pytest.mark.parametrize("way", AGAIN)
+@pytest.mark.parametrize("nproc", ["1", "4"])
+def test_a_script_that_starts_itself_again_is_followed(
+    way: str, nproc: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    starts = f"import os, sys\nif 'FLAVOUR' not in os.environ:\n    os.environ['FLAVOUR'] = 'sour'\n    {AGAIN[way]}\n"
+    Path("train.py").write_text(starts + TRAIN)
+    assert main(["run", "--json", "--nproc", nproc, "train.py"]) == 0
+    line = next(line for line in capfd.readouterr().err.splitlines() if line.startswith("TOLD "))
+    assert json.loads(line.removeprefix("TOLD ")) == [["--lr", "1"], nproc, "sour"]
+
+
+def test_a_script_that_becomes_another_program_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import os\nos.execvp('ls', ['ls', '-l'])\n")
+    assert main(["run", "train.py"]) == 2
+    assert "the script replaces itself by another program" in capfd.readouterr().err
+
+
+def test_forks_of_a_script_become_other_programs_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    start = "import os\nif os.fork() == 0:\n    os.execvp('echo', ['echo', 'forked'])\nos.wait()\n"
+    Path("train.py").write_text(start + TRAIN)
+    assert main(["run", "--json", "train.py"]) == 0
+    assert "forked" in "".join(capfd.readouterr())
+
+
 @needs_accelerate
 def test_accelerates_launcher_is_followed_where_a_program_calls_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from memfit.allocator import replay, requests_from_ledger
 from memfit.analysis import find_peak, trace_categories
-from memfit.ledger import CLOCK, Ledger, LedgerBuilder, Phase, RunInfo
+from memfit.ledger import Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.units import MIB
 from memfit.views.exports.perfetto import write_trace
 
@@ -172,7 +172,7 @@ def test_names_can_only_be_read(name: str):
 def test_a_prediction_with_a_clock_is_drawn_over_it():
     times = [0, 5_000, 9_000]
     clock = iter([0, *times, *[9_000] * 20])
-    builder = LedgerBuilder(RunInfo(source="predicted", versions={CLOCK: "timed"}), clock=lambda: next(clock))
+    builder = LedgerBuilder(RunInfo(source="predicted", clock="timed"), clock=lambda: next(clock))
     scope = builder.enter(Phase.FORWARD)
     builder.exit(scope)
     builder.step()
@@ -211,5 +211,5 @@ def test_streams_are_tracks_of_their_own_with_real_durations():
 
 def test_without_a_clock_streams_have_no_place():
     run = timed()
-    events = events_of(replace(run, info=replace(run.info, versions={})))
+    events = events_of(replace(run, info=replace(run.info, clock="")))
     assert not [event for event in events if "kernels" in event.get("args", {})]

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from memfit.ledger import RunInfo
-from memfit.ledger.schema import MESH, STANDS_FOR
 from memfit.testing import ledger
 
 JOB = {0: ("0-3", 6), 4: ("4-6", 3), 7: ("7", 4)}
@@ -13,9 +12,7 @@ JOB = {0: ("0-3", 6), 4: ("4-6", 3), 7: ("7", 4)}
 def job(mesh: str = "pp=2,dp=4", world_size: int = 8):
     runs = {}
     for rank, (ranks, peak) in JOB.items():
-        info = RunInfo(
-            source="predicted", versions={"gpu": "H200", MESH: mesh, STANDS_FOR: ranks}, rank=rank, world_size=world_size
-        )
+        info = RunInfo(source="predicted", gpu="H200", mesh=mesh, stands_for=ranks, rank=rank, world_size=world_size)
         runs[f"rank {rank}"] = replace(ledger(f"alloc {peak}GiB parameter w on cuda:0"), info=info)
     return runs
 

@@ -126,6 +126,37 @@ def test_it_opens_at_the_peak_and_goes_back_there(open_page):
     assert "step 1, backward of layers.0" in visit.text(f"{TIMELINE} .where")
 
 
+def spike() -> Ledger:
+    """A peak of one event among thousands: narrower than a pixel, whatever part of the run is shown."""
+    small = "; ".join("alloc 1MiB parameter s; free s" for _ in range(4_000))
+    return ledger(f"alloc 1GiB parameter base; {small}; alloc 3GiB parameter peak; free peak; {small}")
+
+
+@pytest.mark.parametrize("part", [None, (0.3, 0.9), (0.31, 0.87)])
+def test_a_peak_of_one_event_is_drawn_up_to_its_height(open_page, part: tuple[float, float] | None):
+    page = open_page({"run": spike()}).page
+    if part is not None:
+        box = page.locator(".u-over").bounding_box()
+        page.mouse.move(box["x"] + part[0] * box["width"], box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + part[1] * box["width"], box["y"] + 50, steps=4)
+        page.mouse.up()
+        page.mouse.move(0, 0)
+    share = page.evaluate("""() => {
+        const over = document.querySelector(".u-over").getBoundingClientRect();
+        const canvas = document.querySelector("canvas"), frame = canvas.getBoundingClientRect();
+        const [ratio, context] = [canvas.width / frame.width, canvas.getContext("2d")];
+        const [left, top] = [(over.left - frame.left) * ratio, (over.top - frame.top) * ratio];
+        const [width, height] = [over.width * ratio, over.height * ratio];
+        const drawn = context.getImageData(left, top, width, height), pixel = (i) => drawn.data.slice(i, i + 4).join();
+        const ground = pixel(4 * ((drawn.height - 4) * drawn.width + 3)), half = Math.floor(drawn.height / 2);
+        const rows = new Set();
+        for (let i = 0; i < half * drawn.width; i += 1) if (pixel(4 * i) === ground) rows.add(Math.floor(i / drawn.width));
+        return rows.size / half;
+    }""")
+    assert share > 0.5  # the peak is at four times the ground's height, and the drawing is not much higher
+
+
 def test_zooming_shows_every_event(open_page):
     run = long(5_000)
     visit = open_page({"run": run})

@@ -26,9 +26,8 @@ from memfit.testing import ledger
 from memfit.units import GIB, MIB
 from memfit.views.html import render_page, study
 from memfit.views.html.markup import Markup, element, table
+from memfit.views.html.packing import HEIGHT, Scale, Texts
 from memfit.views.html.runs import label_runs
-from memfit.views.html.scales import HEIGHT, Scale
-from memfit.views.html.texts import Texts
 from memfit.views.html.timeline import STACK
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from memfit.analysis.diff.compared import Compared
-from memfit.analysis.groups import starred
+from memfit.analysis.modules import starred
 from memfit.analysis.owners import find_owners
 from memfit.analysis.peaks import Peak
 from memfit.analysis.timeline import block_bytes_at

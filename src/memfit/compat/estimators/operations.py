@@ -14,7 +14,7 @@ import torch
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 
 from memfit.ledger.schema import Device
-from memfit.record.storages import plain_tensors
+from memfit.record.tensors import plain_tensors
 from memfit.torch_compat.dispatch import tree_leaves
 from memfit.torch_compat.fsdp import loaded
 

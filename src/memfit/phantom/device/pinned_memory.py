@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import IS_PINNED
+from memfit.phantom.tensors.tensor_annotations import IS_PINNED
 from memfit.torch_compat.patches import Patches
 
 """Kept by the storage, so that views of it are pinned too."""

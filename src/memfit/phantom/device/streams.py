@@ -16,13 +16,12 @@ from typing import Any, Self
 
 import torch
 
+from memfit.phantom.current import find_world
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import current_node, next_sequence_nr
 
 LEAST_MILLISECONDS = 1e-3
 """Between two events on a GPU is never no time at all; scripts divide by it."""
-
-_timeline = Timeline()
 
 
 class Stream:
@@ -45,16 +44,16 @@ class Stream:
         return self.device.index
 
     def wait_stream(self, stream: Any) -> None:
-        _timeline.wait(self.stream_id, _timeline.arrival(stream.stream_id))
+        _timeline().wait(self.stream_id, _timeline().arrival(stream.stream_id))
 
     def wait_event(self, event: Any) -> None:
-        _timeline.wait(self.stream_id, event.seconds)
+        _timeline().wait(self.stream_id, event.seconds)
 
     def synchronize(self) -> None:
-        _timeline.wait_on_host(_timeline.arrival(self.stream_id))
+        _timeline().wait_on_host(_timeline().arrival(self.stream_id))
 
     def query(self) -> bool:
-        return _timeline.is_over(_timeline.arrival(self.stream_id))
+        return _timeline().is_over(_timeline().arrival(self.stream_id))
 
     def is_capturing(self) -> bool:
         return False
@@ -84,16 +83,16 @@ class Event:
         """When, on the timeline of the world."""
 
     def record(self, stream: Any = None) -> None:
-        self.seconds = _timeline.arrival((stream or current_stream()).stream_id)
+        self.seconds = _timeline().arrival((stream or current_stream()).stream_id)
 
     def wait(self, stream: Any = None) -> None:
-        _timeline.wait((stream or current_stream()).stream_id, self.seconds)
+        _timeline().wait((stream or current_stream()).stream_id, self.seconds)
 
     def synchronize(self) -> None:
-        _timeline.wait_on_host(self.seconds)
+        _timeline().wait_on_host(self.seconds)
 
     def query(self) -> bool:
-        return _timeline.is_over(self.seconds)
+        return _timeline().is_over(self.seconds)
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds."""
@@ -142,10 +141,8 @@ _of_thread = threading.local()
 _node_streams: dict[int, NodeStreams] = {}
 
 
-def restart(timeline: Timeline | None = None) -> None:
+def restart() -> None:
     """A new world numbers its streams from 1 again, so that two predictions are alike."""
-    global _timeline
-    _timeline = timeline or Timeline()
     Stream._numbers = itertools.count(1)
     _of_thread.__dict__.clear()
     _node_streams.clear()
@@ -172,7 +169,7 @@ def current_stream_number(device: int = 0) -> int:
 
 def synchronize(device: Any = None) -> None:
     """The host waits for every stream."""
-    _timeline.synchronize()
+    _timeline().synchronize()
 
 
 def default_stream(device: Any = None) -> Stream:
@@ -183,6 +180,12 @@ def set_stream(stream: Stream | None) -> None:
     if stream is not None:
         _node_streams.setdefault(threading.get_ident(), NodeStreams()).leave(current_stream().stream_id)
         _of_thread.stream = stream
+
+
+def _timeline() -> Timeline:
+    """That of the current world. Outside all, nothing is on any stream."""
+    world = find_world()
+    return Timeline() if world is None else world.clock.timeline
 
 
 def _index_of(device: Any) -> int:

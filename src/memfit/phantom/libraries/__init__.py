@@ -2,7 +2,6 @@
 
 ::
 
-    context.py            the prediction in which they are used
     stand_ins.py          packages that are not installed, and modules that answer in their place
       │
       ├─ triton.py            launches are passed over; kernel_source.py reads which tensors a kernel may write to
@@ -29,12 +28,10 @@ To add a library, write a file here and name it below:
 
 from __future__ import annotations
 
+from memfit.phantom.current import CurrentWorld
 from memfit.phantom.libraries import apex, bitsandbytes, custom_operators, extensions, flash_layers, stand_ins, triton, xformers
-from memfit.phantom.libraries import context as contexts
 from memfit.phantom.libraries import flash_attention as flash
 from memfit.phantom.libraries.stand_ins import StandIn
-from memfit.phantom.target import Target
-from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.patches import Patches
 
 __all__ = ["STAND_INS", "StandIn", "install"]
@@ -51,9 +48,8 @@ STAND_INS = (
 """Packages that are answered for where they are not installed."""
 
 
-def install(patches: Patches, target: Target, assumptions: Assumptions) -> None:
-    context = contexts.begin(patches, target, assumptions)
-    stand_ins.install(patches, STAND_INS, context)
+def install(patches: Patches, world: CurrentWorld) -> None:
+    stand_ins.install(patches, STAND_INS, world)
     triton.install(patches)
     flash.install(patches)
     xformers.install(patches)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.phantom.libraries.context import current
+from memfit.phantom.current import current
 from memfit.phantom.libraries.stand_ins import StandIn
 from memfit.phantom.passthrough.refusals import refusing_deepspeed
 from memfit.torch_compat.patches import Patches

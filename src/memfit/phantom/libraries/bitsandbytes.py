@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.libraries import context
+from memfit.phantom.current import current, find_world
 from memfit.torch_compat.dispatch import DispatchKey, DispatchKeySet, all_operator_names, has_kernel
 from memfit.torch_compat.patches import Patches
 
@@ -44,7 +44,7 @@ def _replace_library(patches: Patches, module: Any) -> None:
 
 def _replace_paging(patches: Patches, module: Any) -> None:
     def get_paged(*shape: int, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
-        context.current().say(PAGED)
+        current().say(PAGED)
         made = torch.empty(shape, dtype=dtype, device="cpu")
         made.is_paged, made.page_deviceid = True, 0  # type: ignore[attr-defined]
         return made
@@ -99,7 +99,7 @@ class _Function:
         self._name, self._library = name, library
 
     def __call__(self, *args: Any) -> Any:
-        if context.is_predicting() and "cpu" not in self._name:
+        if find_world() is not None and "cpu" not in self._name:
             return 0
         function = getattr(self._library, self._name)
         if self.argtypes is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memfit.errors import NeedsGpuError
-from memfit.phantom.libraries.context import current
+from memfit.phantom.current import current
 from memfit.torch_compat.custom_operators import (
     CustomOperator,
     call_below_autograd,

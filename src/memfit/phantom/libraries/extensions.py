@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from memfit.errors import NeedsGpuError
-from memfit.phantom.libraries.context import current
+from memfit.phantom.current import current
 from memfit.torch_compat.patches import Patches
 
 

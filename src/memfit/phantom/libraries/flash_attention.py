@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from memfit.phantom.current import current
 from memfit.phantom.kernels.attention import flash_splits, padded_dim, round_up
-from memfit.phantom.libraries.context import current
 from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
 from memfit.torch_compat.patches import Patches
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from memfit.phantom.libraries.context import current
+from memfit.phantom.current import current
 from memfit.phantom.libraries.flash_attention import FUNCTIONS_2, VERSION_2
 from memfit.phantom.libraries.stand_ins import StandIn
 from memfit.phantom.libraries.triton import tune_once

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.libraries.context import Context
+from memfit.phantom.current import CurrentWorld
 from memfit.torch_compat.patches import Patches
 from memfit.torch_compat.patches import __name__ as patches_module
 
@@ -80,11 +80,11 @@ _made: dict[str, ModuleType] = {}
 """Every stand-in module that this process has made: what has imported it once must not meet a second one."""
 
 
-def install(patches: Patches, stand_ins: Iterable[StandIn], context: Context) -> None:
+def install(patches: Patches, stand_ins: Iterable[StandIn], world: CurrentWorld) -> None:
     """From now on, and until the patches are undone, imports find the stand-ins."""
     known = {stand_in.package: stand_in for stand_in in stand_ins}
-    at_last = Finder({name: known[name] for name in known if not known[name].instead}, context)
-    at_first = Finder({name: known[name] for name in known if known[name].instead}, context)
+    at_last = Finder({name: known[name] for name in known if not known[name].instead}, world)
+    at_first = Finder({name: known[name] for name in known if known[name].instead}, world)
     sys.meta_path.append(at_last)
     sys.meta_path.insert(0, at_first)
 
@@ -105,9 +105,9 @@ def is_stand_in(module: ModuleType) -> bool:
 class Finder(importlib.abc.MetaPathFinder):
     """Answers imports, and questions about what is installed."""
 
-    def __init__(self, stand_ins: Mapping[str, StandIn], context: Context) -> None:
+    def __init__(self, stand_ins: Mapping[str, StandIn], world: CurrentWorld) -> None:
         self._stand_ins = stand_ins
-        self._context = context
+        self._world = world
         self._installed = frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -115,7 +115,7 @@ class Finder(importlib.abc.MetaPathFinder):
         if stand_in is None or not stand_in.has(name) or not self._is_wanted(stand_in, _Question.of_this_moment()):
             return None
         spec = ModuleSpec(
-            name, _Loader(stand_in, self._context), origin=f"a stand-in of memfit for {stand_in.distribution}", is_package=True
+            name, _Loader(stand_in, self._world), origin=f"a stand-in of memfit for {stand_in.distribution}", is_package=True
         )
         spec.submodule_search_locations = []
         return spec
@@ -129,7 +129,7 @@ class Finder(importlib.abc.MetaPathFinder):
             return stand_in.answers_checks
         if question.can_do_without:
             if question.is_the_scripts:
-                self._context.say(
+                self._world.say(
                     f"{stand_in.package} is not installed here, and {question.place} goes on without it: if it is installed where "
                     f"the run will be, say so with {VARIABLE}={stand_in.package}"
                 )
@@ -148,8 +148,8 @@ class Finder(importlib.abc.MetaPathFinder):
 class _Loader(importlib.abc.Loader):
     """Makes one module."""
 
-    def __init__(self, stand_in: StandIn, context: Context) -> None:
-        self._stand_in, self._context = stand_in, context
+    def __init__(self, stand_in: StandIn, world: CurrentWorld) -> None:
+        self._stand_in, self._world = stand_in, world
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return _made.get(spec.name)
@@ -157,7 +157,7 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         stand_in = self._stand_in
         if module.__name__ == stand_in.package and not stand_in.is_everywhere and not stand_in.instead:
-            self._context.say(
+            self._world.say(
                 f"{stand_in.package} is not installed here: what stands in its place takes the memory that version "
                 f"{stand_in.version} takes, by its sources"
             )

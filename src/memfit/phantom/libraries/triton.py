@@ -25,9 +25,10 @@ from typing import Any
 import torch
 
 from memfit.phantom.clock.launches import launched
-from memfit.phantom.libraries.context import current, forget_data
+from memfit.phantom.current import current
 from memfit.phantom.libraries.kernel_source import written_parameters
 from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
+from memfit.phantom.tensors.tensor_annotations import forget_data
 from memfit.torch_compat.patches import Patches
 from memfit.units import MIB
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.libraries.context import current
+from memfit.phantom.current import current
 from memfit.phantom.libraries.flash_attention import Call, Kernels2, attend
 from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
 from memfit.torch_compat.patches import Patches

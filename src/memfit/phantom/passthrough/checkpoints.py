@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from memfit.overlay import in_force
-from memfit.phantom.tensors.notes import ON_GPU
+from memfit.phantom.tensors.tensor_annotations import ON_GPU
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.dispatch import tree_map, without_modes
 from memfit.torch_compat.fake_tensors import FakeTensor

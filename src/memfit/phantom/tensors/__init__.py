@@ -10,6 +10,6 @@
     subclasses.py        classes of tensors and parameters that libraries make for themselves
     parameters.py        modules that can be moved and cast; foreach optimizers
     defaults.py          what a script sets for all of torch is put back
-    notes.py             what memfit writes onto tensors, by name
+    tensor_annotations.pywhat memfit writes onto tensors, by name
     existing_models.py   models that were built before the world was entered, with data
 """

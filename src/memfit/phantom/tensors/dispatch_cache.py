@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from memfit.phantom.device.two_names import inner
-from memfit.phantom.tensors.notes import PREFIX, VALUES
+from memfit.phantom.tensors.tensor_annotations import PREFIX, VALUES
 from memfit.torch_compat.distributed import result_by_shape
 from memfit.torch_compat.fake_tensors import FakeTensor, num_recalled_by_torch
 from memfit.torch_compat.tensors import empty_strided, forbid_writing_by_pointer, make_tensor_subclass

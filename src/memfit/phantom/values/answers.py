@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import CHOICES, CONSTANT
+from memfit.phantom.tensors.tensor_annotations import CHOICES, CONSTANT
 from memfit.phantom.values.assertions import asserted
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.phantom.values.constants import Likely, note_constant
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.values.host_data import count_set, follow, host_data_of, keep_copied, keep_host_data
-from memfit.phantom.values.routing import even_counts, expected_count, note_routing
+from memfit.phantom.values.routing import Routing, expected_count
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 
@@ -35,6 +35,8 @@ class Values:
     def __init__(self, assumptions: Assumptions, expected: Expected) -> None:
         self.assumptions = assumptions
         self._expected = expected
+        self._imbalance = expected.imbalance
+        self._routing = Routing(self._imbalance)
 
     def answers(self) -> dict[Any, Callable[..., Any]]:
         return {
@@ -60,7 +62,7 @@ class Values:
 
     def note(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """Keeps what is known of a result."""
-        note_routing(func, args, result)
+        self._routing.note(func, args, result)
         note_constant(func, args, result)
         follow(func, args, kwargs, result)
 
@@ -116,13 +118,17 @@ class Values:
             return int(self._assume(likely, what, f"{likely:,} of {largest:,} elements, {why}"))
         return int(self._assume(largest, what, f"all {largest:,} elements"))
 
+    @property
+    def _how_shared(self) -> str:
+        return "an even share" if self._imbalance == 1 else f"the busiest expert having {self._imbalance:g} times the mean"
+
     def _set_in(self, mask: torch.Tensor, kind: str, what: str) -> int:
         data, known = host_data_of(mask), getattr(mask, CONSTANT, None)
         if data is not None:
             return count_set(data)
         if isinstance(known, bool):
             return mask.numel() if known else 0
-        return self._size(kind, what, mask.numel(), expected_count(mask))
+        return self._size(kind, what, mask.numel(), expected_count(mask), self._how_shared)
 
     # -- operators -----------------------------------------------------------------------------------------------------------
 
@@ -188,7 +194,7 @@ class Values:
         length = max(minlength, likely) if expected is None else max(minlength, round(expected))
         self._assume(length, "the number of bins of bincount", f"{length:,}")
         counted = x.new_empty((length,), dtype=dtype)
-        counts = even_counts(x, length) if weights is None else None
+        counts = self._routing.counts(x, length) if weights is None else None
         if counts is not None:
             keep_host_data(counted, counts)
         return counted
@@ -207,14 +213,13 @@ class Values:
         if data is None or type(received) is not FakeTensor or received.shape != sent.shape:
             return
         times = self._expected.value("experts", _caller())
+        how = "an even share" if times is None else "as expected"
+        if times is None and self._imbalance > 1:
+            times, how = self._imbalance, f"{self._imbalance:g} times an even share"
         if times is not None:
             data = (data * times).round().to(data.dtype)
         total = int(data.sum())
-        self._assume(
-            total,
-            "what the experts of this rank receive",
-            f"{total:,} tokens, {'an even share' if times is None else 'as expected'}",
-        )
+        self._assume(total, "what the experts of this rank receive", f"{total:,} tokens, {how}")
         keep_host_data(received, data)
 
     def _repeat_interleave(self, repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:

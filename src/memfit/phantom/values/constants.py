@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import CONSTANT, HOST_DATA, SHARE
+from memfit.phantom.tensors.tensor_annotations import CONSTANT, HOST_DATA, SHARE
 from memfit.torch_compat.fake_tensors import FakeTensor
 
 aten = torch.ops.aten

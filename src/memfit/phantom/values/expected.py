@@ -5,6 +5,7 @@
     {"mask": 0.25}            a quarter of every mask is set
     {"train.py:31": 128}      what line 31 of train.py asks for has 128 elements
     {"experts": 1.5}          the experts of this rank receive half as much again as their even share
+    {"imbalance": 1.5}        the busiest expert receives one and a half times the mean
     {"number": 2.5}           what .item() reads from the GPU
 
 The place is written as ``Prediction.assumptions`` writes it, so that an assumption can be copied and answered. A place goes before
@@ -26,6 +27,7 @@ KINDS = {
     "bins": "the number of bins of bincount",
     "repeats": "the sum of repeats",
     "experts": "how many times an even share of the tokens the experts of this rank receive",
+    "imbalance": "how many times the mean the busiest expert receives, on the rank that has it",
     "number": "a number read from the GPU",
 }
 _PLACE = re.compile(r"[^/\\]+:\d+")
@@ -46,6 +48,15 @@ class Expected:
                 )
             if isinstance(value, bool) or not isinstance(value, (int, float)) or (name != "number" and value < 0):
                 raise ConfigError(f"cannot expect {value!r} of {name}: give a count, or a fraction of what there could be")
+
+            if name == "imbalance" and not value >= 1:
+                raise ConfigError(f"an imbalance of {value} is not possible: the busiest expert receives at least the mean, 1")
+
+    @property
+    def imbalance(self) -> float:
+        """How many times the mean the busiest expert receives; 1 if routing is even."""
+        self._asked.add("imbalance")
+        return float(self.by_name.get("imbalance", 1.0))
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Expected:

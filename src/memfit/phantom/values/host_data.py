@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import CONSTANT, HOST_DATA
+from memfit.phantom.tensors.tensor_annotations import CONSTANT, HOST_DATA
 from memfit.phantom.values.constants import Likely
 from memfit.torch_compat.dispatch import tree_map
 from memfit.torch_compat.fake_tensors import FakeTensor

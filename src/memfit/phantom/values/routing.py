@@ -11,7 +11,8 @@
     permute, index, ...                          as before
 
 A mixture of experts sends each token to a few experts. Which ones only data can tell; that each gets its share is the assumption
-that its training works for.
+that its training works for. Where the user says how much more than the mean the busiest expert receives, that is the first one, and
+the others share the rest.
 """
 
 from __future__ import annotations
@@ -22,52 +23,87 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import CHOICES, SHARE
+from memfit.phantom.tensors.tensor_annotations import CHOICES, EXPERTS, SHARE
 from memfit.phantom.values.host_data import host_data_of, keep_host_data, keep_range
 from memfit.torch_compat.distributed import collectives_that_hand_on
 
 aten = torch.ops.aten
 
 
-def note_routing(func: Any, args: Any, result: Any) -> None:
-    """Keeps what an operator says about its result, if it says anything."""
-    noter = _NOTERS.get(func)
-    if noter is not None:
-        noter(args, result)
+class Routing:
+    """What is known of routed tokens, given that the busiest expert receives ``imbalance`` times the mean."""
+
+    def __init__(self, imbalance: float = 1.0) -> None:
+        self._imbalance = imbalance
+        self._noters = _NOTERS | {
+            aten.eq.Scalar: self._compare,
+            aten.eq.Tensor: self._compare_with_each,
+            aten.select.int: self._select,
+            aten.histc.default: self._count,
+            aten.sum.dim_IntList: self._add_up,
+        }
+
+    def note(self, func: Any, args: Any, result: Any) -> None:
+        """Keeps what an operator says about its result, if it says anything."""
+        noter = self._noters.get(func)
+        if noter is not None:
+            noter(args, result)
+
+    def counts(self, indices: torch.Tensor, num_bins: int) -> torch.Tensor | None:
+        """How often each expert is chosen, ``None`` where the indices are not known to be choices among experts."""
+        if getattr(indices, CHOICES, None) is None or num_bins < 1:
+            return None
+        return self._shares(indices.numel(), num_bins)
+
+    def _shares(self, total: int, num_experts: int) -> torch.Tensor:
+        """What each expert receives of ``total`` tokens."""
+        busiest = [min(total, round(total / num_experts * self._imbalance))] if self._imbalance > 1 and num_experts > 1 else []
+        rest, num_others = total - sum(busiest), num_experts - len(busiest)
+        bounds = [rest * number // num_others for number in range(num_others + 1)]
+        return torch.tensor(busiest + [after - before for before, after in pairwise(bounds)], dtype=torch.int64, device="cpu")
+
+    def _share_of(self, expert: int, num_experts: int) -> float:
+        busiest = min(1.0, self._imbalance / num_experts)
+        return busiest if expert == 0 else (1 - busiest) / max(1, num_experts - 1)
+
+    def _count(self, args: Any, result: Any) -> None:
+        """Bins that are 1 wide count whole numbers: choices, also where a compiled kernel has made them numbers of another type."""
+        counts = self.counts(args[0], result.numel())
+        if counts is None and len(args) > 3 and args[3] - args[2] == args[1] > 0:
+            counts = self._shares(args[0].numel(), args[1])
+        if counts is not None:
+            keep_host_data(result, counts)
+
+    def _add_up(self, args: Any, result: Any) -> None:
+        """A mask, summed: how many of each column are set."""
+        num_set = expected_count(args[0])
+        if num_set is not None and result.numel():
+            keep_host_data(result, self._shares(num_set, result.numel()).view(result.shape))
+
+    def _compare(self, args: Any, result: Any) -> None:
+        choices = getattr(args[0], CHOICES, None)
+        if choices:
+            is_known = len(args) > 1 and isinstance(args[1], int)
+            setattr(result, SHARE, self._share_of(args[1], choices) if is_known else 1 / choices)
+
+    def _compare_with_each(self, args: Any, result: Any) -> None:
+        for side in args[:2]:
+            self._compare((side,), result)
+
+    def _select(self, args: Any, result: Any) -> None:
+        """One expert's part of a mask that has one for each."""
+        _pass_on(args, result)
+        mask, dim, expert = args
+        num_experts, share = getattr(mask, EXPERTS, None), getattr(mask, SHARE, None)
+        if share is not None and num_experts is not None and mask.shape[dim] == num_experts:
+            setattr(result, SHARE, min(1.0, share * num_experts * self._share_of(expert, num_experts)))
+            delattr(result, EXPERTS)
 
 
 def expected_count(mask: torch.Tensor) -> int | None:
     """How many elements of a mask are set, ``None`` where nothing is known of it."""
     share = getattr(mask, SHARE, None)
     return None if share is None else max(1, round(mask.numel() * share))
-
-
-def even_counts(indices: torch.Tensor, num_bins: int) -> torch.Tensor | None:
-    """How often each of so many experts is chosen, ``None`` where the indices are not known to be choices among them."""
-    if getattr(indices, CHOICES, None) is None or num_bins < 1:
-        return None
-    return _even(indices.numel(), num_bins)
-
-
-def _even(total: int, num_parts: int) -> torch.Tensor:
-    bounds = [total * number // num_parts for number in range(num_parts + 1)]
-    return torch.tensor([after - before for before, after in pairwise(bounds)], dtype=torch.int64, device="cpu")
-
-
-def _count(args: Any, result: Any) -> None:
-    """Bins that are 1 wide count whole numbers: choices, also where a compiled kernel has made numbers of another type of them."""
-    counts = even_counts(args[0], result.numel())
-    if counts is None and len(args) > 3 and args[3] - args[2] == args[1] > 0:
-        counts = _even(args[0].numel(), args[1])
-    if counts is not None:
-        keep_host_data(result, counts)
-
-
-def _add_up(args: Any, result: Any) -> None:
-    """A mask, summed: how many of each column are set."""
-    num_set = expected_count(args[0])
-    if num_set is not None and result.numel():
-        keep_host_data(result, _even(num_set, result.numel()).view(result.shape))
 
 
 def _pass_data(args: Any, result: Any) -> None:
@@ -94,25 +130,16 @@ def _wrap_around(args: Any, result: Any) -> None:
         setattr(result, CHOICES, divisor)
 
 
-def _compare(args: Any, result: Any) -> None:
-    choices = getattr(args[0], CHOICES, None)
-    if choices:
-        setattr(result, SHARE, 1 / choices)
-
-
-def _compare_with_each(args: Any, result: Any) -> None:
-    for side in args[:2]:
-        _compare((side,), result)
-
-
 def _scatter(args: Any, result: Any) -> None:
-    target, index = args[0], args[2]
+    target, dim, index = args[:3]
     if target.numel():
         setattr(result, SHARE, min(1.0, index.numel() / target.numel()))
+    if getattr(index, CHOICES, None) == target.shape[dim]:
+        setattr(result, EXPERTS, target.shape[dim])
 
 
 def _pass_on(args: Any, result: Any) -> None:
-    for name in (CHOICES, SHARE):
+    for name in (CHOICES, SHARE, EXPERTS):
         known = getattr(args[0], name, None)
         if known is not None:
             setattr(result, name, known)
@@ -124,7 +151,6 @@ _PASSING = (
     aten.permute.default,
     aten.transpose.int,
     aten.t.default,
-    aten.select.int,
     aten.slice.Tensor,
     aten.squeeze.default,
     aten.squeeze.dim,
@@ -147,12 +173,8 @@ _NOTERS: dict[Any, Callable[[Any, Any], None]] = (
         aten.max.dim: _choose(dim_at=1, indices_at=1),
         aten.multinomial.default: _choose(dim_at=3, indices_at=None),
         aten.remainder.Scalar: _wrap_around,
-        aten.eq.Scalar: _compare,
-        aten.eq.Tensor: _compare_with_each,
         aten.scatter.value: _scatter,
         aten.scatter_.value: _scatter,
-        aten.histc.default: _count,
-        aten.sum.dim_IntList: _add_up,
         aten.arange.default: keep_range,
         aten.arange.start: keep_range,
         aten.arange.start_step: keep_range,

@@ -6,16 +6,15 @@ operator that is not chosen costs one lookup.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from torch import Tensor
 
+from memfit.phantom.current import find_world
 from memfit.plan.applying.host_copies import HostCopy, HostLink, UnitCopies
 from memfit.plan.policy import Action, OperatorChoice
-from memfit.record.storages import PLAIN_TYPES
-from memfit.timing import spending
+from memfit.record.tensors import PLAIN_TYPES
 from memfit.torch_compat.dispatch import TorchDispatchMode, detached, tree_leaves, tree_map
 from memfit.torch_compat.fake_tensors import FakeTensor
 
@@ -27,19 +26,6 @@ OPERATOR_SECONDS: Final = 11.4e-6
 """What a dispatch mode in Python costs the host for each operator: the forward of a small Llama layer of 81 operators took 0.84
 milliseconds without one and 1.76 with one that keeps nothing, on the machine of an H200 with one thread; 0.60 and 1.30 with all
 threads (benchmarks/plans/plan_mode_cost.py)."""
-
-_slowness = 1.0
-
-
-@contextmanager
-def slower_modes(slowness: float) -> Iterator[None]:
-    """Predictions made inside are those of a host on which a mode costs so many times more."""
-    global _slowness
-    before, _slowness = _slowness, slowness
-    try:
-        yield
-    finally:
-        _slowness = before
 
 
 class _Deferred(dict[Any, bool]):
@@ -108,6 +94,7 @@ class _Mode(TorchDispatchMode):
     def __init__(self, choices: Choices, kept: dict[tuple[Any, int], Any], copies: UnitCopies) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._choices, self._kept, self._copies = choices, kept, copies
+        self._world = find_world()
         self._counts: dict[Any, int] = {}
 
     @classmethod
@@ -123,8 +110,8 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and _deferred[types]:
             return NotImplemented  # a tensor made of others: its operators on them are what we count
-        if spending.spend is not None:
-            spending.spend(_slowness * OPERATOR_SECONDS)
+        if self._world is not None:
+            self._world.spend_on_mode(OPERATOR_SECONDS)
         actions = self._choices[func]
         if actions is None:
             return func(*args, **kwargs) if kwargs else func(*args)

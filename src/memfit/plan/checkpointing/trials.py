@@ -16,8 +16,8 @@ from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay
 from memfit.allocator.engine import SegmentChange
 from memfit.errors import ConfigError, StepFailedError
 from memfit.ledger import Phase
+from memfit.phantom.current import current
 from memfit.plan.applying import apply
-from memfit.plan.applying.kept_outputs import slower_modes
 from memfit.plan.applying.named_units import named_units
 from memfit.plan.checkpointing.roots import Step, seeing_models
 from memfit.plan.plan_file import Figures
@@ -148,9 +148,13 @@ class Trials:
 
     def seconds_on_a_slow_host(self, trial: Trial) -> float:
         """What the step of a trial takes where choosing operators costs the host ``RESERVE`` times what was measured."""
-        with slower_modes(RESERVE):
-            prediction = predict_planned(self._applied(trial.policy), self._options)
-        return prediction.step_seconds or 0.0
+        build = self._applied(trial.policy)
+
+        def build_on_a_slow_host() -> Step:
+            current().mode_slowness = RESERVE
+            return build()
+
+        return predict_planned(build_on_a_slow_host, self._options).step_seconds or 0.0
 
     def _applied(self, policy: CheckpointingPolicy | None) -> Callable[[], Step]:
         if policy is None:

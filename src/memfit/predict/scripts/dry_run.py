@@ -2,11 +2,12 @@
 
 ::
 
-    memfit run ──> fork ──> the operating system's overlay ──> the script ──> the prediction, by a pipe
-                        └─> or the one in Python, where the system gives none
+    memfit run ──> fork ──> the operating system's overlay                        ──> the script ──> the prediction, by a pipe
+                        └─> or a fence, with the overlay in Python inside it
+                        └─> or, with --unprotected, the overlay in Python alone
 
 The child is a copy of this process, so that nothing has to be imported twice; files that the script holds open, its threads and
-what it wants done at exit end with it. Without fork (macOS) this process itself runs the script, on the overlay in Python.
+what it wants done at exit end with it. Without fork (macOS) this process itself runs the script.
 """
 
 from __future__ import annotations
@@ -18,38 +19,82 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final, NoReturn, TypeVar
 
-from memfit.errors import PredictionError, StepFailedError
-from memfit.overlay import in_force, namespace
+from memfit.errors import ConfigError, PredictionError, StepFailedError
+from memfit.overlay import fence, in_force, namespace
 from memfit.overlay.in_python import keeping_apart
-from memfit.overlay.state import BY_SYSTEM, declared
+from memfit.overlay.state import BY_FENCE, BY_NOBODY, BY_PYTHON, BY_SYSTEM, Keeper, declared
 from memfit.overlay.store import temporary_store
 from memfit.predict.child_process import CAN_FORK, sendable
 
 Answer = TypeVar("Answer")
 
 
-def harmlessly(make: Callable[[], Answer], *, by_system: bool = True) -> Answer:
-    """What ``make`` returns or raises; what it writes is gone. ``by_system=False`` leaves the operating system out of it."""
-    if sys.platform == "win32":
-        return make()  # the overlay knows no drives; docs/predict.md says so
-    with temporary_store() as store:
-        if not CAN_FORK:
-            with keeping_apart(store):
-                return make()
-        if by_system:
+def choose_keeper(*, unprotected: bool = False) -> Keeper:
+    """The best way that this system has to keep files as they are. Where it has none, ``unprotected`` says to go on all the same.
+
+    Raises ``ConfigError`` where there is none and that was not said.
+    """
+    if CAN_FORK:
+        for keeper in (BY_SYSTEM, BY_FENCE):
             with suppress(_NoOverlayError):
-                return _in_a_child(lambda: _by_system(store), make)
-        return _in_a_child(lambda: keeping_apart(store), make)
+                _in_a_new_store(keeper, lambda: None)
+                return keeper
+    if not unprotected:
+        raise ConfigError(
+            "this system cannot keep a script from changing files (it gives neither mount namespaces nor Landlock): "
+            "--unprotected runs it all the same, with the writes of Python and torch thrown away and all others real"
+        )
+    return BY_NOBODY if sys.platform == "win32" else BY_PYTHON
 
 
-_LENGTH_BYTES: Final = 8
+def harmlessly(make: Callable[[], Answer], keeper: Keeper) -> Answer:
+    """What ``make`` returns or raises; what it writes is gone, as far as the keeper promises."""
+    if keeper is BY_NOBODY:
+        return make()  # the overlay knows no drives; docs/predict.md says so
+    if not CAN_FORK:
+        with temporary_store() as store, _entered(keeper, store):
+            return make()
+    try:
+        return _in_a_new_store(keeper, make)
+    except _NoOverlayError:
+        with suppress(_NoOverlayError):
+            return _in_a_new_store(BY_FENCE, make)
+    raise PredictionError(
+        "this system has no second way to keep files as they are (Landlock): --write lets the script write for real"
+    )
 
 
 class _NoOverlayError(Exception):
     """The operating system gives none, or not all that the script asked of it."""
+
+
+def _in_a_new_store(keeper: Keeper, make: Callable[[], Answer]) -> Answer:
+    with temporary_store() as store:
+        return _in_a_child(lambda: _entered(keeper, store), make)
+
+
+def _entered(keeper: Keeper, store: str) -> AbstractContextManager[Any]:
+    """Files are kept apart from here on; the fence and the system's overlay stay until the process ends."""
+    with ExitStack() as stack:
+        if keeper is BY_SYSTEM:
+            if not namespace.enter(store):
+                raise _NoOverlayError
+        else:
+            kept, outside = os.path.join(store, "kept"), os.path.join(store, "outside")
+            os.mkdir(kept)
+            if keeper is BY_FENCE:
+                os.close(os.open(outside, os.O_WRONLY | os.O_CREAT, 0o600))
+                if not fence.enter(kept, outside):
+                    raise _NoOverlayError
+            stack.enter_context(keeping_apart(kept))
+        stack.enter_context(declared(keeper))
+        return stack.pop_all()
+
+
+_LENGTH_BYTES: Final = 8
 
 
 _BEYOND_THE_SYSTEM: Final = {
@@ -57,26 +102,28 @@ _BEYOND_THE_SYSTEM: Final = {
     errno.EOVERFLOW: "it cannot change files of another user",
     errno.ENOSPC: "what the script writes does not fit into memory",
 }
-"""What a real run can do and the operating system's overlay cannot always: the script is run again on the overlay in Python."""
-
-
-def _by_system(store: str) -> AbstractContextManager[None]:
-    if not namespace.enter(store):
-        raise _NoOverlayError
-    return declared(BY_SYSTEM)
+"""What a real run can do and the operating system's overlay cannot always: the script is run again behind the fence."""
 
 
 def _beyond_the_system(error: BaseException) -> str:
     """Why an error is one of the operating system's overlay; empty if it is not."""
     cause: BaseException | None = error.error if isinstance(error, StepFailedError) else error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _BEYOND_THE_SYSTEM and in_force() == BY_SYSTEM:
+        if isinstance(cause, OSError) and cause.errno in _BEYOND_THE_SYSTEM and in_force() is BY_SYSTEM:
             return _BEYOND_THE_SYSTEM[cause.errno]
         cause = cause.__cause__ or cause.__context__
     return ""
 
 
-def _in_a_child(overlay: Callable[[], AbstractContextManager[None]], make: Callable[[], Answer]) -> Answer:
+_REFUSED: Final = ("permission denied", "readonly", "read-only", "cannot be opened", "unable to open")
+"""What libraries say where they may not write."""
+
+
+def _may_be_the_fence(error: BaseException) -> bool:
+    return in_force() is BY_FENCE and any(word in str(error).lower() for word in _REFUSED)
+
+
+def _in_a_child(overlay: Callable[[], AbstractContextManager[Any]], make: Callable[[], Answer]) -> Answer:
     """Forked by hand: a child of ``multiprocessing`` is not the main process, and scripts ask for that."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -106,12 +153,16 @@ def _in_a_child(overlay: Callable[[], AbstractContextManager[None]], make: Calla
 
 
 def _how_it_died(code: int) -> str:
+    if code == 0:
+        return (
+            "the process that ran the script ended without an answer: the script replaced it by another program or left by os._exit"
+        )
     if code == -9:
         return "the process that ran the script was killed (signal 9): is there enough memory on this machine?"
     return f"the process that ran the script died ({f'signal {-code}' if code < 0 else f'exit status {code}'})"
 
 
-def _answer(overlay: Callable[[], AbstractContextManager[None]], make: Callable[[], Any], writer: int) -> NoReturn:
+def _answer(overlay: Callable[[], AbstractContextManager[Any]], make: Callable[[], Any], writer: int) -> NoReturn:
     """In the child, which ends on top of the overlay: a thread that is left over may still write."""
     status = 1
     try:
@@ -125,10 +176,15 @@ def _answer(overlay: Callable[[], AbstractContextManager[None]], make: Callable[
             found = error
             if reason := _beyond_the_system(error):
                 print(
-                    f"memfit: the system's overlay of files is not enough ({reason}): once more, with the one in Python",
-                    file=sys.stderr,
+                    f"memfit: the system's overlay of files is not enough ({reason}). Once more: {BY_FENCE.before}", file=sys.stderr
                 )
                 found = _NoOverlayError()
+            elif _may_be_the_fence(error):
+                print(
+                    "memfit: in this dry run C libraries and other programs may not write: if that is why the script failed, leave "
+                    "out what it writes, or let it write for real (--write)",
+                    file=sys.stderr,
+                )
         sent = pickle.dumps(sendable(found) if isinstance(found, BaseException) else found)
         for left_over in multiprocessing.active_children():
             left_over.terminate()

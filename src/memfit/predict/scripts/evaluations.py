@@ -32,9 +32,9 @@ from torch import nn
 
 from memfit.ledger import LedgerBuilder
 from memfit.ledger.schema import Array, Blocks, EventKind, Events, Roles, Scopes
-from memfit.phantom.tensors.notes import VALUES
+from memfit.phantom.tensors.tensor_annotations import VALUES
 from memfit.phantom.torch_cuda.autocast import CastCache
-from memfit.record.recorder import Recorder
+from memfit.record.sources.operators.recorder import Recorder
 from memfit.torch_compat.dispatch import TorchDispatchMode, tree_leaves, tree_map
 from memfit.torch_compat.dynamo import is_compiled
 from memfit.torch_compat.fake_tensors import device_query

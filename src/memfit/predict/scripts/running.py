@@ -75,7 +75,8 @@ def see_script(
         try:
             return find_out(make, told)
         except AnotherProgram as started:
-            job = replace(started.job, notes=(*job.notes, *started.job.notes))
+            world = job.world if started.is_same_process and not started.job.world.has_launcher else started.job.world
+            job = replace(started.job, world=world, notes=(*job.notes, *started.job.notes))
     raise PredictionError(f"{job.program.name} starts a program that starts a program, and so on: name the training script itself")
 
 
@@ -96,8 +97,8 @@ def _predict_program(
     session = PhantomSession.prepare(
         gpu, torch_version, alloc_conf, world, expected or Expected(), neighbours, interconnect, is_limited=is_limited
     )
-    if in_force():
-        session.world.assumptions.add(in_force())
+    if (keeper := in_force()) is not None:
+        session.world.assumptions.add(keeper.after)
     watch = StopWatch(
         session.recording.recorder, session.device, bounds, progress, casts=session.world.casts, at_step=session.look_around
     )
@@ -153,13 +154,14 @@ def _in_environment(job: Job) -> Iterator[None]:
 
 @contextmanager
 def _as_main(program: Program) -> Iterator[None]:
-    argv, path = sys.argv, list(sys.path)
+    argv, path, whole = sys.argv, list(sys.path), sys.orig_argv
     sys.argv = [program.name, *program.arguments]
+    sys.orig_argv = [sys.executable, *(["-m"] if program.kind == "module" else []), *sys.argv]
     sys.path.insert(0, _first_folder(program))
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = argv, path
+        sys.argv, sys.path[:], sys.orig_argv = argv, path, whole
 
 
 def _first_folder(program: Program) -> str:

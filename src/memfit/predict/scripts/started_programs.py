@@ -1,6 +1,7 @@
 """Programs that only start another one: ``trl sft`` calls accelerate's launcher, ``llamafactory-cli train`` runs torchrun.
 
-What they would start is followed in their place: the prediction begins again with it. Other programs that a script starts run for
+What they would start is followed in their place: the prediction begins again with it. So is what a program replaces itself with
+(``os.exec*``: scripts start themselves again to set variables of the environment). Other programs that a script starts run for
 real, outside the prediction; one that is itself in Python, and so could be the training, is named.
 
 ::
@@ -8,11 +9,13 @@ real, outside the prediction; one that is itself in Python, and so could be the 
     torch.distributed.run.run(...)                    torchrun, called as a function
     subprocess: torchrun ... | accelerate launch ...  a launcher
     subprocess: python train.py, with ACCELERATE_...  accelerate's launcher of one process
+    os.execv: python train.py                         the program itself, again
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +25,7 @@ from typing import Any, Final
 
 from torch.distributed import run as torchrun
 
-from memfit.errors import ConfigError
+from memfit.errors import ConfigError, PredictionError
 from memfit.predict.scripts.launchers import Job, is_launcher, read_command, read_torchrun
 from memfit.torch_compat.patches import Patches
 
@@ -32,9 +35,11 @@ _OF_ACCELERATE: Final = "ACCELERATE_"
 class AnotherProgram(BaseException):
     """Ends the program from within; no program catches it by accident."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, is_same_process: bool = False) -> None:
         super().__init__(job.program.name)
         self.job = job
+        self.is_same_process = is_same_process
+        """It keeps its rank, unless it is a launcher."""
 
 
 class StartedPrograms:
@@ -50,6 +55,8 @@ class StartedPrograms:
         patches = Patches("memfit run").because("a program that only starts another one is left for that one")
         patches.replace(torchrun, "run", self._by_torchrun)
         patches.wrap(subprocess.Popen, "__init__", self._popen)
+        patches.wrap(os, "execv", self._exec)  # the others of its family call one of these two
+        patches.wrap(os, "execve", self._exec)
         try:
             yield
         finally:
@@ -65,6 +72,27 @@ class StartedPrograms:
             original(process, args, *others, **kwargs)
 
         return start
+
+    def _exec(self, original: Callable[..., None]) -> Callable[..., None]:
+        process = os.getpid()
+
+        def replace_process(path: Any, args: Sequence[Any], env: Mapping[Any, Any] | None = None) -> None:
+            given = () if env is None else (env,)
+            if os.getpid() != process:  # a fork of the script: another program, as by subprocess
+                original(path, args, *given)
+                return
+            if not os.access(path, os.X_OK):
+                original(path, args, *given)  # raises what there is to say
+            words = [os.fsdecode(path), *(os.fsdecode(word) for word in list(args)[1:])]
+            environment = os.environ if env is None else {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+            try:
+                job = read_command(words)
+            except ConfigError as error:
+                what = f"the script replaces itself by another program ({shlex.join(words)}), which cannot be followed"
+                raise PredictionError(f"{what}: {error}") from None
+            raise AnotherProgram(self._with_environment(job, environment), is_same_process=True)
+
+        return replace_process
 
     def _look_at(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         if not words:

@@ -29,7 +29,7 @@ from memfit.analysis.timeline import Timeline
 from memfit.ledger import INIT, Ledger, Phase, WorkKind
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
-from memfit.views.wording import name_lane, name_work
+from memfit.views.words.moments import name_lane, name_work
 
 NS_PER_US = 1_000
 STEPS_TRACK, PHASES_TRACK, FIRST_SCOPE_TRACK = 1, 2, 3

@@ -7,11 +7,11 @@
                                └─> built/page.js, page.css: draws what is packed, counts nothing ┘
 
     runs.py       a ledger with all that is shown of it worked out      markup.py     HTML that cannot be broken out of
-    verdict.py    does it fit                                          texts.py      every string once, for packing
-    timeline.py   memory over the run, at every zoom                   scales.py     axes
-    peak.py       what the peak is made of                             overview.py   several runs side by side
-    modules.py    the tree of modules                                  page.py       the file
-    steps.py      steps side by side                                   mesh.py       the ranks of a job, as a grid
+    verdict.py    does it fit                                          packing.py    strings and positions, as numbers
+    timeline.py   memory over the run, at every zoom                   page.py       the file, and several runs side by side
+    peak.py       what the peak is made of                             mesh.py       the ranks of a job, as a grid
+    modules.py    the tree of modules                                  plan.py       what a search for a plan found
+    steps.py      steps side by side                                   levels.py     how full the device was over all steps
     facts.py      versions, settings                                   lanes.py      the last step over milliseconds, by stream
 
 The script is built from ``web/`` by developers (``make page``); what comes out is part of the package.

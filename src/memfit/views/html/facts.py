@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element
 from memfit.views.html.runs import Run
-from memfit.views.wording import count, format_duration, name_moment
+from memfit.views.words.moments import count, format_duration, name_moment
 
 
 def facts_section(run: Run) -> Markup:
@@ -36,10 +36,10 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "recorded for", format_duration(report.duration_ns)
     if info.world_size > 1:
         yield "rank", f"{info.rank} of {info.world_size:,}"
-    yield from info.versions.items()
+    yield from info.facts.items()
     yield "allocator settings", info.alloc_conf or "default"
     if run.verdict is not None:
         yield "allocator of torch", run.verdict.settings.torch_version
-        yield f"{run.verdict.gpu.name}'s memory", f"{format_bytes(run.verdict.gpu.usable_bytes)}: {run.verdict.gpu.usable_source}"
+        yield f"{run.verdict.gpu.name}'s memory", f"{format_bytes(run.verdict.gpu.usable_bytes)}: {run.verdict.gpu.source}"
     for device in report.devices[1:]:
         yield f"also on {device.name}", f"{format_bytes(device.peak.size_bytes)} at most, {name_moment(device.peak)}"

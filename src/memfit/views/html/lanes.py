@@ -12,9 +12,9 @@ import numpy as np
 from memfit.analysis import Lane, Moments, Window, find_window, trace_lanes, trace_phases
 from memfit.ledger import WorkKind
 from memfit.views.html.markup import Markup, element, join, table
+from memfit.views.html.packing import Texts
 from memfit.views.html.runs import Run
-from memfit.views.html.texts import Texts
-from memfit.views.wording import NAMED_BY_OPERATOR, count, format_duration, name_lane, name_work
+from memfit.views.words.moments import NAMED_BY_OPERATOR, count, format_duration, name_lane, name_work
 
 SPANS: Final = 30_000
 """For all streams of all runs of a page together."""

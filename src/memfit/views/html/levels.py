@@ -10,7 +10,7 @@ from memfit.ledger.schema import Array, Levels
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, join, table
 from memfit.views.html.runs import Run
-from memfit.views.wording import count
+from memfit.views.words.moments import count
 
 WIDTH: Final = 1000
 HEIGHT: Final = 160

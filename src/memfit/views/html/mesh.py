@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 from itertools import groupby
 
-from memfit.ledger.schema import MESH, STANDS_FOR
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, join
 from memfit.views.html.runs import Run
-from memfit.views.wording import count
+from memfit.views.words.moments import count
 
 MOST_ROWS = 64
 """A longer first axis makes a table that nobody reads."""
@@ -38,7 +37,7 @@ def mesh_section(runs: list[Run]) -> Markup:
 
 def _axes(runs: list[Run]) -> list[tuple[str, int]]:
     """Of the one job that all runs are of, or nothing."""
-    said = {(run.ledger.info.versions.get(MESH, ""), run.ledger.info.world_size) for run in runs}
+    said = {(run.ledger.info.mesh, run.ledger.info.world_size) for run in runs}
     if len(said) != 1:
         return []
     ((mesh, world_size),) = said
@@ -51,7 +50,7 @@ def _who_is_like_whom(runs: list[Run]) -> list[int] | None:
     """For each rank the number of its run on the page, -1 for those that nothing is known of; ``None`` where runs do not say."""
     like = [-1] * runs[0].ledger.info.world_size
     for number, run in enumerate(runs):
-        for first, last in _ranges(run.ledger.info.versions.get(STANDS_FOR, "")):
+        for first, last in _ranges(run.ledger.info.stands_for):
             if not 0 <= first <= last < len(like):
                 return None
             like[first : last + 1] = [number] * (last + 1 - first)

@@ -9,9 +9,9 @@ import numpy as np
 from memfit.analysis import Family, ModuleNode, grow_tree
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, table
+from memfit.views.html.packing import Texts
 from memfit.views.html.runs import Run
-from memfit.views.html.texts import Texts
-from memfit.views.wording import count
+from memfit.views.words.moments import count
 
 MAX_ROWS: Final = 400
 _STRIP: Final = 1_000

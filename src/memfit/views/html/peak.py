@@ -10,9 +10,9 @@ from memfit.analysis import BlockLife, Breakdown, bytes_by_op, largest_blocks_at
 from memfit.ledger import Category, moments_at
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, table
+from memfit.views.html.packing import percent
 from memfit.views.html.runs import Run
-from memfit.views.html.scales import percent
-from memfit.views.wording import count, format_duration, name_moment
+from memfit.views.words.moments import count, format_duration, name_moment
 
 NUM_GROUPS: Final = 14
 NUM_OPS: Final = 14

@@ -10,8 +10,8 @@ from memfit import __version__
 from memfit.plan.search import PlanSearch, Point
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, join, table
-from memfit.views.plan_words import closing, configuration, failures, how_it_was_searched, state_of, title
-from memfit.views.timing import format_seconds
+from memfit.views.words.plan import closing, configuration, failures, how_it_was_searched, state_of, title
+from memfit.views.words.timing import format_seconds
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _EDGE = 760, 380, 80, 50, 20
 _TICKS = 5

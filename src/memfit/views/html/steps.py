@@ -10,7 +10,7 @@ from memfit.views.html.markup import Markup, element, table
 from memfit.views.html.peak import stacked_bar
 from memfit.views.html.runs import Run
 from memfit.views.html.timeline import STACK
-from memfit.views.wording import name_running, name_step
+from memfit.views.words.moments import name_running, name_step
 
 EACH_END: Final = 12
 

@@ -14,10 +14,9 @@ from memfit.ledger import Category, moments_at
 from memfit.units import format_bytes
 from memfit.views.html.lanes import lanes_table, pack_lanes
 from memfit.views.html.markup import Markup, element, table
+from memfit.views.html.packing import HEIGHT, Scale, Texts, place
 from memfit.views.html.runs import Run
-from memfit.views.html.scales import HEIGHT, Scale, place
-from memfit.views.html.texts import Texts
-from memfit.views.wording import format_duration, name_step
+from memfit.views.words.moments import format_duration, name_step
 
 COARSEST: Final = 1_600
 """Moments for the whole run: a few a pixel would be lost on any screen."""

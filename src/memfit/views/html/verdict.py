@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from memfit.allocator import Verdict
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, join, table
+from memfit.views.html.packing import percent
 from memfit.views.html.runs import Run
-from memfit.views.html.scales import percent
 from memfit.views.verdicts import Rung, answer, ladder, remarks
-from memfit.views.wording import name_moment
+from memfit.views.words.moments import name_moment
 
 
 def verdict_section(run: Run) -> Markup:

@@ -1,0 +1,92 @@
+"""Where backward is, in steps in which the engine does not tell.
+
+A training repeats itself. In the first steps, hooks tell when the engine comes to the nodes at the borders of modules. Of such a
+pass a plan is kept: before which of its allocations the engine moved to which module. A later pass whose forward called the same
+modules in the same order, and which has as many allocations, is placed by that plan, without a hook. A pass without a plan is of no
+module, is counted, and brings the hooks back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from memfit.allocator.sources.entries import ALLOC
+from memfit.ledger.schema import Array
+from memfit.record.sources.allocator.marks import MarkKind
+from memfit.record.sources.allocator.traces import Trace
+
+Plan = list[tuple[int, int]]
+"""After so many allocations of the pass, the engine moves to that boundary of modules, counted from where forward began."""
+
+
+class BackwardPlans:
+    """Learns from passes that are told of, and places the others."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], Plan] = {}
+        self._forward = 0
+        self._base = 0
+        self._is_learning = False
+        self._moves: Plan = []
+        self._plan: Plan = []
+        self._next = 0
+        self._num_allocations = 0
+        self._expected: dict[int, int] = {}
+        self.num_unplaced = 0
+        """Passes that nobody told of and that no plan fits."""
+        self.has_inner_passes = False
+        """Was there a pass inside of a pass? These are placed by hooks alone."""
+
+    def look_ahead(self, marks: Array, first_mark: int, found: Sequence[Trace]) -> None:
+        """Counts the allocations of each pass in a window, by the number of the mark that begins it."""
+        allocated = np.sort(np.concatenate([trace.mark[trace.action == ALLOC] for trace in found] or [np.empty(0, dtype=np.int64)]))
+        self._expected, opened = {}, []
+        for index in np.flatnonzero((marks[:, 0] == MarkKind.BACKWARD) | (marks[:, 0] == MarkKind.BACKWARD_ENDS)).tolist():
+            if marks[index, 0] == MarkKind.BACKWARD:
+                opened.append(first_mark + index)
+            elif opened:
+                begin = opened.pop()
+                first, last = np.searchsorted(allocated, (begin, first_mark + index))
+                self._expected[begin] = int(last - first)
+
+    def note_forward(self, module: int) -> None:
+        """A module is called, outside of backward."""
+        self._forward = hash((self._forward, module))
+
+    def begin_pass(self, mark: int, *, is_told: bool, is_inner: bool) -> None:
+        if is_inner:
+            self.has_inner_passes = True
+            return
+        self._num_allocations = self._next = 0
+        self._is_learning, self._moves, self._plan = is_told, [], []
+        if not is_told:
+            plan = self._known.get((self._forward, self._expected.get(mark, -1)))
+            self.num_unplaced += plan is None
+            self._plan = plan or []
+
+    def note_move(self, place: int) -> None:
+        """The engine came to a boundary of modules."""
+        if self._is_learning:
+            self._moves.append((self._num_allocations, place - self._base))
+
+    def place_of_next(self) -> int | None:
+        """Something is about to be allocated: the boundary to move to first, ``None`` to stay."""
+        place = None
+        while self._next < len(self._plan) and self._plan[self._next][0] <= self._num_allocations:
+            place = self._plan[self._next][1] + self._base
+            self._next += 1
+        self._num_allocations += 1
+        return place
+
+    def end_pass(self, num_boundaries: int) -> None:
+        """A pass is over that was in no other; forward begins anew."""
+        if self._is_learning:
+            self._known[self._forward, self._num_allocations] = self._moves
+        self.begin_anew(num_boundaries)
+
+    def begin_anew(self, num_boundaries: int = 0) -> None:
+        """A forward begins, after so many boundaries of modules. What was under way is given up."""
+        self._is_learning, self._plan = False, []
+        self._forward, self._base = 0, num_boundaries

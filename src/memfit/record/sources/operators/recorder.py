@@ -1,0 +1,350 @@
+"""The dispatch mode: sees every operator, writes down new blocks.
+
+This is the path that every operator of a training run pays for. It asks three questions, each answered by a lookup: does a backward
+pass run (and whose), does this operator make new tensors at all, and is the storage of an output known?
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit.engines import Engine
+from memfit.ledger import Category, LedgerBuilder, Phase
+from memfit.record.listener import ModuleListener, StorageListener
+from memfit.record.module_names import ModuleNames
+from memfit.record.position import ScopeOwner
+from memfit.record.roles import GRADIENT_OF, Roles
+from memfit.record.run_hooks import patch_loaded
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.sources.operators.handlers import OperatorObserver, OutputHandlers
+from memfit.record.sources.operators.live_position import LivePosition
+from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
+from memfit.torch_compat.autograd import graph_task_id
+from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread
+from memfit.torch_compat.fake_tensors import FakeTensor, device_handlers, device_query
+
+
+class _Deferred(dict[Any, bool]):
+    """Whether operators on these types are first left to a tensor subclass, whose inner operators we then see."""
+
+    def __missing__(self, types: Any) -> bool:
+        answer = self[types] = not all(issubclass(kind, FakeTensor) or kind in PLAIN_TYPES for kind in types)
+        if answer:
+            patch_loaded()  # DTensor, for one
+        return answer
+
+
+class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
+    """Writes what it sees, and what ``run_hooks.py`` tells it, to a builder."""
+
+    supports_higher_order_operators = True
+    looks_into_compiled_graphs = True
+
+    def __init__(self, builder: LedgerBuilder, observers: Sequence[OperatorObserver] = ()) -> None:
+        super().__init__()
+        self.builder = builder
+        self._silenced, self._counting = 0, threading.Lock()
+        self._owner = ScopeOwner()
+        self.position = LivePosition(builder, self._owner, self._after_backward, self._end_pass)
+        self._blocks = BlockWriter(builder, self.position.scopes)
+        self._names = ModuleNames(builder)
+        self.roles = Roles(builder, self._blocks, self._names)
+        self._deferred = _Deferred()
+        self._handlers = OutputHandlers(self.position, self._blocks, self.roles, observers, type(self).__torch_dispatch__.__code__)
+        self.num_deferred = 0
+        """How many operators were left to tensor subclasses."""
+        self._learned_roots: set[int] = set()
+        self._step_is_due = True
+        self.marks_steps = True
+        """Does a step begin at the first forward after an optimizer's step? Otherwise somebody calls ``mark_step``."""
+        self.out_of_memory: tuple[int, int, str] | None = None
+        """The last error of an operator that ran out: its identity (to hold it is to hold tensors), when, and the operator."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would otherwise wrap the method below in two more calls for each operator."""
+        return False
+
+    # -- every operator ------------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and self._deferred[types]:
+            self.num_deferred += 1
+            return NotImplemented
+        if self._silenced or func is device_query:  # asking a fake tensor for its device: the most frequent operator of all
+            if func is device_query and type(args[0]) is FakeTensor:
+                return device_handlers[device_query](args)  # no other mode need be asked
+            return func(*args, **kwargs) if kwargs else func(*args)
+        task, position = graph_task_id(), self.position
+        if task != -1 or position.task != -1:
+            try:
+                position.follow(task)
+            except Exception as error:
+                self.fail(error)
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except torch.OutOfMemoryError as error:
+            self.out_of_memory = (id(error), self.builder.elapsed_ns(), str(func))
+            raise
+        try:
+            handle = self._handlers[func]
+            if handle is not None:
+                handle(func, args, result)
+        except Exception as error:
+            self.fail(error)
+        return result
+
+    # -- what run_hooks.py tells ---------------------------------------------------------------------------------------------
+
+    def listening(self) -> bool:
+        return not self.failed and not self._silenced and self in modes_of_this_thread()
+
+    def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.position.catch_up()  # a recomputation belongs to the module whose node asks for it
+        if not self.position.calls and graph_task_id() == -1:
+            self._enter_root(module, (args, kwargs))
+        number = self._names.number(module)
+        if number is None:
+            self.roles.learn_model(module)
+            number = self._names.number(module)
+            assert number is not None
+        self.position.enter_module(id(module), number, _bytes_of((args, kwargs)))
+
+    def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
+        self.position.exit_module(id(module), _bytes_of(result))
+        if not self.position.calls:
+            self.builder.flush_if_due()
+
+    # -- calls of modules that are written down without being run ----------------------------------------------------------------
+
+    def is_at_rest(self) -> bool:
+        """Is this thread the only one that records, outside every module, backward pass and optimizer's step?"""
+        if type(self) is not Recorder or not self.listening():
+            return False
+        self.catch_up()
+        return not self.position.calls and not self.position.scopes.depth and graph_task_id() == -1
+
+    def begin_root(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """What happens before a model's forward."""
+        with self.quiet():
+            self._enter_root(module, (args, kwargs))
+
+    def block_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of the block behind a tensor, if it is known."""
+        ref = self._blocks.table.find(tensor.untyped_storage())
+        return None if ref is None else ref.block
+
+    def blocks_of_other_streams(self, tensor: torch.Tensor, stream: int) -> list[int]:
+        """The blocks on GPUs behind a tensor that are known and were not allocated on this stream."""
+        refs = [self._blocks.table.find(plain.untyped_storage()) for plain in plain_tensors(tensor)]
+        return [ref.block for ref in refs if ref is not None and ref.get_stream is not None and ref.stream != stream]
+
+    def adopt_block(self, tensor: torch.Tensor, block: int, scope: int, size: int) -> None:
+        """From now on, a tensor stands for a block that is in the ledger already."""
+        self._blocks.stand_for(tensor, block, scope, size)
+
+    def _enter_root(self, module: nn.Module, arguments: Any) -> None:
+        if self._step_is_due and self.marks_steps:
+            self.mark_step()
+            self.roles.relearn_parameters()
+        if id(module) not in self._learned_roots or self._names.number(module) is None:
+            patch_loaded()  # an engine, for one
+            self.roles.learn_model(module)
+            self._learned_roots.add(id(module))
+        self.roles.learn_inputs(arguments)
+
+    def mark_step(self) -> None:
+        """A training step begins here."""
+        self._step_is_due = False
+        self.builder.step()
+
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self.position.follow(graph_task_id())
+        if self.position.task == -1:  # a step inside backward sees only gradients that were learned as they came
+            self.roles.learn_gradients()
+        self.position.enter_optimizer(id(optimizer))
+
+    def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self.roles.learn_optimizer(optimizer)
+        self.position.exit_optimizer(id(optimizer))
+        self._step_is_due = True
+        self.builder.flush_if_due()
+
+    def enter_task(self, engine: Engine | None, phase: Phase, modules: Any) -> int:
+        self.position.follow(graph_task_id())
+        numbers = [number for module in modules if (number := self._names.number(module)) is not None]
+        return self.position.enter_pinned(phase, numbers[0] if numbers else -1)
+
+    def exit_task(self, depth: int) -> None:
+        self.position.exit_pinned(depth)
+
+    def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
+        full_name = self._names.name_in(module, name)
+        if category in GRADIENT_OF:
+            self.roles.learn_parameter(tensor, category, full_name)
+        else:
+            number = self._names.number(module)
+            self.roles.assign(tensor, category, -1 if number is None else number, full_name)
+
+    def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
+        self.roles.learn_gradient(gradient, parameter)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        self._blocks.table.resized(storage)
+
+    def emptied_cache(self) -> None:
+        self._blocks.empty_caches()
+
+    def silence(self, by: int) -> None:
+        with self._counting:  # another thread may give up or fail at the same time
+            self._silenced += by
+
+    @property
+    def running_scope(self) -> int:
+        """The number of the innermost scope that is open, -1 for none."""
+        return self.position.scopes.top
+
+    def module_inside(self, path: str) -> int:
+        """The number of a module by its path from the one that runs, -1 if there is none."""
+        running = self.position.module
+        outer = self._names.path(running) if running >= 0 else ""
+        return self._names.number_for_path(f"{outer}.{path}" if outer and path else outer or path)
+
+    def modules(self) -> Iterator[tuple[nn.Module, int]]:
+        """The modules that were seen and still exist, each with its number in the ledger."""
+        return self._names.living()
+
+    # -- backward's end, failure and the end -----------------------------------------------------------------------------------
+
+    def _after_backward(self) -> None:
+        self.roles.learn_gradients()
+
+    def _end_pass(self, task: int) -> None:
+        """Called by the engine, which runs it under our own mode."""
+        if not self.failed:
+            try:
+                with self.quiet():
+                    self.position.end_pass(task)
+            except Exception as error:
+                self.fail(error)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Our own looks at tensors are not part of the run."""
+        self.silence(+1)
+        try:
+            yield
+        finally:
+            self.silence(-1)
+
+    def catch_up(self) -> None:
+        """Closes what is over but has not been noticed, so that a ledger read now is up to date."""
+        if not self.failed:
+            try:
+                with self.quiet():
+                    self.position.follow(graph_task_id())
+            except Exception as error:
+                self.fail(error)
+
+    def end(self) -> None:
+        """Closes the scopes that are open."""
+        try:
+            self.position.close()
+        except Exception as error:
+            self.fail(error)
+
+    def let_compile(self) -> None:
+        """Torch compiles although this recorder is active; what the compiled code does is recorded, and not the compiling."""
+        self.ignore_compile_internals = lambda: True  # type: ignore[method-assign]
+
+    def share(self, turn: Any) -> None:
+        """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
+        self.__class__ = _SharedRecorder
+        assert isinstance(self, _SharedRecorder)
+        self.begin(turn)
+
+    def give_up(self) -> None:
+        """Listens no more, without a word: the recording belongs to another process."""
+        Recorder.silence(self, not self.failed)  # a thread of that process may have had its turn: no waiting for it
+        self.failed = True
+
+    def fail(self, error: BaseException) -> None:
+        if isinstance(error, torch.OutOfMemoryError):
+            try:
+                raise error  # a phantom GPU's memory has run out: that is the run's to know
+            finally:
+                del error  # this frame is in its traceback: together they would keep the run's tensors alive
+        Recorder.silence(self, not self.failed)  # operators from here on only pass through, also those of other threads
+        super().fail(error)
+
+    def describe_failure(self, error: BaseException) -> str:
+        problem = f"the recorder failed and detached: {type(error).__name__}: {error}"
+        self.builder.mark_incomplete(problem)
+        return problem
+
+
+class _SharedRecorder(Recorder):
+    """What a recorder becomes when a second thread enters it: each operator and each hook waits for its turn.
+
+    Every thread has a position of its own. Blocks, roles and names are those of the run.
+    """
+
+    def begin(self, turn: Any) -> None:
+        """This thread, the first one, goes on where it is."""
+        self._turn = turn
+        self._thread = threading.get_ident()
+        self._positions = {self._thread: self.position}
+        self._handlers.move_to(self.position, _SharedRecorder.__torch_dispatch__.__code__)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self._turn:
+            self._turn_to_this_thread()
+            return Recorder.__torch_dispatch__(self, func, types, args, kwargs)
+
+    def _turn_to_this_thread(self) -> None:
+        thread = threading.get_ident()
+        if thread == self._thread:
+            return
+        position = self._positions.get(thread)
+        if position is None:
+            position = self._positions[thread] = LivePosition(self.builder, self._owner, self._after_backward, self._end_pass)
+        self._thread, self.position = thread, position
+        self._handlers.move_to(position, _SharedRecorder.__torch_dispatch__.__code__)
+
+    def listening(self) -> bool:
+        with self._turn:
+            return super().listening()
+
+    def silence(self, by: int) -> None:
+        """Nobody else gets a turn while we look for ourselves: their work would not be written down."""
+        if by > 0:
+            self._turn.acquire()
+            self._turn_to_this_thread()
+        super().silence(by)
+        if by < 0:
+            self._turn.release()
+
+    def end(self) -> None:
+        with self._turn:
+            try:
+                for position in self._positions.values():
+                    position.close()
+            except Exception as error:
+                self.fail(error)
+            super().silence(1)  # threads that go on are no part of the recording
+
+
+def _bytes_of(value: Any) -> int:
+    """The bytes of the distinct storages behind the tensors in ``value``."""
+    sizes = {}
+    for tensor in tensors_in(value):
+        for plain in plain_tensors(tensor):
+            storage = plain.untyped_storage()
+            sizes[id(storage)] = int(storage.nbytes())
+    return sum(sizes.values())

@@ -1,0 +1,135 @@
+"""A recording of operators, which ``memfit.track`` and ``memfit.predict`` share.
+
+It belongs to the thread that attached it. Other threads' work is not part of it, and several threads can record at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from memfit.ledger import Category, LedgerBuilder
+from memfit.record import run_hooks
+from memfit.record.session import RecordingSession, mind_forks
+from memfit.record.sources.operators.handlers import OperatorObserver
+from memfit.record.sources.operators.recorder import Recorder
+from memfit.torch_compat.autograd import calibrate
+from memfit.torch_compat.dispatch import enter_mode, leave_mode, modes_of_this_thread
+
+FLUSH_SECONDS = 0.5
+"""How often a journal is brought up to date: what is on disk is at most a second old."""
+
+
+class OperatorSession(RecordingSession):
+    """A recorder, from its attachment to its end. It can be attached again, and goes on with the same ledger."""
+
+    def __init__(self, builder: LedgerBuilder, observers: Sequence[OperatorObserver] = ()) -> None:
+        self.builder = builder
+        self.recorder = Recorder(builder, observers)
+        self._flusher: _Flusher | None = None
+        mind_forks(self)
+
+    def leave_steps_to_caller(self) -> None:
+        self.recorder.marks_steps = False
+
+    def mark_step(self) -> None:
+        self.recorder.mark_step()
+
+    def attach(self) -> None:
+        calibrate()
+        with ExitStack() as undo:  # all of it, or nothing
+            undo.callback(run_hooks.detach, self.recorder)
+            run_hooks.attach(self.recorder)
+            enter_mode(self.recorder)
+            undo.callback(leave_mode, self.recorder)
+            if self.builder.has_journal:
+                self._flusher = _Flusher(self.recorder)
+            undo.pop_all()
+
+    def catch_up(self) -> None:
+        self.recorder.catch_up()
+
+    def adopt(self, subjects: Sequence[Any]) -> None:
+        roles = self.recorder.roles
+        with self.recorder.quiet():
+            for subject in subjects:
+                if isinstance(subject, nn.Module):
+                    roles.learn_model(subject)
+                elif isinstance(subject, torch.Tensor):
+                    roles.assign(subject, Category.INPUT, before=True)
+            # Optimizers last: only models know the names of parameters.
+            for subject in subjects:
+                if isinstance(subject, torch.optim.Optimizer):
+                    roles.learn_optimizer(subject, before=True)
+
+    def modules(self) -> Iterator[tuple[nn.Module, int]]:
+        return self.recorder.modules()
+
+    def elapsed_ns(self) -> int:
+        return self.builder.elapsed_ns()
+
+    def fail(self, error: BaseException) -> None:
+        self.recorder.fail(error)
+
+    def where_it_ran_out(self, error: BaseException) -> tuple[int, str]:
+        identity, time_ns, op = self.recorder.out_of_memory or (0, 0, "")
+        if identity != id(error):  # memory that no operator asked for: a library's, or a collective's
+            return self.elapsed_ns(), ""
+        return time_ns, op
+
+    def close(self) -> None:
+        if self._flusher is not None:
+            self._flusher.stop()
+            self._flusher = None
+        self._leave_mode()
+        run_hooks.detach(self.recorder)
+        self.recorder.catch_up()
+        self.recorder.end()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Everything inside is recorded."""
+        self.attach()
+        try:
+            yield
+        finally:
+            self.close()
+
+    def _leave_mode(self) -> None:
+        if self.recorder in modes_of_this_thread():
+            leave_mode(self.recorder)
+        else:
+            self.recorder.fail(RuntimeError("the recording was left in another thread than it was entered in"))
+
+    def give_up(self) -> None:
+        self.is_given_up = True
+        self.recorder.give_up()
+        self.builder.give_up_journal()
+        if self.recorder in modes_of_this_thread():
+            leave_mode(self.recorder)
+
+
+class _Flusher:
+    """A thread that writes to the journal what has come since it last looked."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memfit journal", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(FLUSH_SECONDS) and not self._recorder.failed:
+            try:
+                self._recorder.builder.flush()
+            except Exception as error:
+                self._recorder.fail(error)

@@ -1,0 +1,12 @@
+"""What is said to people, in sentences; every view takes its words from here.
+
+::
+
+    moments.py      moments, steps and spans of time
+    timing.py       how long a step takes, and where the time goes
+    comparison.py   what a table of configurations says, and what to do
+    plan.py         what a search found, how it searched, and how sure it is
+    diagnosis.py    what ``memfit doctor`` prints
+
+A verdict is put into words in ``views/verdicts.py``, beside its bar on the terminal.
+"""

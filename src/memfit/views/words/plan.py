@@ -1,0 +1,182 @@
+"""What a search found, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from memfit.choices import AXES
+from memfit.compare import Cell
+from memfit.models import find_model
+from memfit.plan import Plan
+from memfit.plan.policy import Action, UnitPolicy
+from memfit.plan.search import PlanSearch, Point
+from memfit.units import format_bytes
+from memfit.views.words.comparison import in_words
+from memfit.views.words.moments import count
+from memfit.views.words.timing import format_seconds
+
+
+def title(found: PlanSearch) -> str:
+    name = found.subject.name
+    if found.subject.model:
+        config = find_model(found.subject.model)
+        name = f"{config.name}, {config.num_parameters / 1e9:,.2f} billion parameters"
+    gpus = f"{found.world_size} {found.gpu}" if found.world_size > 1 else f"one {found.gpu}"
+    return f"{name}, on {gpus}"
+
+
+def how_it_was_searched(found: PlanSearch) -> str:
+    """How many ways there are, and what became of them."""
+    if not found.tried and found.by_checkpointing is not None:
+        return "Its checkpointing was planned to the budget."
+    tried = {id(each.candidate) for each in found.tried}
+    said = [f"{count(found.num_candidates, 'configuration')}: {found.num_too_large:,} cannot fit"]
+    if found.num_too_slow:
+        said.append(f"{found.num_too_slow:,} cannot be faster")
+    said.append(f"{len(tried):,} predicted")
+    if found.left:
+        said.append(f"{len(found.left):,} not looked at")
+    return ", ".join(said) + "."
+
+
+def configuration(cell: Cell, varying: Sequence[str]) -> str:
+    """``full_shard, tp 4, selective checkpointing``: what tells it from others, without what is usual."""
+    words = [in_words(axis, value) for axis, value in _chosen(cell, varying)]
+    return ", ".join(words) or "as it is"
+
+
+def _chosen(cell: Cell, varying: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    for axis in varying:
+        value = cell.inputs.get(axis)
+        usual = AXES[axis].usual if axis in AXES else None
+        if usual is None or value != usual:
+            yield axis, value
+
+
+def command(cell: Cell) -> str:
+    """The flags that predict this configuration again."""
+    inputs = cell.inputs
+    if "function" in inputs:
+        return ""
+    words = [f"--model {inputs['model']}" if "model" in inputs else f"--hf {inputs['hf']}"]
+    words += [f"--gpu {inputs['gpu']}", f"--world-size {inputs['world_size']}"]
+    for name, axis in AXES.items():
+        value = inputs.get(name)
+        follows = name == "engine" or value in ("", (), []) or (axis.usual is not None and value == axis.usual)
+        if not follows:
+            said = "x".join(map(str, value)) if isinstance(value, tuple | list) else value
+            words.append(f"{axis.flags[0]} {said}")
+    return f"memfit predict {' '.join(words)}"
+
+
+# -- what to do -------------------------------------------------------------------------------------------------------------------
+
+
+def closing(found: PlanSearch) -> Iterator[str]:
+    """What to run, how sure that is, and what more memory would buy; or what would fit."""
+    if found.by_checkpointing is not None:
+        yield from _checkpointed(found, found.by_checkpointing)
+    if found.best is None or found.best.figures is None:
+        yield from _nothing_fits(found) if found.by_checkpointing is None else ()
+        return
+    best, figures = found.best, found.best.figures
+    memory = f"{format_bytes(figures.smallest_fit)} of {format_bytes(found.capacity)}"
+    run = "Run" if found.by_checkpointing is None else "Without the plan, run"
+    yield f"{run} {configuration(best, found.varying)}: {_time(best)}, {memory}."
+    again = command(best)
+    if again:
+        yield f"See it in full: {again}"
+    if found.unrefined is not None:
+        yield f"Nothing was decided operator by operator: {found.unrefined.value}."
+    if found.left:
+        yield (
+            f"{count(len(found.left), 'configuration')} that may be faster, by {found.gap:.0%} at most, "
+            f"{'was' if len(found.left) == 1 else 'were'} not predicted: --predictions {2 * len(found.tried)} looks at more."
+        )
+    elif not found.was_stopped and found.best.inputs.get("model"):
+        yield f"Nothing else can be faster by more than {found.gap:.0%}."
+    if found.varied:
+        yield f"Allowed to vary although it changes what is trained: {', '.join(found.varied)}."
+    for gain in found.gains:
+        yield (
+            f"With {format_bytes(gain.more_bytes)} more: {configuration(gain.point.cell, found.varying)}, "
+            f"{_time(gain.point.cell)}, {gain.faster_by:.0%} faster."
+        )
+    if found.was_stopped:
+        yield "You stopped the search: this is what was known by then. What was predicted is kept."
+
+
+def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
+    """What was decided operator by operator."""
+    figures = plan.figures
+    time = f"{format_seconds(figures.step_seconds)} a step, " if figures.step_seconds else ""
+    memory = f"{format_bytes(figures.smallest_fit_bytes)} of {format_bytes(plan.budget_bytes)}"
+    if plan.checkpointing is None:
+        yield f"Run it as it is: {time}{memory}."
+        return
+    again = f", {format_seconds(figures.recompute_seconds)} of it to compute again" if figures.recompute_seconds else ""
+    yield f"Apply the plan (memfit.apply): {time.removesuffix(', ')}{again}, {memory}."
+    for group in plan.checkpointing.groups:
+        yield _group(group)
+    if found.checkpointed is not None and "function" not in found.checkpointed:
+        others = [axis for axis in found.varying if axis != "checkpointing"]
+        yield f"It is for {configuration(Cell(inputs=found.checkpointed), others)}, with no checkpointing of its own."
+
+
+def _group(group: UnitPolicy) -> str:
+    """``0 ... 5 (6 modules): computed again; kept are aten.addmm.default (1)``."""
+    names = group.units[0] if len(group.units) == 1 else f"{group.units[0]} ... {group.units[-1]} ({len(group.units)} modules)"
+    said = [f"{names}: computed again"]
+    for action, word in ((Action.KEEP, "kept"), (Action.OFFLOAD, "offloaded")):
+        chosen = Counter(choice.operator for choice in group.choices if choice.action is action)
+        if chosen:
+            said.append(f"{word} are {', '.join(f'{operator} ({calls})' for operator, calls in chosen.items())}")
+    return "; ".join(said) + "."
+
+
+def _time(cell: Cell) -> str:
+    assert cell.figures is not None
+    said = f"{format_seconds(cell.figures.step_seconds)} a step"
+    return f"{said}, {cell.figures.tokens_per_second:,.0f} tokens a second on each GPU" if cell.figures.tokens_per_second else said
+
+
+def _nothing_fits(found: PlanSearch) -> Iterator[str]:
+    yield f"Nothing {'fits so far' if found.was_stopped else 'fits'} in {format_bytes(found.room)} of a {found.gpu}."
+    if found.was_stopped:
+        yield "You stopped the search: what was predicted is kept."
+    what = found.infeasible
+    if what is None:
+        return
+    if what.least_state_bytes > found.room:
+        yield f"Weights and optimizer state alone take {format_bytes(what.least_state_bytes)} on each GPU."
+    if what.closest is not None and what.closest.figures is not None:
+        figures = what.closest.figures
+        label, size = next(iter(figures.breakdown.items()), ("nothing", 0))
+        when = f" ({figures.peak_phase})" if figures.peak_phase else ""
+        yield (
+            f"The least is {format_bytes(figures.smallest_fit)}: {configuration(what.closest, found.varying)}. At its peak{when}, "
+            f"{label} takes {format_bytes(size)}."
+        )
+        if figures.least_gpu:
+            yield f"It would fit on {figures.least_gpu}."
+    if what.on_more_gpus is not None:
+        yield f"{what.world_size} GPUs would do: {configuration(what.on_more_gpus, found.varying)}."
+
+
+def failures(found: PlanSearch) -> list[str]:
+    """Each reason once, and how many configurations had it."""
+    reasons: dict[str, int] = {}
+    for each in found.tried:
+        if each.cell.figures is None:
+            reasons[each.cell.error] = reasons.get(each.cell.error, 0) + 1
+    return [f"{count(number, 'configuration')} could not be predicted: {reason}" for reason, number in reasons.items()]
+
+
+def state_of(point: Point, found: PlanSearch) -> str:
+    """Whether a point of the frontier is the answer, fits, or is too large."""
+    if found.best is point.cell:
+        is_fastest = all(other.seconds >= point.seconds for other in found.frontier if other.fits)
+        return "the fastest that fits" if is_fastest else "as fast, and simpler to run"
+    return "fits" if point.fits else f"{format_bytes(max(0, point.needed - found.room))} too large"

@@ -1,0 +1,54 @@
+"""The time of a step in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from memfit.timing.chips import MEASURED
+
+if TYPE_CHECKING:
+    from memfit.predict import Prediction
+
+LEAST_SHARE = 0.005
+"""A part of a step below this is not worth a word."""
+
+
+def format_seconds(seconds: float) -> str:
+    """``41.3 ms``, ``1.27 s``."""
+    if seconds >= 1:
+        return f"{seconds:,.2f} s"
+    return f"{1000 * seconds:.3g} ms" if seconds < 0.1 else f"{1000 * seconds:.0f} ms"
+
+
+def time_words(prediction: Prediction) -> Iterator[str]:
+    """How long a step takes, where that time goes, and how sure it is; nothing where no step was seen."""
+    parts = prediction.time_breakdown
+    if parts is None or prediction.step_seconds is None or prediction.time is None:
+        return
+    facts = [f"A step takes {format_seconds(prediction.step_seconds)}"]
+    if prediction.tokens_per_second:
+        # GPUs of a tensor parallel group look up the same ones, and nothing here says which GPUs those are.
+        where = "" if prediction.ledger.info.world_size == 1 else " looked up on this rank"
+        facts.append(f"{prediction.tokens_per_second:,.0f} tokens a second{where}")
+    if prediction.mfu:
+        facts.append(f"MFU {prediction.mfu:.1%}")
+    yield ", ".join(facts) + "."
+    shares = {
+        "computing": parts.compute - parts.recompute,
+        "computing again what was not kept": parts.recompute,
+        "communication that nothing hides": parts.exposed_communication,
+        "waiting for the host": parts.idle,
+    }
+    told = [f"{seconds / parts.total:.0%} {what}" for what, seconds in shares.items() if seconds > LEAST_SHARE * parts.total]
+    if told:
+        yield f"Of that, {', '.join(told)}."
+    if prediction.time.basis != MEASURED:
+        yield f"No operator was timed on {prediction.target.gpu.name}: its time is from {prediction.time.basis}."
+    if parts.communication:
+        yield f"Links between GPUs are taken to be {prediction.time.interconnect}; none was measured."
+
+
+def time_json(prediction: Prediction) -> dict[str, float | None]:
+    """For programs; null where no step was seen."""
+    return {"step_seconds": prediction.step_seconds, "tokens_per_second": prediction.tokens_per_second, "mfu": prediction.mfu}
