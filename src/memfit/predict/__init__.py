@@ -10,6 +10,7 @@
         │                    ├─ workspaces.py      what kernels and libraries take, beside what the recorder sees
         │                    ├─ clock.py           how long it takes: every operator advances the phantom's clock
         │                    ├─ work.py            what each stream did in the last step, for the ledger
+        │                    ├─ host.py            what tensors take on the host, pinned memory among it
         │                    ├─ limit.py           where memory runs out, the run is told
         │                    ├─ meter.py           torch.cuda.memory_allocated() and its kin, in the midst of it
         │                    └─ child_process.py   where a real GPU must be left alone

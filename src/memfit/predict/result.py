@@ -15,6 +15,7 @@ from memfit.drawing import Drawn
 from memfit.ledger import Ledger, Phase, RunInfo
 from memfit.ledger.repeating import repeat_last_step
 from memfit.phantom.target import Target
+from memfit.predict.host import HostMemory, host_memory
 from memfit.timing.breakdown import RunTime, TimeBreakdown
 from memfit.units import Bytes, format_bytes
 
@@ -42,6 +43,8 @@ class Prediction(Drawn):
     """The device of this rank."""
     time: RunTime | None = None
     """What ran when; ``None`` where no step was seen."""
+    pinned_blocks: frozenset[int] = frozenset()
+    """Blocks of the host's memory that are pinned, by number."""
 
     def __repr__(self) -> str:
         peaks = f"{format_bytes(self.peak_allocated)} allocated, {format_bytes(self.peak_reserved)} reserved"
@@ -103,6 +106,11 @@ class Prediction(Drawn):
                 )
             )
         return tuple(found)
+
+    @cached_property
+    def host(self) -> HostMemory:
+        """What tensors of this process take on the host."""
+        return host_memory(self.ledger, self.pinned_blocks)
 
     # -- time ----------------------------------------------------------------------------------------------------------------
 

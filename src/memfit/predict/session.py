@@ -23,6 +23,7 @@ from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
 from memfit.predict.clock import ClockObserver, EngineTime, TimedBuilder, run_time
 from memfit.predict.compiled import CompiledBuffers
+from memfit.predict.host import PinnedBlocks
 from memfit.predict.limit import MemoryLimit, Refusal
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import Seen
@@ -44,6 +45,7 @@ class PhantomSession:
     builder: TimedBuilder
     recording: OperatorSession
     workspaces: WorkspaceObserver
+    pinned: PinnedBlocks
     world: PhantomWorld
     meter: LedgerMeter
     device: str
@@ -78,8 +80,8 @@ class PhantomSession:
         )
         builder = TimedBuilder(info, clock)
         device = f"cuda:{processes.local_rank}"
-        workspaces, compiled = WorkspaceObserver(target), CompiledBuffers()
-        recording = OperatorSession(builder, [workspaces, compiled, ClockObserver(clock)])
+        workspaces, compiled, pinned = WorkspaceObserver(target), CompiledBuffers(), PinnedBlocks()
+        recording = OperatorSession(builder, [workspaces, compiled, pinned, ClockObserver(clock)])
         recorder = recording.recorder
         recorder.let_compile()
         clock.follow(recorder)
@@ -94,6 +96,7 @@ class PhantomSession:
             builder=builder,
             recording=recording,
             workspaces=workspaces,
+            pinned=pinned,
             world=PhantomWorld(target, meter, processes=processes, expected=expected, neighbours=neighbours, clock=clock),
             meter=meter,
             device=device,
@@ -194,6 +197,7 @@ class PhantomSession:
             alloc_conf=ledger.info.alloc_conf,
             device=self.device,
             time=run_time(self.world.clock),
+            pinned_blocks=frozenset(self.pinned.numbers),
         )
 
     def _with_work(self, prediction: Prediction) -> Prediction:

@@ -12,11 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.allocator import Verdict
-from memfit.units import format_bytes
+from memfit.predict.host import HostMemory
+from memfit.units import GIB, format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import block_of
 
 BAR_WIDTH: Final = 40
+HOST_WORTH_SAYING: Final = GIB
+"""Less is not mentioned: every machine has it."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,13 @@ def remarks(verdict: Verdict) -> Iterator[str]:
         yield f"The smallest GPU on which it fits: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
     if verdict.largest:
         yield "At the peak: " + ", ".join(f"{label} {format_bytes(size)}" for label, size in verdict.largest[:4]) + "."
+
+
+def host_words(host: HostMemory) -> Iterator[str]:
+    """What tensors take on the host, where that is much."""
+    if host.peak >= HOST_WORTH_SAYING and host.moment is not None:
+        pinned = f", {format_bytes(host.pinned)} of it pinned" if host.pinned else ""
+        yield f"On the host, tensors of this process take {format_bytes(host.peak)}{pinned} ({host.moment.label})."
 
 
 # -- on a terminal ---------------------------------------------------------------------------------------------------------------

@@ -9,26 +9,25 @@ import torch
 from memfit.phantom.tensors.tensor_annotations import IS_PINNED
 from memfit.torch_compat.patches import Patches
 
-"""Kept by the storage, so that views of it are pinned too."""
-
 
 def install(patches: Patches) -> None:
     patches.replace(torch.Tensor, "pin_memory", _pin_memory)
-    patches.replace(torch.Tensor, "is_pinned", _is_pinned)
+    patches.replace(torch.Tensor, "is_pinned", is_pinned)
     patches.replace(torch.UntypedStorage, "is_pinned", lambda storage, device="cuda": hasattr(storage, IS_PINNED))
 
 
 def mark_pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """The storage keeps the mark, so that views of it are pinned too."""
     setattr(tensor.untyped_storage(), IS_PINNED, True)
     return tensor
 
 
-def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-    return tensor if _is_pinned(tensor) else mark_pinned(tensor.clone())
-
-
-def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
+def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
     try:
         return hasattr(tensor.untyped_storage(), IS_PINNED)
     except NotImplementedError:  # a tensor made of others has none
         return False
+
+
+def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    return tensor if is_pinned(tensor) else torch.empty_like(tensor, pin_memory=True).copy_(tensor)

@@ -1,0 +1,90 @@
+"""Memory of the host that tensors of one process take: a second figure beside the GPU's.
+
+::
+
+    tensors on the CPU           as many bytes as they have: data, offloaded states, state dicts gathered there
+    pinned ones                  rounded up to a power of two, and kept for the next that is as large
+
+Python, libraries and the workers of data loaders take memory as well, which is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from memfit.analysis.timeline import events_on
+from memfit.ledger import Ledger, Moment
+from memfit.ledger.schema import Array
+from memfit.phantom.device.pinned_memory import is_pinned
+from memfit.record.sources.operators.blocks import BlockWriter
+from memfit.record.sources.operators.handlers import OutputHandler
+
+HOST = "cpu"
+
+
+class PinnedBlocks:
+    """Notes which blocks of the host are pinned."""
+
+    def __init__(self) -> None:
+        self.numbers: set[int] = set()
+
+    def handler(self, func: Any, write_outputs: OutputHandler | None, blocks: BlockWriter) -> OutputHandler | None:
+        if write_outputs is None or not any(argument.name == "pin_memory" for argument in func._schema.arguments):
+            return write_outputs
+
+        def write_and_look(func: Any, args: Any, result: Any) -> None:
+            write_outputs(func, args, result)
+            if isinstance(result, torch.Tensor) and is_pinned(result):
+                ref = blocks.table.find(result.untyped_storage())
+                if ref is not None:
+                    self.numbers.add(ref.block)
+
+        return write_and_look
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMemory:
+    """What tensors of one process take on the host at most, in bytes."""
+
+    peak: int
+    pinned: int
+    """Of that, what the allocator of pinned memory holds by then."""
+    moment: Moment | None
+    """When; ``None`` where there never was a tensor."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"moment": self.moment and self.moment.to_json()}
+
+
+def host_memory(ledger: Ledger, pinned_blocks: Iterable[int]) -> HostMemory:
+    """The peak over the run; ``pinned_blocks`` are numbers of blocks."""
+    names = [device.name for device in ledger.devices]
+    events = events_on(ledger, names.index(HOST)) if HOST in names else np.zeros(0, dtype=np.int64)
+    if not len(events):
+        return HostMemory(peak=0, pinned=0, moment=None)
+    is_pinned = np.zeros(len(ledger.blocks), dtype=bool)
+    is_pinned[list(pinned_blocks)] = True
+    of_pinned = is_pinned[ledger.events.subject[events]]
+    deltas = ledger.deltas[events]
+    pageable = np.cumsum(np.where(of_pinned, 0, deltas))
+    held = _held_by_the_pinned_allocator(np.where(of_pinned, deltas, 0))
+    highest = int(np.argmax(pageable + held))
+    return HostMemory(
+        peak=int(pageable[highest] + held[highest]), pinned=int(held[highest]), moment=ledger.moment_at(int(events[highest]))
+    )
+
+
+def _held_by_the_pinned_allocator(deltas: Array) -> Array:
+    """Per event: all that was ever in use at once of each size, a power of two: ``aten/src/ATen/core/CachingHostAllocator.h``."""
+    sizes = np.abs(deltas)
+    powers = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
+    held = np.zeros(len(deltas), dtype=np.int64)
+    for power in np.unique(powers[sizes > 0]).tolist():
+        in_use = np.cumsum(np.sign(deltas) * ((powers == power) & (sizes > 0)))
+        held += np.maximum.accumulate(in_use) << power
+    return held

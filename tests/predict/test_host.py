@@ -1,0 +1,82 @@
+"""What a run takes of the host's memory."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from torch import nn
+
+import memfit
+from memfit.ledger import LedgerBuilder, RunInfo
+from memfit.predict.host import host_memory
+from memfit.units import GIB, MIB
+
+
+def ledger_of(*changes: int) -> memfit.Ledger:
+    """Positive numbers are blocks of so many MiB on the host, -2 frees the second of them."""
+    builder = LedgerBuilder(RunInfo(source="predicted"))
+    device, op = builder.device("cpu"), builder.string("aten::empty")
+    for change in changes:
+        if change > 0:
+            builder.alloc(change * MIB, device, op)
+        else:
+            builder.free(-change - 1)
+    return builder.build()
+
+
+def test_tensors_count_as_they_are():
+    found = host_memory(ledger_of(3, 5, -1, 1), ())
+    assert (found.peak, found.pinned) == (8 * MIB, 0)
+
+
+def test_pinned_memory_is_rounded_up_and_kept():
+    found = host_memory(ledger_of(3, -1, 4, -2, 3, 3), (0, 1, 2, 3))
+    assert (found.peak, found.pinned) == (8 * MIB, 8 * MIB)
+    assert host_memory(ledger_of(5, -1, 4), (0, 1)).peak == 12 * MIB  # another size is another block
+
+
+def test_a_run_without_the_host():
+    assert host_memory(LedgerBuilder().build(), ()).peak == 0
+
+
+@given(st.lists(st.integers(1, 64), max_size=8), st.sets(st.integers(0, 7)))
+def test_pinning_never_takes_less_and_at_most_twice_as_much(sizes: list[int], pinned: set[int]):
+    ledger = ledger_of(*sizes)
+    pageable = host_memory(ledger, ()).peak
+    found = host_memory(ledger, [number for number in pinned if number < len(sizes)]).peak
+    assert pageable <= found <= 2 * pageable
+
+
+def predicted(pin: bool):
+    def build():
+        model = nn.Linear(1024, 1024).cuda()
+        kept = torch.empty(300 * MIB, dtype=torch.uint8, pin_memory=pin)
+        copied = torch.empty(300 * MIB, dtype=torch.uint8).pin_memory() if pin else None
+
+        def step():
+            model(torch.randn(8, 1024, device="cuda")).sum().backward()
+            return kept, copied
+
+        return step
+
+    return memfit.predict(build, gpu="H200", steps=1)
+
+
+def test_a_prediction_knows_what_is_pinned():
+    plain, pinned = predicted(False).host, predicted(True).host
+    assert 300 * MIB <= plain.peak < 310 * MIB
+    assert plain.pinned == 0
+    assert pinned.pinned == GIB
+    assert GIB + 300 * MIB <= pinned.peak < GIB + 310 * MIB
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_only_much_is_said(pin: bool):
+    console = Console(file=io.StringIO(), width=120)
+    console.print(predicted(pin))
+    assert ("On the host" in console.file.getvalue()) is pin
