@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -12,10 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.allocator import Verdict
-from memfit.predict.host import HostMemory
 from memfit.units import GIB, format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import block_of
+
+if TYPE_CHECKING:
+    from memfit.predict.host import HostMemory
 
 BAR_WIDTH: Final = 40
 HOST_WORTH_SAYING: Final = GIB
