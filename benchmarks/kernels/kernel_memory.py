@@ -178,11 +178,11 @@ def measure_all(names: list[str], jobs: int, limit_s: float) -> None:
 def predict(names: list[str]) -> dict[str, dict[str, Any]]:
     """The same cases in the phantom world, with the same numbers."""
     from benchmarks.kernels.kernel_cases import CASES
-    from memfit.phantom.distributed.environment import World
+    from memfit.phantom.distributed.environment import RankInfo
     from memfit.phantom.values.expected import Expected
     from memfit.predict.session import PhantomSession
 
-    session = PhantomSession.prepare("H200", "2.11+cu130", "", World(), Expected())
+    session = PhantomSession.prepare("H200", "2.11+cu130", "", RankInfo(), Expected())
     session.recording.leave_steps_to_caller()
     marks: list[str] = []
     found: dict[str, dict[str, Any]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from memfit.phantom import PhantomWorld, Target
-from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.values.expected import Expected
 
 
@@ -33,5 +33,5 @@ def phantom(
     rank: int = 0,
     expected: dict[str, float] | None = None,
 ) -> PhantomWorld:
-    processes = World(world_size=world_size, rank=rank)
+    processes = RankInfo(world_size=world_size, rank=rank)
     return PhantomWorld(Target.parse(gpu, torch_version), NoMeter(), processes=processes, expected=Expected(expected or {}))

@@ -144,12 +144,12 @@ def test_an_attribute_that_is_read_in_place_is_there(name: str):
 
 
 def test_what_is_replaced_in_torch_was_there():
-    from memfit.phantom.distributed.environment import World
+    from memfit.phantom.distributed.environment import RankInfo
     from memfit.phantom.target import DEFAULT_TORCH
     from memfit.phantom.values.expected import Expected
     from memfit.predict import PhantomSession
 
-    with PhantomSession.prepare("H200", DEFAULT_TORCH, "", World(), Expected()).running():
+    with PhantomSession.prepare("H200", DEFAULT_TORCH, "", RankInfo(), Expected()).running():
         absent = [patch.place for patch in active_patches() if not patch.was_there]
     moved = [place for place in absent if is_private(place.rpartition(".")[2]) and place.rpartition(".")[2] not in ADDED]
     assert moved == []

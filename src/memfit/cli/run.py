@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.phantom.values.expected import Expected
     from memfit.predict.limit import limited_first
     from memfit.predict.ranks import Seen, predict_ranks
-    from memfit.predict.scripts.dry_run import choose_keeper, harmlessly
+    from memfit.predict.scripts.dry_run import choose_keeper, in_dry_run
     from memfit.predict.scripts.launchers import read_command
     from memfit.predict.scripts.running import see_script
     from memfit.predict.scripts.stopping import Bounds
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
         if keeper is None:
             return limited_first(predict, tell_ran_out)
-        return limited_first(lambda is_limited: harmlessly(lambda: predict(is_limited), keeper), tell_ran_out)
+        return limited_first(lambda is_limited: in_dry_run(lambda: predict(is_limited), keeper), tell_ran_out)
 
     with stdout_kept_clean(wanted=args.json):
         if ranks is not None:

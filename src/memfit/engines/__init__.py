@@ -15,3 +15,5 @@ from memfit.engines.engine import Engine, HostTask, Learner, Reporter, UnitTenso
 from memfit.engines.registry import ENGINES, find_engine, registered
 
 __all__ = ["ENGINES", "Engine", "HostTask", "Learner", "Reporter", "UnitTensor", "find_engine", "registered"]
+
+__not_compiled__ = True

@@ -42,3 +42,5 @@ __all__ = [
     "WorkKind",
     "moments_at",
 ]
+
+__not_compiled__ = True

@@ -15,12 +15,12 @@ from memfit.errors import PredictionError
 from memfit.phantom import current, kernels, libraries
 from memfit.phantom.clock import python_parts
 from memfit.phantom.clock.operator_clock import OperatorClock
-from memfit.phantom.compile import control_flow, passed_over
+from memfit.phantom.compile import control_flow, ignored_features
 from memfit.phantom.compile.compiler import Compiler
 from memfit.phantom.current import CurrentWorld
-from memfit.phantom.device import generators, pinned_memory, pointers, streams, two_names
+from memfit.phantom.device import device_alias, generators, pinned_memory, pointers, streams
 from memfit.phantom.distributed import environment, pipelines, process_groups, rank_shortcuts
-from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.layout import LayoutObserver
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
@@ -68,7 +68,7 @@ class PhantomWorld:
         target: Target,
         meter: Meter,
         *,
-        processes: World | None = None,
+        processes: RankInfo | None = None,
         expected: Expected | None = None,
         neighbours: Neighbours | None = None,
         clock: OperatorClock | None = None,
@@ -84,7 +84,7 @@ class PhantomWorld:
         self.threads = threads.Threads(self.mode, self.assumptions)
         self.casts = autocast.CastCache()
         self._meter = meter
-        self._processes = processes or World()
+        self._processes = processes or RankInfo()
         self.world_size = self._processes.world_size
         """Without a launcher, as large as the run itself makes it."""
         self._patches = Patches("the phantom GPU")
@@ -95,7 +95,7 @@ class PhantomWorld:
         _one_at_a_time.acquire()
         # The first backward of a process starts a thread for every device there is, and no child can run autograd after that.
         calibrate()
-        two_names.register()
+        device_alias.register()
         try:
             self._install()
             # Autograd has a thread for every device that existed when it first ran: perhaps before ours did.
@@ -125,12 +125,12 @@ class PhantomWorld:
         sensors.install(because("a driver would tell of sensors, NCCL and the CUDA runtime"))
         memory_tools.install(because("memory history, snapshots and pools are passed over"), assumptions)
         because("tensors are cuda to Python and a device kind of our own to C++")
-        two_names.install(self._patches, processes.local_rank)
+        device_alias.install(self._patches, processes.local_rank)
         generators.install(because("generators of the GPU draw nothing"))
         defaults.install(because("a script's defaults are put back; nothing looks like a compiler at work"))
         pinned_memory.install(because("pinned memory is host memory that says it is pinned"))
         pointers.install(because("addresses of memory that is not there"))
-        passed_over.install(because("CUDA graphs that a script captures, and TorchScript, are passed over"), assumptions)
+        ignored_features.install(because("CUDA graphs that a script captures, and TorchScript, are passed over"), assumptions)
         control_flow.install(because("the inside of torch.cond and its kin is seen"))
         checkpoints.install(because("saving and loading without data"), assumptions)
         refusals.install(because("what needs a real GPU is refused by name"))

@@ -24,3 +24,5 @@ from memfit.predict.result import Prediction, StepPrediction
 from memfit.predict.session import PhantomSession
 
 __all__ = ["JobPrediction", "PhantomSession", "Prediction", "RankPrediction", "StepPrediction", "predict"]
+
+__not_compiled__ = True

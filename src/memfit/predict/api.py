@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 
 from memfit.errors import ConfigError, ScriptExitError, StepFailedError
-from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.pipelines import Neighbours, find_out
 from memfit.phantom.target import DEFAULT_TORCH
 from memfit.phantom.values.expected import Expected
@@ -100,7 +100,7 @@ def predict(
             f"cannot predict {steps} steps of rank {rank} of {world_size}: at least one step, and a rank below the world size"
         )
 
-    processes = World(world_size=world_size, rank=rank)
+    processes = RankInfo(world_size=world_size, rank=rank)
     refuse_a_second()  # while one is made, torch answers as if this machine had a GPU
 
     def predict_rank(rank: int, told: Mapping[int, Any]) -> Seen:

@@ -15,7 +15,7 @@ from memfit.errors import NoGpuWorkError, StepFailedError
 from memfit.ledger import Ledger, RunInfo
 from memfit.ledger.repeating import leaves_all_as_it_was
 from memfit.phantom.clock.operator_clock import OperatorClock
-from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.target import Target
 from memfit.phantom.values.expected import Expected
@@ -56,7 +56,7 @@ class PhantomSession:
         gpu: str,
         torch_version: str,
         alloc_conf: str,
-        processes: World,
+        processes: RankInfo,
         expected: Expected,
         neighbours: Neighbours | None = None,
         interconnect: str = "",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from memfit.phantom.kernels import RULES, Rule
-from memfit.phantom.kernels.libraries import Libraries
+from memfit.phantom.kernels.library_handles import Libraries
 from memfit.phantom.kernels.rule import Trial
 from memfit.phantom.target import Target
 from memfit.record.sources.operators.blocks import BlockWriter

@@ -23,3 +23,5 @@ from memfit.record.sources.allocator.retention import Retention
 from memfit.record.tracker import Tracker, track
 
 __all__ = ["Retention", "StepFigures", "Tracker", "in_checkpoint", "track"]
+
+__not_compiled__ = True

@@ -38,3 +38,5 @@ __all__ = [
     "price",
     "usual_interconnect",
 ]
+
+__not_compiled__ = True

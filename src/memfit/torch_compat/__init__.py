@@ -21,3 +21,5 @@
 Where the installed torch has moved a part, importing the file that needs it raises ``UnsupportedTorchError`` with its name.
 ``memfit doctor`` lists the parts and the patches; ``tests/torch_compat`` exercises each part, and finds whoever reaches past here.
 """
+
+__not_compiled__ = True

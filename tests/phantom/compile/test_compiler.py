@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 import memfit
 from memfit.ledger import WorkKind
+from memfit.phantom.compile import compiler
 from memfit.phantom.compile.wrapper import _reinterpret_tensor
 from memfit.torch_compat.dynamo import runs_frames_itself
 
@@ -257,3 +259,12 @@ def test_memory_that_a_graph_uses_again_is_no_change_of_the_tensor_that_was_ther
         torch.mm(torch.empty(2, 2, device="cuda"), torch.empty(2, 2, device="cuda"), out=again)
         assert (kept._version, again._version) == (0, 1)
         assert again.untyped_storage()._cdata == kept.untyped_storage()._cdata
+
+
+def test_what_is_not_compiled_says_so_where_it_is():
+    import memfit.predict
+
+    folders = {"engines", "ledger", "predict", "record", "timing", "torch_compat"}
+    folders |= {f"phantom/{name}" for name in ("clock", "compile", "device", "distributed", "kernels", "tensors", "values")}
+    root = Path(memfit.__file__).parent
+    assert {Path(path) for path in compiler._our_paths()} == {root / name for name in (*folders, "phantom/torch_cuda/autocast.py")}

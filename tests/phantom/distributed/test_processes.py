@@ -13,7 +13,7 @@ from helpers.phantom_worlds import phantom
 from helpers.prepared_process import run_prepared
 
 from memfit.errors import ConfigError, NeedsGpuError
-from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.processes import is_rank
 
 calls: list[tuple[int, int]] = []
@@ -115,4 +115,4 @@ def test_a_function_that_was_imported_by_its_name_is_replaced_too(monkeypatch: p
 @pytest.mark.parametrize("mistake", [{"world_size": 0}, {"rank": 1}, {"processes_per_node": 0}])
 def test_worlds_that_cannot_be_meant(mistake: dict[str, int]):
     with pytest.raises(ConfigError):
-        World(**mistake)
+        RankInfo(**mistake)

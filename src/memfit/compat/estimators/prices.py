@@ -9,7 +9,7 @@ import torch
 
 from memfit.hardware import find_gpu
 from memfit.phantom.clock.describe import describe
-from memfit.phantom.kernels.libraries import Libraries
+from memfit.phantom.kernels.library_handles import Libraries
 from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.timing import Call, Chip, Operand, Settings, chip_of, price, usual_interconnect
 from memfit.timing.collectives import all_gather_seconds, all_reduce_seconds

@@ -7,3 +7,5 @@
     every other kernel    launches.py          Triton's, by hand or by torch.compile
     Python of torch's     python_parts.py      policies of checkpointing, distributed tensors
 """
+
+__not_compiled__ = True

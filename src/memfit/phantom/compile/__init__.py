@@ -13,5 +13,7 @@
     allocation.py      tells the recorder of it
     cuda_graphs.py     CUDA graphs of the mode reduce-overhead
     control_flow.py    torch.cond and while_loop run the branch that is taken
-    passed_over.py     CUDA graphs that a script captures, TorchScript: the code runs as it is written
+    ignored_features.py     CUDA graphs that a script captures, TorchScript: the code runs as it is written
 """
+
+__not_compiled__ = True

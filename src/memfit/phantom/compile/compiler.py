@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -39,14 +40,10 @@ from memfit.torch_compat.patches import Patches
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """Where memfit is installed."""
 
-_PHANTOM = os.path.join(_ROOT, "phantom") + os.sep
+_PHANTOM = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-_OURS = (
-    *(os.path.join("phantom", part) for part in ("tensors", "kernels", "compile", "device", "values", "distributed", "clock")),
-    os.path.join("phantom", "torch_cuda", "autocast"),
-    *("record", "torch_compat", "predict", "ledger", "timing"),
-)
-"""Packages and modules whose functions are no part of any program that is compiled. Short answers in the place of torch's and
+NOT_COMPILED: Final = "__not_compiled__"
+"""Packages and modules that have this name are no part of any program that is compiled. Short answers in the place of torch's and
 others' functions are: Dynamo follows them, as a graph that ended at each would be another graph."""
 
 
@@ -72,6 +69,7 @@ class Compiler:
         self._scopes: dict[int, tuple[dict[str, object], set[str]]] = {}
         """Globals of modules whose functions are compiled, and the names that were there before."""
         self._num_raised = 0
+        self._our_paths: tuple[str, ...] = ()
 
     def install(self) -> None:
         if runs_frames_itself():
@@ -84,7 +82,7 @@ class Compiler:
             self._begin()
             # In the place of functions in C++, which are no frames; and the first function of all is asked about before Dynamo has
             # been told to leave ours alone.
-            if code.co_filename.startswith(_PHANTOM) or _is_ours(code):
+            if code.co_filename.startswith((_PHANTOM, *self._our_paths)):
                 return self._parts_in_use.frame_result()
             self._codes.add(code)
             self._scopes.setdefault(id(scope), (scope, set(scope)))
@@ -125,7 +123,8 @@ class Compiler:
         settings = configured(parts)
         settings.__enter__()
         patches.finally_call(lambda: settings.__exit__(None, None, None))
-        for path in _our_paths():
+        self._our_paths = _our_paths()
+        for path in self._our_paths:
             patches.finally_call(parts.skip_frames_in(path))
         patches.finally_call(parts.silence())
         device_answers.install(patches, parts, self._target)
@@ -174,14 +173,14 @@ def _in_order(choices_so_far: Any, choices: Sequence[Any], *args: Any, **kwargs:
     return {choice: float(place) for place, choice in enumerate(choices, start=1)}
 
 
-def _is_ours(code: CodeType) -> bool:
-    return any(code.co_filename.startswith(path) for path in _our_paths())
-
-
-def _our_paths() -> Iterator[str]:
-    for package in _OURS:
-        path = os.path.join(_ROOT, package)
-        yield path + os.sep if os.path.isdir(path) else f"{path}.py"
+def _our_paths() -> tuple[str, ...]:
+    """Folders and files of memfit that say that they are not compiled."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        if name.startswith("memfit.") and hasattr(module, NOT_COMPILED) and module.__file__:
+            is_package = hasattr(module, "__path__")
+            found.append(os.path.dirname(module.__file__) + os.sep if is_package else module.__file__)
+    return tuple(found)
 
 
 def _place(code: CodeType) -> str:

@@ -26,7 +26,7 @@ import torch
 from memfit.phantom.clock.launches import CapturedGraph
 from memfit.phantom.compile.allocation import replaying
 from memfit.phantom.device.streams import Stream, StreamContext
-from memfit.phantom.kernels.libraries import give_workspaces_back
+from memfit.phantom.kernels.library_handles import give_workspaces_back
 from memfit.torch_compat.compiler import GRAPH_TREES, CompilerParts
 from memfit.torch_compat.patches import Patches
 

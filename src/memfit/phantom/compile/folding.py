@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.device.two_names import INNER, OUTER
+from memfit.phantom.device.device_alias import INNER, OUTER
 from memfit.torch_compat.compiler import CompilerParts
 from memfit.torch_compat.dispatch import TorchDispatchMode, tree_map_only
 from memfit.torch_compat.fake_tensors import FakeTensor

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.phantom.device.two_names import INNER, outer
+from memfit.phantom.device.device_alias import INNER, outer
 from memfit.phantom.kernels import RULES
 from memfit.torch_compat.compiler import INIT_GROUP, CompilerParts, compiled_graph
 from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread, without_modes

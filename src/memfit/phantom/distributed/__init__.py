@@ -11,3 +11,5 @@
 
 What engines (DDP, FSDP) do in C++ or ask the other ranks is in ``memfit.engines``.
 """
+
+__not_compiled__ = True

@@ -26,7 +26,7 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class RankInfo:
     """The process that is predicted, among those that are not there."""
 
     world_size: int = 1
@@ -76,7 +76,7 @@ class World:
         return {name: str(value) for name, value in settings.items()}
 
 
-def install(patches: Patches, world: World) -> None:
+def install(patches: Patches, world: RankInfo) -> None:
     if world.has_launcher:
         for name, value in world.variables().items():
             patches.replace_item(os.environ, name, value)

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from memfit.errors import NeedsGpuError
 from memfit.phantom.clock.communication import Communication
 from memfit.phantom.distributed import processes
-from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.values import host_data
 from memfit.phantom.values.answers import Values
 from memfit.phantom.values.assumptions import Assumptions
@@ -44,7 +44,7 @@ _LAUNCH_IT = (
 
 
 def install(
-    patches: Patches, values: Values, world: World, learn_world_size: Callable[[int], None], communication: Communication
+    patches: Patches, values: Values, world: RankInfo, learn_world_size: Callable[[int], None], communication: Communication
 ) -> None:
     """``learn_world_size`` is told how large the world is that the run makes; ``communication`` knows when collectives are over."""
     patches.finally_call(_leave)
@@ -82,7 +82,7 @@ def _leave() -> None:
 # -- groups ------------------------------------------------------------------------------------------------------------------
 
 
-def _groups(assumptions: Assumptions, world: World, learn_world_size: Callable[[int], None]) -> dict[str, Callable[..., Any]]:
+def _groups(assumptions: Assumptions, world: RankInfo, learn_world_size: Callable[[int], None]) -> dict[str, Callable[..., Any]]:
     """Functions of ``torch.distributed`` that make and name groups."""
     init, new_group, get_backend = dist.init_process_group, dist.new_group, dist.get_backend
     asked_for, process = {"backend": "nccl"}, os.getpid()

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.environment import RankInfo
 from memfit.torch_compat.patches import Patches
 
 _MAKES_GROUPS: Final = frozenset(("init_process_group", "init_device_mesh"))
@@ -25,7 +25,7 @@ _DEEPEST: Final = 4
 """How many calls below its target a process is looked at."""
 
 
-def install(patches: Patches, world: World) -> None:
+def install(patches: Patches, world: RankInfo) -> None:
     def spawn(fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, *others: Any, **kwargs: Any) -> Any:
         fn(world.local_rank if nprocs > 1 else 0, *args)
         return None if join else SimpleNamespace(join=lambda *args, **kwargs: True, processes=[], pids=list)
@@ -35,7 +35,7 @@ def install(patches: Patches, world: World) -> None:
     _follow_ranks(patches, world)
 
 
-def _follow_ranks(patches: Patches, world: World) -> None:
+def _follow_ranks(patches: Patches, world: RankInfo) -> None:
     start, join, is_alive = BaseProcess.start, BaseProcess.join, BaseProcess.is_alive
     exitcode = BaseProcess.exitcode
     ranks: list[BaseProcess] = []

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from memfit.phantom.current import current
-from memfit.phantom.libraries.stand_ins import StandIn
+from memfit.phantom.libraries.stand_ins import StandIn, filling
 from memfit.phantom.passthrough.refusals import refusing_deepspeed
 from memfit.torch_compat.patches import Patches
 
@@ -160,12 +160,8 @@ def install(patches: Patches) -> None:
         patches.when_imported(name, lambda module: patches.replace(module, "FusedAdam", DeepSpeedFusedAdam))
 
 
-def _filling(*contents: Any) -> Callable[[ModuleType], None]:
-    return lambda module: module.__dict__.update({each.__name__: each for each in contents})
-
-
-_NORMS = _filling(FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm)
-_OPTIMIZERS = _filling(FusedAdam, FusedLAMB, FusedNovoGrad, FusedAdagrad, FusedSGD)
+_NORMS = filling(FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm)
+_OPTIMIZERS = filling(FusedAdam, FusedLAMB, FusedNovoGrad, FusedAdagrad, FusedSGD)
 
 
 def _deepspeed(module: ModuleType) -> None:
@@ -191,8 +187,8 @@ DEEPSPEED = StandIn(
     answers_checks=False,
     modules={
         "deepspeed": _deepspeed,
-        "deepspeed.ops.adam": _filling(DeepSpeedFusedAdam),
-        "deepspeed.ops.adam.fused_adam": _filling(DeepSpeedFusedAdam),
-        "deepspeed.ops.lamb": _filling(FusedLAMB),
+        "deepspeed.ops.adam": filling(DeepSpeedFusedAdam),
+        "deepspeed.ops.adam.fused_adam": filling(DeepSpeedFusedAdam),
+        "deepspeed.ops.lamb": filling(FusedLAMB),
     },
 )

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from torch.nn import functional
 
 from memfit.phantom.current import current
 from memfit.phantom.kernels.attention import flash_splits, padded_dim, round_up
-from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
+from memfit.phantom.libraries.stand_ins import StandIn, filling, is_stand_in
 from memfit.torch_compat.patches import Patches
 
 VERSION_2, VERSION_3 = "2.8.3", "3.0.0"
@@ -463,10 +462,6 @@ def install(patches: Patches) -> None:
 # -- the packages --------------------------------------------------------------------------------------------------------------
 
 
-def _filling(contents: dict[str, Any]) -> Callable[[ModuleType], None]:
-    return lambda module: module.__dict__.update(contents)
-
-
 FUNCTIONS_2 = {
     function.__name__: function
     for function in (
@@ -491,11 +486,11 @@ COMPILED_STAND_IN = StandIn(
     distribution="flash_attn",
     version=VERSION_2,
     instead=True,
-    modules={"flash_attn_2_cuda": _filling(COMPILED)},
+    modules={"flash_attn_2_cuda": filling(**COMPILED)},
 )
 STAND_IN_3 = StandIn(
     package="flash_attn_interface",
     distribution="flash_attn_3",
     version=VERSION_3,
-    modules={"flash_attn_interface": _filling(FUNCTIONS_3)},
+    modules={"flash_attn_interface": filling(**FUNCTIONS_3)},
 )

@@ -7,7 +7,6 @@ ops/triton/layer_norm.py of 2.8. Where the Python part of the package is install
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.nn import functional
 
 from memfit.phantom.current import current
 from memfit.phantom.libraries.flash_attention import FUNCTIONS_2, VERSION_2
-from memfit.phantom.libraries.stand_ins import StandIn
+from memfit.phantom.libraries.stand_ins import StandIn, filling
 from memfit.phantom.libraries.triton import tune_once
 
 # -- bert_padding --------------------------------------------------------------------------------------------------------------
@@ -241,16 +240,12 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float = 1e-6) -> An
 # -- the package ---------------------------------------------------------------------------------------------------------------
 
 
-def _filling(*contents: Any) -> Callable[[ModuleType], None]:
-    return lambda module: module.__dict__.update({function.__name__: function for function in contents})
-
-
 def _attention(module: ModuleType) -> None:
     module.__dict__.update(FUNCTIONS_2)
 
 
 def _rotary(module: ModuleType) -> None:
-    _filling(apply_rotary_emb, apply_rotary_emb_qkv_, RotaryEmbedding)(module)
+    filling(apply_rotary_emb, apply_rotary_emb_qkv_, RotaryEmbedding)(module)
     module.__dict__["apply_rotary_emb_func"] = apply_rotary_emb
 
 
@@ -261,13 +256,13 @@ STAND_IN = StandIn(
     modules={
         "flash_attn": _attention,
         "flash_attn.flash_attn_interface": _attention,
-        "flash_attn.bert_padding": _filling(
+        "flash_attn.bert_padding": filling(
             unpad_input, pad_input, index_first_axis, index_put_first_axis, IndexFirstAxis, IndexPutFirstAxis
         ),
         "flash_attn.layers.rotary": _rotary,
-        "flash_attn.losses.cross_entropy": _filling(CrossEntropyLoss),
-        "flash_attn.ops.triton.cross_entropy": _filling(cross_entropy_loss),
-        "flash_attn.ops.triton.layer_norm": _filling(rms_norm_fn, layer_norm_fn, RMSNorm),
-        "flash_attn.ops.rms_norm": _filling(RMSNorm, rms_norm),
+        "flash_attn.losses.cross_entropy": filling(CrossEntropyLoss),
+        "flash_attn.ops.triton.cross_entropy": filling(cross_entropy_loss),
+        "flash_attn.ops.triton.layer_norm": filling(rms_norm_fn, layer_norm_fn, RMSNorm),
+        "flash_attn.ops.rms_norm": filling(RMSNorm, rms_norm),
     },
 )

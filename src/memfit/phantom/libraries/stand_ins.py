@@ -80,6 +80,11 @@ _made: dict[str, ModuleType] = {}
 """Every stand-in module that this process has made: what has imported it once must not meet a second one."""
 
 
+def filling(*contents: Any, **named: Any) -> Fill:
+    """Puts functions and classes into a module under their own names, others under the names that they are given here."""
+    return lambda module: module.__dict__.update({each.__name__: each for each in contents} | named)
+
+
 def install(patches: Patches, stand_ins: Iterable[StandIn], world: CurrentWorld) -> None:
     """From now on, and until the patches are undone, imports find the stand-ins."""
     known = {stand_in.package: stand_in for stand_in in stand_ins}

@@ -27,7 +27,7 @@ import torch
 from memfit.phantom.clock.launches import launched
 from memfit.phantom.current import current
 from memfit.phantom.libraries.kernel_source import written_parameters
-from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
+from memfit.phantom.libraries.stand_ins import StandIn, filling, is_stand_in
 from memfit.phantom.tensors.tensor_annotations import forget_data
 from memfit.torch_compat.patches import Patches
 from memfit.units import MIB
@@ -456,12 +456,15 @@ def _fill_any(module: ModuleType) -> None:
     module.__dict__["__getattr__"] = get
 
 
-def _filling(**contents: Any) -> Callable[[ModuleType], None]:
-    def fill(module: ModuleType) -> None:
-        _fill_any(module)
-        module.__dict__.update(contents)
+def _answering(**contents: Any) -> Callable[[ModuleType], None]:
+    """With what any module of Triton's has, too."""
+    fill = filling(**contents)
 
-    return fill
+    def fill_all(module: ModuleType) -> None:
+        _fill_any(module)
+        fill(module)
+
+    return fill_all
 
 
 _DRIVER = _DriverConfig()
@@ -488,18 +491,18 @@ STAND_IN = StandIn(
     is_everywhere=True,
     any_module=_fill_any,
     modules={
-        "triton": _filling(**_RUNNING),
-        "triton.language": _filling(constexpr=constexpr, cdiv=cdiv, next_power_of_2=next_power_of_2),
-        "triton.language.core": _filling(constexpr=constexpr),
-        "triton.runtime": _filling(**_RUNNING, driver=_DRIVER),
-        "triton.runtime.driver": _filling(driver=_DRIVER, active=_DRIVER.active),
-        "triton.runtime.jit": _filling(**_RUNNING),
-        "triton.runtime.autotuner": _filling(**_RUNNING),
-        "triton.runtime.errors": _filling(OutOfResources=OutOfResources),
-        "triton.testing": _filling(do_bench=measure_nothing, do_bench_cudagraph=measure_nothing),
-        "triton.tools.tensor_descriptor": _filling(TensorDescriptor=TensorDescriptor),
-        "triton.backends.compiler": _filling(GPUTarget=Target),
-        "triton.compiler.compiler": _filling(triton_key=lambda: VERSION, make_backend=Backend),
-        "triton.runtime.cache": _filling(triton_key=lambda: VERSION),
+        "triton": _answering(**_RUNNING),
+        "triton.language": _answering(constexpr=constexpr, cdiv=cdiv, next_power_of_2=next_power_of_2),
+        "triton.language.core": _answering(constexpr=constexpr),
+        "triton.runtime": _answering(**_RUNNING, driver=_DRIVER),
+        "triton.runtime.driver": _answering(driver=_DRIVER, active=_DRIVER.active),
+        "triton.runtime.jit": _answering(**_RUNNING),
+        "triton.runtime.autotuner": _answering(**_RUNNING),
+        "triton.runtime.errors": _answering(OutOfResources=OutOfResources),
+        "triton.testing": _answering(do_bench=measure_nothing, do_bench_cudagraph=measure_nothing),
+        "triton.tools.tensor_descriptor": _answering(TensorDescriptor=TensorDescriptor),
+        "triton.backends.compiler": _answering(GPUTarget=Target),
+        "triton.compiler.compiler": _answering(triton_key=lambda: VERSION, make_backend=Backend),
+        "triton.runtime.cache": _answering(triton_key=lambda: VERSION),
     },
 )

@@ -7,16 +7,15 @@ memory-efficient attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from memfit.phantom.current import current
 from memfit.phantom.libraries.flash_attention import Call, Kernels2, attend
-from memfit.phantom.libraries.stand_ins import StandIn, is_stand_in
+from memfit.phantom.libraries.stand_ins import StandIn, filling, is_stand_in
 from memfit.torch_compat.patches import Patches
 
 _FLASH = Kernels2()
@@ -159,10 +158,6 @@ def install(patches: Patches) -> None:
         patches.when_imported(name, replace)
 
 
-def _filling(*contents: Any) -> Callable[[ModuleType], None]:
-    return lambda module: module.__dict__.update({each.__name__: each for each in contents})
-
-
 _BIASES = (AttentionBias, LowerTriangularMask, BlockDiagonalMask, BlockDiagonalCausalMask)
 
 STAND_IN = StandIn(
@@ -171,8 +166,8 @@ STAND_IN = StandIn(
     version="0.0.30",
     modules={
         "xformers": lambda module: None,
-        "xformers.ops": _filling(memory_efficient_attention, SwiGLU, unbind, *_BIASES),
-        "xformers.ops.fmha": _filling(memory_efficient_attention, *_BIASES),
-        "xformers.ops.fmha.attn_bias": _filling(*_BIASES),
+        "xformers.ops": filling(memory_efficient_attention, SwiGLU, unbind, *_BIASES),
+        "xformers.ops.fmha": filling(memory_efficient_attention, *_BIASES),
+        "xformers.ops.fmha.attn_bias": filling(*_BIASES),
     },
 )

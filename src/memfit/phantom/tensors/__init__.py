@@ -13,3 +13,5 @@
     tensor_annotations.pywhat memfit writes onto tensors, by name
     existing_models.py   models that were built before the world was entered, with data
 """
+
+__not_compiled__ = True

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from memfit.phantom.device.two_names import inner
+from memfit.phantom.device.device_alias import inner
 from memfit.phantom.tensors.tensor_annotations import PREFIX, VALUES
 from memfit.torch_compat.distributed import result_by_shape
 from memfit.torch_compat.fake_tensors import FakeTensor, num_recalled_by_torch

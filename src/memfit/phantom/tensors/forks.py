@@ -22,7 +22,7 @@ import torch
 from torch import multiprocessing
 
 from memfit.errors import PredictionError
-from memfit.phantom.device.two_names import inner
+from memfit.phantom.device.device_alias import inner
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.tensors.threads import Threads
 from memfit.phantom.values.answers import Values

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from memfit.errors import NeedsGpuError, PredictionError
+from memfit.phantom.device.device_alias import INNER, OUTER, outer, own
 from memfit.phantom.device.pinned_memory import mark_pinned
-from memfit.phantom.device.two_names import INNER, OUTER, outer, own
 from memfit.phantom.kernels import RULES
 from memfit.phantom.tensors.dispatch_cache import DispatchCache
 from memfit.phantom.tensors.sparse import SPARSE_FACTORIES, SparseAnswers, is_sparse

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.device.two_names import INNER, OUTER
+from memfit.phantom.device.device_alias import INNER, OUTER
 from memfit.phantom.kernels import recurrent
 from memfit.phantom.target import Target
 from memfit.torch_compat.dispatch import DispatchKey, DispatchKeySet, excluding_keys, tree_map_only
@@ -188,3 +188,6 @@ def _widest(overload: Any, cache: CastCache) -> Kernel:
         return overload(*args, **kwargs)
 
     return kernel
+
+
+__not_compiled__ = True

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 
 from memfit.phantom.device import streams
+from memfit.phantom.device.device_alias import OUTER, own
 from memfit.phantom.device.generators import Generator
 from memfit.phantom.device.properties import DeviceContext, DeviceProperties, device_name
-from memfit.phantom.device.two_names import OUTER, own
 from memfit.phantom.target import Target
 from memfit.torch_compat.cuda import TORCH_C
 from memfit.torch_compat.patches import Patches

@@ -12,3 +12,5 @@
     assertions.py    what a script asserts holds
     assumptions.py   what had to be assumed, each once
 """
+
+__not_compiled__ = True

@@ -50,7 +50,7 @@ def choose_keeper(*, unprotected: bool = False) -> Keeper:
     return BY_NOBODY if sys.platform == "win32" else BY_PYTHON
 
 
-def harmlessly(make: Callable[[], Answer], keeper: Keeper) -> Answer:
+def in_dry_run(make: Callable[[], Answer], keeper: Keeper) -> Answer:
     """What ``make`` returns or raises; what it writes is gone, as far as the keeper promises."""
     if keeper is BY_NOBODY:
         return make()  # the overlay knows no drives; docs/predict.md says so

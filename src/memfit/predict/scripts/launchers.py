@@ -10,7 +10,7 @@
     python -m torch.distributed.run ...                 the same
     accelerate launch --config_file c.yaml train.py     with accelerate's environment
                     │
-                    └──> Job: a Program, its World, and what the launcher puts into the environment
+                    └──> Job: a Program, its RankInfo, and what the launcher puts into the environment
 
 Each launcher is a row of ``LAUNCHERS``. Those of torch and accelerate parse their own words.
 """
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from memfit.errors import ConfigError
-from memfit.phantom.distributed.environment import World
+from memfit.phantom.distributed.environment import RankInfo
 from memfit.torch_compat.patches import Patches
 
 
@@ -52,7 +52,7 @@ class Job:
     """A program, as which of how many processes it runs, and what its launcher puts into the environment."""
 
     program: Program
-    world: World = World()
+    world: RankInfo = RankInfo()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What had to be assumed."""
@@ -84,7 +84,7 @@ def is_launcher(words: Sequence[str]) -> bool:
 
 def _plain(program: Program, num_processes: int | None) -> Job:
     """Started without a launcher, or by ``--nproc`` as torchrun would."""
-    return Job(program=program, world=World(world_size=num_processes or 1, is_launched=num_processes is not None))
+    return Job(program=program, world=RankInfo(world_size=num_processes or 1, is_launched=num_processes is not None))
 
 
 def _is_own_script(word: str) -> bool:
@@ -213,11 +213,11 @@ def _processes_per_node(said: str, num_nodes: int, num_processes: int | None) ->
     return _number(said, "--nproc-per-node")
 
 
-def _world(per_node: int, num_nodes: int, node: int, num_processes: int | None, launcher: str) -> World:
+def _world(per_node: int, num_nodes: int, node: int, num_processes: int | None, launcher: str) -> RankInfo:
     world_size = per_node * num_nodes
     if num_processes not in (None, world_size):
         raise ConfigError(f"--nproc {num_processes} contradicts {launcher}, which starts {world_size} processes: leave --nproc out")
-    return World(world_size=world_size, rank=node * per_node, processes_per_node=per_node, is_launched=True)
+    return RankInfo(world_size=world_size, rank=node * per_node, processes_per_node=per_node, is_launched=True)
 
 
 def _launched_program(given: argparse.Namespace, arguments: Sequence[str]) -> Program:
@@ -269,7 +269,7 @@ def _accelerate_launch(words: Sequence[str], num_processes: int | None) -> Job:
         world = _world(per_node, num_nodes, int(given.machine_rank or 0), num_processes, "accelerate launch")
     else:
         _world(1, 1, 0, num_processes, "accelerate launch")
-        world = World()
+        world = RankInfo()
     environment = _accelerate_environment(given, is_launched=is_launched)
     program = _launched_program(given, given.training_script_args)
     return Job(program=program, world=world, environment=environment, notes=notes)

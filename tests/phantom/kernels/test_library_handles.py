@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memfit.phantom.device import streams
-from memfit.phantom.kernels.libraries import Libraries
+from memfit.phantom.kernels.library_handles import Libraries
 from memfit.phantom.target import Target
 from memfit.units import MIB
 
@@ -44,7 +44,7 @@ def test_another_thread_takes_its_own():
 def test_another_stream_takes_its_own(monkeypatch):
     libraries = Libraries(H200)
     libraries.newly_taken(aten.mm.default, (matrix(), matrix()))
-    monkeypatch.setattr("memfit.phantom.kernels.libraries.current_stream_number", lambda: streams.current_stream_number() + 1)
+    monkeypatch.setattr("memfit.phantom.kernels.library_handles.current_stream_number", lambda: streams.current_stream_number() + 1)
     assert libraries.newly_taken(aten.mm.default, (matrix(), matrix())) == [32 * MIB]
 
 
