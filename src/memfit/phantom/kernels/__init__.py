@@ -19,7 +19,7 @@
              └──> RULES ──> install()        gives torch the kernels that CUDA runs     (phantom/world.py)
                        ├──> returns_beside() results without data                       (phantom/tensors/mode.py)
                        ├──> get()            what is taken while an operator runs       (predict/workspaces.py)
-                       ├──> libraries.py     what cuBLAS and cuDNN have kept so far     (predict/workspaces.py)
+                       ├──> library_handles.py     what cuBLAS and cuDNN have kept so far     (predict/workspaces.py)
                        └──> docs/kernels.md  written by docs/generate_kernel_table.py
 
 What only data can tell (``nonzero``, ``unique``, ``.item()``) is answered in ``phantom/values``.
