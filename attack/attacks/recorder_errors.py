@@ -22,6 +22,7 @@ from memfit.record.sources.operators.blocks import BlockWriter, StorageTable
 from memfit.record.sources.operators.handlers import OutputHandlers
 from memfit.record.sources.operators.live_position import LivePosition
 from memfit.record.sources.operators.recorder import Recorder
+from memfit.record.sources.operators.roles import StorageRoles
 
 CLASSES = (
     Recorder,
@@ -31,6 +32,8 @@ CLASSES = (
     BlockWriter,
     StorageTable,
     roles.Roles,
+    roles.ModelCalls,
+    StorageRoles,
     module_names.ModuleNames,
     module_calls.ModuleCalls,
     module_calls.SequenceTable,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from memfit.record.sources.allocator.history import Figures, Reading
+from memfit.record.sources.allocator.history import DeviceFigures, Reading
 from memfit.record.tensors import plain_tensors, tensors_in
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
@@ -164,9 +164,9 @@ class SimulatedHistory(TorchDispatchMode):
     def device_name(self, device: int) -> str:
         return self._device
 
-    def figures(self, device: int) -> Figures:
+    def figures(self, device: int) -> DeviceFigures:
         entries = self.num_requests + 2 * self.num_frees
-        return Figures(self.allocated, self.peak, self.allocated, self.allocated, 0, entries, self.num_requests)
+        return DeviceFigures(self.allocated, self.peak, self.allocated, self.allocated, 0, entries, self.num_requests)
 
     def capacity(self, device: int) -> int:
         return self._capacity

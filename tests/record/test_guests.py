@@ -15,6 +15,7 @@ from torch import nn
 import memfit
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger, LedgerBuilder
+from memfit.record.roles import ModelCalls
 from memfit.record.sources.operators.blocks import StorageTable
 from memfit.record.sources.operators.handlers import OutputHandlers
 from memfit.record.sources.operators.live_position import LivePosition
@@ -196,7 +197,7 @@ def test_an_exception_out_of_the_block_leaves_a_whole_ledger(tmp_path):
 
 FAULTS = {
     "an operator": (OutputHandlers, "_on_new"),
-    "a module's entry": (Recorder, "_enter_root"),
+    "a module's entry": (ModelCalls, "enter_root"),
     "a module's exit": (Recorder, "exit_module"),
     "following backward": (LivePosition, "_switch_pass"),
     "an optimizer's step": (Recorder, "exit_optimizer"),

@@ -28,11 +28,18 @@ from memfit.record import run_hooks
 class RecordingSession(ABC):
     """A recording, from its attachment to its end. It can be attached again, and goes on with the same ledger."""
 
-    builder: LedgerBuilder
     is_given_up = False
     """In a forked child: the recording is the parent's."""
-    num_steps_on_disk = 0
-    """The last step whose figures are in the journal; 0 where that is not counted."""
+
+    @property
+    @abstractmethod
+    def builder(self) -> LedgerBuilder:
+        """What the ledger is built with at the moment."""
+
+    @property
+    def num_steps_on_disk(self) -> int:
+        """The last step whose figures are in the journal; 0 where that is not counted."""
+        return 0
 
     @abstractmethod
     def attach(self) -> None:

@@ -26,8 +26,9 @@ from memfit.record.listener import warn
 from memfit.record.out_of_memory import describe_failure
 from memfit.record.session import RecordingSession
 from memfit.record.sources.allocator.history import AllocatorHistory, CudaHistory
+from memfit.record.sources.allocator.levels import OnStep
 from memfit.record.sources.allocator.retention import Retention
-from memfit.record.sources.allocator.session import HistorySession, OnStep
+from memfit.record.sources.allocator.session import HistorySession
 from memfit.record.sources.operators.session import OperatorSession
 from memfit.record.witnesses import choose_witness
 

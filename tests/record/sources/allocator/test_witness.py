@@ -101,7 +101,7 @@ def test_a_backward_that_was_not_seen_before_brings_the_hooks_back():
         tracker.ledger.check()
         tracker.step()
         tracker.step()
-        assert tracker._session._joiner.plans.num_unplaced == 1
+        assert tracker._session._ledger.joiner.plans.num_unplaced == 1
 
 
 def test_an_error_in_a_module_leaves_no_scope_open():

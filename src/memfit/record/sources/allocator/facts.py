@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -17,10 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from memfit.engines.registry import sharded_parameters, unit_tensors
 from memfit.ledger import Category
 from memfit.record.module_names import ModuleNames
-from memfit.record.roles import GRADIENT_OF
+from memfit.record.roles import Roles
 from memfit.record.tensors import plain_tensors, tensors_in
 from memfit.torch_compat.distributed import bucket_sizes
 from memfit.torch_compat.tensors import where_data_begin, where_storages_begin
@@ -91,57 +89,33 @@ class _SaidElsewhere:
         return any(fact == own for own in self)
 
 
-class _Known(NamedTuple):
-    reference: weakref.ref[torch.Tensor]
-    role: Category
-    module: int
-    name: str | None
-
-
-class Addresses:
-    """Looks at models, optimizers and tensors, and hands facts to ``learn``.
+class AddressRoles(Roles):
+    """Roles by address: hands facts to ``learn``.
 
     A training repeats itself: the same is said in every step, of the same places or of others.
     """
 
     def __init__(self, names: ModuleNames, device_type: str, learn: Callable[[Collection[Fact]], None]) -> None:
-        self._names, self._device_type, self._learn = names, device_type, learn
-        self._parameters: dict[int, _Known] = {}
+        super().__init__(names)
+        self._device_type, self._learn = device_type, learn
         self._where: list[int] | None = None
         """Where all parameters were when they were last looked at."""
         self._said: dict[Hashable, _Said] = {}
         self._states: dict[int, list[int]] = {}
         """By optimizer: where some of its state was."""
 
+    def say(self, tensor: torch.Tensor, role: Category, module: int = -1, name: str | None = None, *, before: bool = False) -> None:
+        self._learn(self._facts(tensor, role, module, name))
+
     # -- models --------------------------------------------------------------------------------------------------------------
 
     def learn_model(self, root: nn.Module) -> None:
-        """Names the modules of a model, and finds its parameters, their gradients and its buffers."""
         self._said.clear()  # what is known by identity may be of a model that is no more
-        prefix = self._names.name_tree(root)
-        for known in unit_tensors(root):
-            self.learn_parameter(known.tensor, known.category, self._names.name_in(known.unit, known.name))
-        sharded = {address for managed in sharded_parameters(root) for address, _ in self._places(managed)}
-        for name, parameter in root.named_parameters(remove_duplicate=False):
-            is_sharded = any(address in sharded for address, _ in self._places(parameter))
-            role = Category.SHARDED_PARAMETER if is_sharded else Category.PARAMETER
-            self.learn_parameter(parameter, role, self._names.parameter_name(root, prefix, name))
-        for name, buffer in root.named_buffers(remove_duplicate=False):
-            self._say(buffer, Category.BUFFER, *self._owner(self._names.parameter_name(root, prefix, name)))
+        super().learn_model(root)
         for size in bucket_sizes(root):
             self._learn((Fact(0, Category.ALL_REDUCE, size=size),))
 
-    def learn_parameter(self, parameter: torch.Tensor, role: Category, name: str | None = None) -> None:
-        module, name = self._owner(name)
-        self._say(parameter, role, module, name)
-        key, known = id(parameter), self._parameters
-        if key not in known:
-            known[key] = _Known(weakref.ref(parameter, lambda _: known.pop(key, None)), role, module, name)
-        if parameter.is_leaf and parameter.grad is not None:
-            self._say(parameter.grad, GRADIENT_OF[role], module, name)
-
     def relearn_parameters(self) -> None:
-        """Finds parameters whose data are elsewhere than they were."""
         where = where_data_begin([known.reference() for known in self._parameters.values()])
         if where is None or where != self._where:
             self.repeat_parameters()
@@ -153,9 +127,6 @@ class Addresses:
             parameter = known.reference()
             if parameter is not None:
                 self.learn_parameter(parameter, known.role, known.name)
-
-    def _owner(self, name: str | None) -> tuple[int, str | None]:
-        return (-1 if name is None else self._names.number_for_path(name.rpartition(".")[0])), name
 
     # -- gradients and optimizers ----------------------------------------------------------------------------------------------
 
@@ -201,13 +172,11 @@ class Addresses:
         self._learn(self._facts_of_gradient(gradient, parameter, role))
 
     def _facts_of_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor, role: Category | None = None) -> list[Fact]:
-        known = self._parameters.get(id(parameter))
-        if known is None:
-            return self._facts(gradient, role or Category.GRADIENT, -1, None)
-        return self._facts(gradient, role or GRADIENT_OF[known.role], known.module, known.name)
+        usual, module, name = self.gradient_of(parameter)
+        return self._facts(gradient, role or usual, module, name)
 
     def relearn_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """The same, if there is more of it or some of it moved: most optimizers make their state once, some in every step."""
+        """Learns an optimizer's state if there is more of it or some of it moved: some optimizers make it in every step."""
         state = optimizer.state
         keys = list(state)
         some = [tensor for key in (*keys[:2], *keys[-2:]) for tensor in tensors_in(state[key])]
@@ -215,18 +184,6 @@ class Addresses:
         if where != self._states.get(id(optimizer)):
             self._states[id(optimizer)] = where
             self.learn_optimizer(optimizer)
-
-    def learn_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Everything held in ``optimizer.state``, and the parameters it updates."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) not in self._parameters:
-                    self.learn_parameter(parameter, Category.PARAMETER)
-        for parameter, state in optimizer.state.items():
-            known = self._parameters.get(id(parameter))
-            module, name = (known.module, known.name) if known is not None else (-1, None)
-            for tensor in tensors_in(state):
-                self._say(tensor, Category.OPTIMIZER_STATE, module, name)
 
     def frozen_state(self, optimizers: Iterable[torch.optim.Optimizer]) -> list[tuple[str, int]]:
         """The parameters that are not trained and have optimizer state, each with its name and the bytes of that."""
@@ -242,7 +199,6 @@ class Addresses:
     # -- tensors -------------------------------------------------------------------------------------------------------------
 
     def learn_inputs(self, arguments: Any) -> None:
-        """Arguments of a model that no part of the model made."""
         inputs = [tensor for tensor in tensors_in(arguments) if tensor.is_leaf and not isinstance(tensor, nn.Parameter)]
         self._say_of("inputs", (), inputs, lambda _, tensor: self._facts(tensor, Category.INPUT, -1, None))
 
@@ -254,9 +210,12 @@ class Addresses:
     ) -> None:
         """The full parameters that an engine holds for a unit right now."""
         described_once = cache(lambda: list(described()))
-        self._say_of(
-            ("parameters of unit", unit), tensors, tensors, lambda slot, _: self._facts_of_unsharded(*described_once()[slot])
-        )
+
+        def facts(slot: int, _: torch.Tensor) -> list[Fact]:
+            tensor, module, name = described_once()[slot]
+            return self._facts_of_named(tensor, Category.UNSHARDED_PARAMETER, module, name)
+
+        self._say_of(("parameters of unit", unit), tensors, tensors, facts)
 
     def learn_gradients_of_unit(self, unit: int, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """The full gradients that an engine holds for a unit right now, each with the parameter that it is for."""
@@ -270,13 +229,11 @@ class Addresses:
         )
 
     def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
-        self._say(tensor, category, *self._owner(self._names.name_in(module, name)))
+        self._learn(self._facts_of_named(tensor, category, module, name))
 
-    def _facts_of_unsharded(self, tensor: torch.Tensor, module: nn.Module, name: str) -> list[Fact]:
-        return self._facts(tensor, Category.UNSHARDED_PARAMETER, *self._owner(self._names.name_in(module, name)))
-
-    def _say(self, tensor: torch.Tensor, role: Category, module: int, name: str | None) -> None:
-        self._learn(self._facts(tensor, role, module, name))
+    def _facts_of_named(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> list[Fact]:
+        full_name = self._names.name_in(module, name)
+        return self._facts(tensor, category, self._module_of(full_name), full_name)
 
     def _facts(self, tensor: torch.Tensor, role: Category, module: int, name: str | None) -> list[Fact]:
         return [Fact(address, role, module, name, is_whole) for address, is_whole in self._places(tensor)]

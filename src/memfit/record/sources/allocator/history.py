@@ -18,7 +18,7 @@ MOST_ENTRIES = 1_000_000
 """What the allocator keeps at most between two readings."""
 
 
-class Figures(NamedTuple):
+class DeviceFigures(NamedTuple):
     """A device, as its allocator counts it."""
 
     allocated: int
@@ -62,7 +62,7 @@ class AllocatorHistory(Protocol):
     def device_name(self, device: int) -> str:
         """As torch writes it."""
 
-    def figures(self, device: int) -> Figures: ...
+    def figures(self, device: int) -> DeviceFigures: ...
 
     def capacity(self, device: int) -> int:
         """The bytes that a device has."""
@@ -104,12 +104,12 @@ class CudaHistory:
     def device_name(self, device: int) -> str:
         return f"cuda:{device}"
 
-    def figures(self, device: int) -> Figures:
+    def figures(self, device: int) -> DeviceFigures:
         found = memory_history.statistics(device)
         if not found:  # a device that was never used
-            return Figures(0, 0, 0, 0, 0, 0, 0)
+            return DeviceFigures(0, 0, 0, 0, 0, 0, 0)
         blocks, segments, allocated = found["allocation"]["all"], found["segment"]["all"], found["allocated_bytes"]["all"]
-        return Figures(
+        return DeviceFigures(
             allocated=allocated["current"],
             peak=allocated["peak"],
             reserved=found["reserved_bytes"]["all"]["current"],

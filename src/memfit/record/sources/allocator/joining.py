@@ -30,7 +30,7 @@ from memfit.record.position import RunPosition
 from memfit.record.sources.allocator.backward_plans import BackwardPlans
 from memfit.record.sources.allocator.extents import Extents
 from memfit.record.sources.allocator.facts import Fact
-from memfit.record.sources.allocator.marks import MarkKind
+from memfit.record.sources.allocator.marks import MODULE_BITS, MarkKind
 from memfit.record.sources.allocator.traces import Stack, State, Trace
 from memfit.record.sources.allocator.workspaces import KeptBlocks, workspace_sizes
 
@@ -38,9 +38,6 @@ UNKNOWN_OP: Final = "not known"
 """The history does not say which operator asked."""
 BEFORE: Final = "before the recording"
 NOT_KEPT: Final = "in a step that was not kept"
-
-MODULE_BITS: Final = 32
-"""A phase and a module in one number: the module plus one in the lower bits."""
 
 LASTING: Final = frozenset(
     (Category.PARAMETER, Category.SHARDED_PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE, Category.WORKSPACE)

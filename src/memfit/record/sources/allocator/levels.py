@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from memfit.ledger.schema import Array, Levels
+from memfit.record.sources.allocator.alarms import StepFigures
+from memfit.record.sources.allocator.history import AllocatorHistory, DeviceFigures
 
+OnStep = Callable[[StepFigures], None]
 _COLUMNS: Final = tuple(Levels.dtypes())
 _INDEX: Final = {name: i for i, name in enumerate(_COLUMNS)}
 
@@ -54,6 +58,52 @@ class LevelLog:
         while num_steps * num_devices / self._steps_a_row > self._most_rows / 2:
             self._steps_a_row *= 2
         self._rows = _put_together(table, self._steps_a_row).ravel().tolist()
+
+
+class LevelReporter:
+    """Notes how full each device is at the end of a step, and calls ``on_step`` with it."""
+
+    def __init__(self, history: AllocatorHistory, log: LevelLog, on_step: Sequence[OnStep]) -> None:
+        self._history, self._log, self._on_step = history, log, tuple(on_step)
+
+    def note(
+        self,
+        step: int,
+        time_ns: int,
+        found: dict[int, DeviceFigures],
+        largest_free: Callable[[int], int],
+        *,
+        has_events: bool,
+    ) -> Iterator[StepFigures]:
+        """Adds a row for each device that is in use, and gives its figures."""
+        for device, figures in found.items():
+            if not figures.reserved:
+                continue  # another process's, or not used yet
+            row = {
+                "first_step": step,
+                "last_step": step,
+                "time_ns": time_ns,
+                "has_events": int(has_events),
+                "peak": figures.peak,
+                "allocated": figures.allocated,
+                "reserved": figures.reserved,
+                "active": figures.active,
+                "inactive_split": figures.inactive_split,
+                "largest_free": largest_free(device),
+            }
+            self._log.add(device=device, **row)
+            yield StepFigures(self._history.device_name(device), self._history.capacity(device), **row)
+
+    def tell(self, figures: StepFigures) -> list[str]:
+        """Calls everybody who wants to know. One that raises is called no more, and is named in what is returned."""
+        failures = []
+        for tell in self._on_step:
+            try:
+                tell(figures)
+            except Exception as error:  # a logger's trouble is no reason to end the recording, nor the run
+                self._on_step = tuple(other for other in self._on_step if other is not tell)
+                failures.append(f"{tell!r} failed and is called no more: {error}")
+        return failures
 
 
 def _put_together(table: Array, steps_a_row: int) -> Array:

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,12 +32,16 @@ from torch import nn
 from torch.compiler import is_compiling
 
 from memfit.ledger.schema import Array
+from memfit.record.sources.allocator.facts import Fact, FactGroups
 from memfit.torch_compat.autograd import ENGINE_RUNS, LEAF_SEQUENCE_NR, next_sequence_nr
 from memfit.torch_compat.patches import Patches
 from memfit.torch_compat.tensors import is_transforming
 
 NOT_MARKED = -1
 """In place of a module's number: its calls are not marked."""
+
+MODULE_BITS = 32
+"""A phase and a module in one number: the module plus one in the lower bits."""
 
 
 class MarkKind(IntEnum):
@@ -70,8 +74,19 @@ WIDTH = 4
 """Numbers in a row: kind, value, time, sequence number."""
 
 
+class MarkLog(NamedTuple):
+    """The marks of a window."""
+
+    first: int
+    """The number of the first of them."""
+    rows: Array
+    """Each one: kind, value, time, sequence number."""
+    facts: list[FactGroups]
+    """What a mark of the kind ``LEARN`` points into."""
+
+
 class Marks:
-    """The rows since they were last taken, and what writes them.
+    """The rows since they were last taken, with what was learned, and what writes them.
 
     ``begin_root`` is called with a module and its arguments before the forward of a module that is in no other; ``name`` gives the
     number of a module that was not seen before.
@@ -84,8 +99,10 @@ class Marks:
         name: Callable[[nn.Module], int],
     ) -> None:
         self.rows: list[int] = []
-        self.first = 0
+        self._first = 0
         """The number of the first row."""
+        self._facts: list[FactGroups] = []
+        self._fresh: list[Collection[Fact]] = []
         self._set_note = set_note
         self._begin_root, self._name = begin_root, name
         self._numbers: dict[int, int] = {}
@@ -100,28 +117,36 @@ class Marks:
     @property
     def count(self) -> int:
         """The number that the next mark will have."""
-        return self.first + len(self.rows) // WIDTH
+        return self._first + len(self.rows) // WIDTH
 
     def write(self, kind: MarkKind, value: int = 0) -> None:
         """Writes a mark of the moment."""
-        number = self.first + len(self.rows) // WIDTH
+        number = self._first + len(self.rows) // WIDTH
         self.rows += (int(kind), value, time.time_ns(), next_sequence_nr())
         if self._set_note is not None:
             self._set_note(str(number))
 
-    def take(self) -> Array:
-        """The rows so far, which are then forgotten."""
+    def learn(self, facts: Collection[Fact]) -> None:
+        """Something is known of blocks from the next ``write_learned`` on."""
+        if facts:
+            self._fresh.append(facts)
+
+    def write_learned(self) -> None:
+        """Writes a mark for what was learned since the last one, if anything was."""
+        if self._fresh:
+            self._facts.append(FactGroups(self._fresh))
+            self._fresh = []
+            self.write(MarkKind.LEARN, len(self._facts) - 1)
+
+    def take(self) -> MarkLog:
+        """What there is so far, which is then forgotten."""
         length = len(self.rows)
-        taken = np.array(self.rows[:length], dtype=np.int64).reshape(-1, WIDTH)
-        self.first += len(taken)
+        rows = np.array(self.rows[:length], dtype=np.int64).reshape(-1, WIDTH)
+        taken = MarkLog(self._first, rows, self._facts)
+        self._first += len(rows)
+        self._facts = []
         del self.rows[:length]
         return taken
-
-    def forget(self) -> None:
-        """The rows so far are not needed."""
-        length = len(self.rows)
-        self.first += length // WIDTH
-        del self.rows[:length]
 
     def forget_nodes(self) -> None:
         """A step is over: its graph is gone, or will be."""

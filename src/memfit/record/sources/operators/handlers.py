@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import torch
 
 from memfit.ledger import Category
-from memfit.record.roles import Roles
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.live_position import LivePosition
+from memfit.record.sources.operators.roles import StorageRoles
 from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
 from memfit.torch_compat.autograd import called_by_the_engine, current_node, held_by_the_engine_alone
 from memfit.torch_compat.dispatch import has_kernel
@@ -47,7 +47,7 @@ class OutputHandlers(dict[Any, "OutputHandler | None"]):
         self,
         position: LivePosition,
         blocks: BlockWriter,
-        roles: Roles,
+        roles: StorageRoles,
         observers: Sequence[OperatorObserver],
         dispatcher: CodeType,
     ) -> None:
@@ -145,7 +145,7 @@ class OutputHandlers(dict[Any, "OutputHandler | None"]):
 
     def _assign_all(self, values: Any, role: Category) -> None:
         for tensor in tensors_in(values):
-            self._roles.assign(tensor, role, before=True)
+            self._roles.say(tensor, role, before=True)
 
     def _on_wait(self, func: Any, args: Any, result: Any) -> None:
         # Waiting, now or later, gives back what it was given; on fake tensors it gives a copy that no real run makes.

@@ -19,11 +19,12 @@ from memfit.ledger import Category, LedgerBuilder, Phase
 from memfit.record.listener import ModuleListener, StorageListener
 from memfit.record.module_names import ModuleNames
 from memfit.record.position import ScopeOwner
-from memfit.record.roles import GRADIENT_OF, Roles
+from memfit.record.roles import ModelCalls
 from memfit.record.run_hooks import patch_loaded
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.handlers import OperatorObserver, OutputHandlers
 from memfit.record.sources.operators.live_position import LivePosition
+from memfit.record.sources.operators.roles import StorageRoles
 from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread
@@ -54,15 +55,12 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self.position = LivePosition(builder, self._owner, self._after_backward, self._end_pass)
         self._blocks = BlockWriter(builder, self.position.scopes)
         self._names = ModuleNames(builder)
-        self.roles = Roles(builder, self._blocks, self._names)
+        self.roles = StorageRoles(builder, self._blocks, self._names)
+        self.models = ModelCalls(self._names, self.roles, self.mark_step)
         self._deferred = _Deferred()
         self._handlers = OutputHandlers(self.position, self._blocks, self.roles, observers, type(self).__torch_dispatch__.__code__)
         self.num_deferred = 0
         """How many operators were left to tensor subclasses."""
-        self._learned_roots: set[int] = set()
-        self._step_is_due = True
-        self.marks_steps = True
-        """Does a step begin at the first forward after an optimizer's step? Otherwise somebody calls ``mark_step``."""
         self.out_of_memory: tuple[int, int, str] | None = None
         """The last error of an operator that ran out: its identity (to hold it is to hold tensors), when, and the operator."""
 
@@ -108,13 +106,8 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
     def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self.position.catch_up()  # a recomputation belongs to the module whose node asks for it
         if not self.position.calls and graph_task_id() == -1:
-            self._enter_root(module, (args, kwargs))
-        number = self._names.number(module)
-        if number is None:
-            self.roles.learn_model(module)
-            number = self._names.number(module)
-            assert number is not None
-        self.position.enter_module(id(module), number, _bytes_of((args, kwargs)))
+            self.models.enter_root(module, (args, kwargs))
+        self.position.enter_module(id(module), self.models.number_of(module), _bytes_of((args, kwargs)))
 
     def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
         self.position.exit_module(id(module), _bytes_of(result))
@@ -133,7 +126,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
     def begin_root(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """What happens before a model's forward."""
         with self.quiet():
-            self._enter_root(module, (args, kwargs))
+            self.models.enter_root(module, (args, kwargs))
 
     def block_of(self, tensor: torch.Tensor) -> int | None:
         """The number of the block behind a tensor, if it is known."""
@@ -149,19 +142,9 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         """From now on, a tensor stands for a block that is in the ledger already."""
         self._blocks.stand_for(tensor, block, scope, size)
 
-    def _enter_root(self, module: nn.Module, arguments: Any) -> None:
-        if self._step_is_due and self.marks_steps:
-            self.mark_step()
-            self.roles.relearn_parameters()
-        if id(module) not in self._learned_roots or self._names.number(module) is None:
-            patch_loaded()  # an engine, for one
-            self.roles.learn_model(module)
-            self._learned_roots.add(id(module))
-        self.roles.learn_inputs(arguments)
-
     def mark_step(self) -> None:
         """A training step begins here."""
-        self._step_is_due = False
+        self.models.step_is_due = False
         self.builder.step()
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -173,24 +156,18 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
     def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self.roles.learn_optimizer(optimizer)
         self.position.exit_optimizer(id(optimizer))
-        self._step_is_due = True
+        self.models.step_is_due = True
         self.builder.flush_if_due()
 
     def enter_task(self, engine: Engine | None, phase: Phase, modules: Any) -> int:
         self.position.follow(graph_task_id())
-        numbers = [number for module in modules if (number := self._names.number(module)) is not None]
-        return self.position.enter_pinned(phase, numbers[0] if numbers else -1)
+        return self.position.enter_pinned(phase, self.models.first_number(modules))
 
     def exit_task(self, depth: int) -> None:
         self.position.exit_pinned(depth)
 
     def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
-        full_name = self._names.name_in(module, name)
-        if category in GRADIENT_OF:
-            self.roles.learn_parameter(tensor, category, full_name)
-        else:
-            number = self._names.number(module)
-            self.roles.assign(tensor, category, -1 if number is None else number, full_name)
+        self.roles.learn_tensor(tensor, category, module, name)
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
         self.roles.learn_gradient(gradient, parameter)

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
-from memfit.ledger import Category, LedgerBuilder
+from memfit.ledger import LedgerBuilder
 from memfit.record import run_hooks
 from memfit.record.session import RecordingSession, mind_forks
 from memfit.record.sources.operators.handlers import OperatorObserver
@@ -29,13 +28,16 @@ class OperatorSession(RecordingSession):
     """A recorder, from its attachment to its end. It can be attached again, and goes on with the same ledger."""
 
     def __init__(self, builder: LedgerBuilder, observers: Sequence[OperatorObserver] = ()) -> None:
-        self.builder = builder
         self.recorder = Recorder(builder, observers)
         self._flusher: _Flusher | None = None
         mind_forks(self)
 
+    @property
+    def builder(self) -> LedgerBuilder:
+        return self.recorder.builder
+
     def leave_steps_to_caller(self) -> None:
-        self.recorder.marks_steps = False
+        self.recorder.models.marks_steps = False
 
     def mark_step(self) -> None:
         self.recorder.mark_step()
@@ -55,17 +57,8 @@ class OperatorSession(RecordingSession):
         self.recorder.catch_up()
 
     def adopt(self, subjects: Sequence[Any]) -> None:
-        roles = self.recorder.roles
         with self.recorder.quiet():
-            for subject in subjects:
-                if isinstance(subject, nn.Module):
-                    roles.learn_model(subject)
-                elif isinstance(subject, torch.Tensor):
-                    roles.assign(subject, Category.INPUT, before=True)
-            # Optimizers last: only models know the names of parameters.
-            for subject in subjects:
-                if isinstance(subject, torch.optim.Optimizer):
-                    roles.learn_optimizer(subject, before=True)
+            self.recorder.models.adopt(subjects)
 
     def modules(self) -> Iterator[tuple[nn.Module, int]]:
         return self.recorder.modules()
