@@ -79,8 +79,9 @@ class Prediction(Drawn):
 
     @property
     def fits(self) -> bool:
-        """On the named GPU, with its context and communicators counted. A run that was not seen whole is not said to fit."""
-        return self.verdict_alone.fits and not self.problem
+        """On the named GPU, with its context and communicators counted; where a process uses several, on each of them. A run that
+        was not seen whole is not said to fit."""
+        return all(verdict.fits for verdict in (self.verdict_alone, *self.verdicts_of_others.values())) and not self.problem
 
     @cached_property
     def init(self) -> StepPrediction:
@@ -201,6 +202,15 @@ class Prediction(Drawn):
     def verdict_alone(self) -> Verdict:
         """The same without what other settings of the allocator would need, which is most of the work."""
         return judge(self.requests, self.target.gpu, self._settings, with_advice=False)
+
+    @cached_property
+    def verdicts_of_others(self) -> dict[str, Verdict]:
+        """By their names: the other GPUs that this process uses, taken to be of the same kind."""
+        names = [known.name for known in self.ledger.devices if known.is_cuda and known.name != self.device]
+        return {
+            name: judge(requests_from_ledger(self.ledger, name), self.target.gpu, self._settings, with_advice=False)
+            for name in names
+        }
 
     def relabelled(self, info: RunInfo) -> Prediction:
         """The same with other words about the run; what has been worked out from its events stays."""

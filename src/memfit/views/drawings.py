@@ -21,7 +21,7 @@ from memfit.views.jobs import job_sections
 from memfit.views.notebook import notebook_html
 from memfit.views.plan import plan_sections
 from memfit.views.terminal import report_sections
-from memfit.views.verdicts import host_words, verdict_sections
+from memfit.views.verdicts import host_words, verdict_sections, words_about_others
 from memfit.views.words.comparison import make_sheet
 from memfit.views.words.timing import time_words
 
@@ -42,6 +42,9 @@ def _prediction_html(prediction: Prediction) -> str:
 
 def _prediction_sections(prediction: Prediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
     yield from verdict_sections(prediction.verdict, console, prediction.assumptions, prediction.problem)
+    others = [*words_about_others(prediction.device, prediction.verdicts_of_others)]
+    style = "" if all(verdict.fits for verdict in prediction.verdicts_of_others.values()) else "bold red"
+    yield from (Text(printable(line), style=style) for line in others)
     yield from (Text(printable(line)) for line in (*host_words(prediction.host), *time_words(prediction)))
 
 

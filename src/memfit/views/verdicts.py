@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -79,6 +79,19 @@ def remarks(verdict: Verdict) -> Iterator[str]:
         yield f"The smallest GPU on which it fits: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
     if verdict.largest:
         yield "At the peak: " + ", ".join(f"{label} {format_bytes(size)}" for label, size in verdict.largest[:4]) + "."
+
+
+def words_about_others(device: str, verdicts: Mapping[str, Verdict]) -> Iterator[str]:
+    """Where a process uses several GPUs: the figures above are about ``device``, these about the others."""
+    if verdicts:
+        yield f"That was {device}. This process uses {len(verdicts) + 1} GPUs:"
+    for name, verdict in sorted(verdicts.items()):
+        yield f"  {name}: {_in_short(verdict)}, {format_bytes(verdict.peak_allocated)} allocated, {verdict.where}"
+
+
+def _in_short(verdict: Verdict) -> str:
+    amount = format_bytes(abs(verdict.margin))
+    return f"fits, with {amount} to spare" if verdict.fits else f"does not fit, short by {amount}"
 
 
 def host_words(host: HostMemory) -> Iterator[str]:
