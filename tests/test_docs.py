@@ -16,6 +16,7 @@ from helpers import ROOT
 import memfit
 from memfit.cli import COMMANDS
 from memfit.ledger import Category
+from memfit.ledger.schema import Table
 from memfit.torch_compat.versions import NEWEST, OLDEST
 
 BUILD = """
@@ -107,6 +108,33 @@ def test_one_range_of_torch_everywhere():
     assert {f"{oldest}.0", f"{newest}.0"} <= set(tested)
     pinned = re.search(r"^torch==(\d+)\.(\d+)\.", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert OLDEST <= (int(pinned[1]), int(pinned[2])) <= NEWEST
+
+
+def test_the_maps_show_every_package():
+    source = ROOT / "src" / "memfit"
+    packages = {path.parent.name for path in source.glob("*/__init__.py")}
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    tree = re.search(r"## Where is what\?\n\n```\nsrc/memfit/\n(.*?)```", page, re.DOTALL)[1]
+    assert set(re.findall(r"^  (\w+)/", tree, re.MULTILINE)) == packages
+    rooms = re.search(r"^  phantom/.*\n((?:    .*\n)+)", tree, re.MULTILINE)[1]
+    inside = {path.parent.name for path in source.glob("phantom/*/__init__.py")}
+    assert set(re.findall(r"^    (\w+)/", rooms, re.MULTILINE)) == inside
+    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)/` \|", table, re.MULTILINE)) == packages
+
+
+def test_the_docs_count_the_tables_of_a_ledger():
+    words = ("seven", "eight", "nine", "ten", "eleven", "twelve")
+    number = words[len(Table.__subclasses__()) - 7]
+    assert f"{number.capitalize()} tables of numpy columns" in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def test_constants_that_a_recipe_names_exist():
+    """``GPUS``, ``BY_PHASE`` and the like; those that are set in the environment have their own names."""
+    named = set(re.findall(r"`(_?[A-Z][A-Z_]{3,})`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    assert len(named) > 5
+    assert [name for name in named if not re.search(rf"^{name}\b", sources, re.MULTILINE)] == []
 
 
 def workflow():

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from memfit.allocator import Requests, Verdict, judge, load_requests, parse_alloc_conf
+from memfit.allocator import Requests, Verdict, judge, load_requests, parse_alloc_conf, versions
 from memfit.allocator.versions import DEFAULT_TORCH_VERSION
 from memfit.cli.consoles import stdout_console, working
 from memfit.hardware import GPUS, find_gpu
@@ -32,7 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--torch-version",
         metavar="VERSION",
-        help="the version of torch whose allocator is used, 2.6 to 2.15; by default the one in FILE, or 2.11",
+        help=f"the version of torch whose allocator is used, {versions.name(versions.OLDEST)} to {versions.name(versions.NEWEST)}; "
+        f"by default the one in FILE, or {versions.DEFAULT_TORCH_VERSION}",
     )
     parser.add_argument(
         "--process-groups",
