@@ -54,7 +54,7 @@ import memfit
 from memfit.allocator import parse_alloc_conf, replay, requests_from_ledger
 from memfit.analysis import find_peak, find_step_peaks
 from memfit.analysis.owners import find_owners
-from memfit.analysis.timeline import Timeline, block_bytes_at, events_on
+from memfit.analysis.timeline import MemoryTimeline, block_bytes_at, events_on
 from memfit.ledger import Category, Ledger, Phase
 from memfit.ledger.moments import running_at, steps_at
 from memfit.ledger.schema import Slack
@@ -198,11 +198,11 @@ def is_of_the_run(ledger: Ledger):
     return (ledger.categories != Category.WORKSPACE) & (ledger.blocks.op != before)
 
 
-def totals(ledger: Ledger) -> Timeline:
+def totals(ledger: Ledger) -> MemoryTimeline:
     """What operators of this run have in use on the GPU."""
     events = events_on(ledger, cuda_of(ledger))
     events = events[is_of_the_run(ledger)[ledger.events.subject[events]]]
-    return Timeline.from_deltas(events, ledger.deltas[events])
+    return MemoryTimeline.from_deltas(events, ledger.deltas[events])
 
 
 def cuda_of(ledger: Ledger) -> int:

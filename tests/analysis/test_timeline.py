@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from memfit.analysis.timeline import Timeline, block_bytes_at, breakdowns_at, trace_categories, trace_total
+from memfit.analysis.timeline import MemoryTimeline, block_bytes_at, breakdowns_at, trace_categories, trace_total
 from memfit.ledger import Category
 from memfit.testing import ledger
 
@@ -59,7 +59,7 @@ def test_what_each_block_holds_at_an_event():
 
 def test_a_reduced_timeline_keeps_highs_lows_and_the_end():
     totals = np.array([0, 5, 1, 2, 9, 3, 3, 7, 6, 4])
-    reduced = Timeline(np.arange(-1, 9), totals).reduced(5)
+    reduced = MemoryTimeline(np.arange(-1, 9), totals).reduced(5)
     assert reduced.totals.tolist() == [0, 9, 3, 7, 4]
     assert reduced.events.tolist() == [-1, 3, 4, 6, 8]
 

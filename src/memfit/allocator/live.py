@@ -7,7 +7,7 @@ request is served when it comes.
 from __future__ import annotations
 
 from memfit.allocator.engine import CachingAllocator, Rules
-from memfit.allocator.engine.blocks import Block, FreeList
+from memfit.allocator.engine.blocks import FreeList, PoolBlock
 from memfit.allocator.replaying import OutOfMemory
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.allocator.settings import SMALL_REQUEST, AllocatorSettings
@@ -22,7 +22,7 @@ class LiveAllocator:
         self._allocator = CachingAllocator(Rules.of(settings, capacity, total_memory))
         self._lists: dict[tuple[int, bool], FreeList] = {}
         self._sizes: dict[int, tuple[int, int]] = {}
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, PoolBlock] = {}
         self._capacity = capacity
         self._num_served = 0
         self.allocated = 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.allocator.engine.outcome import SegmentChange
-from memfit.allocator.engine.python import Run
+from memfit.allocator.engine.python import AllocatorRun
 from memfit.allocator.replaying import Replay
 from memfit.allocator.requests import RequestKind
 from memfit.allocator.segments import SegmentState, segments_of
@@ -46,7 +46,7 @@ class AllocatorLog:
 
 def write_log(replay: Replay) -> AllocatorLog:
     """Serves the requests of ``replay`` once more, one by one, and notes where everything lies."""
-    writer = _Writer(replay)
+    writer = _LogWriter(replay)
     for request, (kind, block) in enumerate(zip(replay.requests.kind.tolist(), replay.requests.block.tolist(), strict=True)):
         if request == replay.num_served:
             break
@@ -54,14 +54,14 @@ def write_log(replay: Replay) -> AllocatorLog:
     return writer.log()
 
 
-class _Writer:
+class _LogWriter:
     def __init__(self, replay: Replay) -> None:
         requests = replay.requests
         allocates = requests.kind == RequestKind.ALLOC
         asked = np.zeros(requests.num_blocks, dtype=np.int64)
         asked[requests.block[allocates]] = requests.size[allocates]
         self._asked: list[int] = asked.tolist()
-        self._run = Run(replay.prepared, replay.rules)
+        self._run = AllocatorRun(replay.prepared, replay.rules)
         self._home: dict[int, tuple[int, int, int]] = {}
         """Of each block in use or pending: address, stream, pool."""
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []

@@ -10,7 +10,7 @@ import numpy as np
 from memfit.allocator.alloc_conf import parse_alloc_conf
 from memfit.allocator.changes import Changes, History
 from memfit.allocator.engine import Outcome, Prepared, Rules, SegmentChange, prepare, run
-from memfit.allocator.engine.python import Run
+from memfit.allocator.engine.python import AllocatorRun
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.allocator.segments import SegmentState, segments_of
 from memfit.allocator.settings import AllocatorSettings
@@ -150,7 +150,7 @@ class Replay:
 
     def segments_at(self, request: int | None = None) -> list[SegmentState]:
         """The segments after so many requests, by default after all that were served; found by serving them once more."""
-        again = Run(self.prepared, self.rules)
+        again = AllocatorRun(self.prepared, self.rules)
         again.serve(self.num_served if request is None else request)
         asked = np.zeros(self.requests.num_blocks, dtype=np.int64)
         allocates = self.requests.kind == RequestKind.ALLOC

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memfit.allocator.engine.blocks import FREE, IN_USE, PENDING, UNMAPPED, Block
-from memfit.allocator.engine.python import Run
+from memfit.allocator.engine.blocks import FREE, IN_USE, PENDING, UNMAPPED, PoolBlock
+from memfit.allocator.engine.python import AllocatorRun
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SegmentState:
         return self.active_bytes == 0
 
 
-def segments_of(run: Run, requested: list[int]) -> list[SegmentState]:
+def segments_of(run: AllocatorRun, requested: list[int]) -> list[SegmentState]:
     """What a run has come to, by address; ``requested`` holds the bytes that each of the program's blocks asked for."""
     held = run.held()
     numbers = {id(block): number for number, block in held.items()}
@@ -61,10 +61,10 @@ def segments_of(run: Run, requested: list[int]) -> list[SegmentState]:
     return sorted(found, key=lambda segment: segment.address)
 
 
-def _mapped_stretches(head: Block) -> Iterator[list[Block]]:
+def _mapped_stretches(head: PoolBlock) -> Iterator[list[PoolBlock]]:
     """The blocks of a segment, in runs of those that have memory behind them."""
-    stretch: list[Block] = []
-    block: Block | None = head
+    stretch: list[PoolBlock] = []
+    block: PoolBlock | None = head
     while block is not None:
         if block.state != UNMAPPED:
             stretch.append(block)
@@ -76,7 +76,7 @@ def _mapped_stretches(head: Block) -> Iterator[list[Block]]:
         yield stretch
 
 
-def _segment_state(stretch: list[Block], numbers: dict[int, int], requested: list[int]) -> SegmentState:
+def _segment_state(stretch: list[PoolBlock], numbers: dict[int, int], requested: list[int]) -> SegmentState:
     home = stretch[0].home
     return SegmentState(
         address=stretch[0].address,
@@ -89,6 +89,6 @@ def _segment_state(stretch: list[Block], numbers: dict[int, int], requested: lis
     )
 
 
-def _block_state(block: Block, number: int, requested: list[int]) -> BlockState:
+def _block_state(block: PoolBlock, number: int, requested: list[int]) -> BlockState:
     state = {IN_USE: "active_allocated", PENDING: "active_pending_free", FREE: "inactive"}[block.state]
     return BlockState(block.address, block.size, requested[number] if number >= 0 else 0, state, number)

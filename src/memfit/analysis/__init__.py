@@ -24,7 +24,7 @@ Events are not walked one by one, save by ``largest_live``: a million of them ta
 
 from memfit.analysis.diff.runs import Diff, diff_ledgers
 from memfit.analysis.families import Family, family_of
-from memfit.analysis.lanes import Lane, Window, find_window, trace_lanes
+from memfit.analysis.lanes import Lane, LaneWindow, find_window, trace_lanes
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at, trace_lifetimes
 from memfit.analysis.module_snapshots import ScopeSnapshots, Snapshot, take_snapshots
 from memfit.analysis.module_tree import ModuleNode, grow_tree
@@ -43,7 +43,7 @@ from memfit.analysis.peaks import (
 )
 from memfit.analysis.phases import PhaseSpan, trace_phases
 from memfit.analysis.report import DeviceReport, Report, build_report
-from memfit.analysis.timeline import Breakdown, Timeline, trace_categories, trace_total
+from memfit.analysis.timeline import Breakdown, MemoryTimeline, trace_categories, trace_total
 from memfit.ledger.moments import INIT, running_at
 
 __all__ = [
@@ -54,6 +54,8 @@ __all__ = [
     "Diff",
     "Family",
     "Lane",
+    "LaneWindow",
+    "MemoryTimeline",
     "ModuleGroup",
     "ModuleNode",
     "ModuleStats",
@@ -66,8 +68,6 @@ __all__ = [
     "Share",
     "Snapshot",
     "StepPeak",
-    "Timeline",
-    "Window",
     "breakdown_at",
     "build_report",
     "bytes_by_module",

@@ -39,7 +39,7 @@ class Lane:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Window:
+class LaneWindow:
     """The step that lanes are about."""
 
     first_event: int
@@ -63,13 +63,13 @@ def trace_lanes(ledger: Ledger, most_spans: int | None = None) -> list[Lane]:
     return lanes
 
 
-def find_window(ledger: Ledger) -> Window | None:
+def find_window(ledger: Ledger) -> LaneWindow | None:
     """The last step, from its first event to the end of all that it issued; ``None`` where no work of it is known."""
     if not len(ledger.work) or not len(ledger.step_starts) or not ledger.info.has_clock:
         return None
     first = int(ledger.step_starts[-1])
     begin, end = int(ledger.events.time_ns[first]), max(int(ledger.work.end_ns.max()), int(ledger.events.time_ns[-1]))
-    return Window(first_event=first, begin_ns=begin, end_ns=end) if end > begin else None
+    return LaneWindow(first_event=first, begin_ns=begin, end_ns=end) if end > begin else None
 
 
 def join(work: Work, longest_pause_ns: int) -> Work:

@@ -22,7 +22,7 @@ import numpy as np
 from memfit.analysis.families import Family, family_of
 from memfit.analysis.modules import ModuleStats, starred
 from memfit.analysis.owners import find_owners
-from memfit.analysis.timeline import Timeline, block_bytes_at, events_on, trace_total
+from memfit.analysis.timeline import MemoryTimeline, block_bytes_at, events_on, trace_total
 from memfit.ledger import Category, Ledger
 from memfit.ledger.schema import Array
 
@@ -106,13 +106,13 @@ def _family_tables(ledger: Ledger, device: int, node_of: Array, num_nodes: int) 
     changes = events_on(ledger, device)
     for family in range(len(Family)):
         own = changes[families[ledger.events.subject[changes]] == family]
-        held = block_bytes_at(ledger, _highest(Timeline.from_deltas(own, ledger.deltas[own])))
+        held = block_bytes_at(ledger, _highest(MemoryTimeline.from_deltas(own, ledger.deltas[own])))
         chosen = here & (families == family)
         np.add.at(highest[:, family], owners[chosen], held[chosen])
     return at_peak, highest
 
 
-def _highest(timeline: Timeline) -> int:
+def _highest(timeline: MemoryTimeline) -> int:
     return int(timeline.events[np.argmax(timeline.totals)])
 
 

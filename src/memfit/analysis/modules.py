@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.analysis.owners import find_owners
-from memfit.analysis.timeline import Timeline, block_bytes_at, trace_total
+from memfit.analysis.timeline import MemoryTimeline, block_bytes_at, trace_total
 from memfit.ledger import Category, Ledger, Phase
 from memfit.ledger.schema import Array
 
@@ -82,7 +82,7 @@ def _sizes_at(ledger: Ledger, events: Array) -> Array:
     return np.append(ledger.events.size, 0)[events]
 
 
-def _peaks_in(ledger: Ledger, timeline: Timeline, scopes: Array) -> Array:
+def _peaks_in(ledger: Ledger, timeline: MemoryTimeline, scopes: Array) -> Array:
     last = np.minimum(ledger.scope_exit[scopes], len(ledger.events) - 1)
     return timeline.at(timeline.highest_between(ledger.scope_enter[scopes], last))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.analysis.timeline import Breakdown, Timeline, block_bytes_at, breakdowns_at, trace_total
+from memfit.analysis.timeline import Breakdown, MemoryTimeline, block_bytes_at, breakdowns_at, trace_total
 from memfit.ledger import INIT, Category, Ledger, Moment, moments_at
 from memfit.ledger.schema import Array
 
@@ -75,7 +75,7 @@ def share_out(breakdown: Breakdown) -> list[Share]:
     return sorted(shares, key=lambda share: -share.size_bytes)
 
 
-def _peaks_at(ledger: Ledger, device: int, timeline: Timeline, events: Array) -> list[Peak]:
+def _peaks_at(ledger: Ledger, device: int, timeline: MemoryTimeline, events: Array) -> list[Peak]:
     sizes = timeline.at(events).tolist()
     times = np.append(ledger.events.time_ns, 0)[events].tolist()
     moments = moments_at(ledger, events)

@@ -14,7 +14,7 @@ Breakdown = dict[Category, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class MemoryTimeline:
     """Bytes in use on one device: ``totals[i]`` from event ``events[i]`` until the next event in the list.
 
     The first entry is event -1 with 0 bytes: nothing was in use before the run.
@@ -24,7 +24,7 @@ class Timeline:
     totals: Array
 
     @classmethod
-    def from_deltas(cls, events: Array, deltas: Array) -> Timeline:
+    def from_deltas(cls, events: Array, deltas: Array) -> MemoryTimeline:
         return cls(np.concatenate(([-1], events)), np.concatenate(([0], np.cumsum(deltas))))
 
     def at(self, events: Array) -> Array:
@@ -36,7 +36,7 @@ class Timeline:
         where = range_maxima(self.totals, self._positions(first), self._positions(last) + 1)
         return np.maximum(self.events[where], first)
 
-    def reduced(self, num_points: int) -> Timeline:
+    def reduced(self, num_points: int) -> MemoryTimeline:
         """At most ``num_points`` entries (3 or more), for drawing: the highest and the lowest of equal pieces, and the last."""
         num_entries, num_pieces = len(self.events), (num_points - 1) // 2
         if num_entries <= num_points:
@@ -44,28 +44,28 @@ class Timeline:
         starts = np.arange(num_pieces) * num_entries // num_pieces
         extremes = (first_maxima(self.totals, starts), first_maxima(-self.totals, starts), [num_entries - 1])
         kept = np.unique(np.concatenate(extremes))
-        return Timeline(self.events[kept], self.totals[kept])
+        return MemoryTimeline(self.events[kept], self.totals[kept])
 
-    def highest_of(self, num_pieces: int) -> Timeline:
+    def highest_of(self, num_pieces: int) -> MemoryTimeline:
         """The first highest entry of each of so many equal pieces, and the first and last of all; everything where that is less."""
         num_entries = len(self.events)
         if num_entries <= num_pieces:
             return self
         highest = first_maxima(self.totals, np.arange(num_pieces) * num_entries // num_pieces)
         kept = np.unique(np.concatenate(([0], highest, [num_entries - 1])))
-        return Timeline(self.events[kept], self.totals[kept])
+        return MemoryTimeline(self.events[kept], self.totals[kept])
 
     def _positions(self, events: Array) -> Array:
         return np.searchsorted(self.events, events, side="right") - 1
 
 
-def trace_total(ledger: Ledger, device: int) -> Timeline:
+def trace_total(ledger: Ledger, device: int) -> MemoryTimeline:
     """All memory in use on a device."""
     events = events_on(ledger, device)
-    return Timeline.from_deltas(events, ledger.deltas[events])
+    return MemoryTimeline.from_deltas(events, ledger.deltas[events])
 
 
-def trace_categories(ledger: Ledger, device: int) -> dict[Category, Timeline]:
+def trace_categories(ledger: Ledger, device: int) -> dict[Category, MemoryTimeline]:
     """Memory in use on a device, for each category that ever holds any there."""
     events = events_on(ledger, device)
     categories = ledger.categories[ledger.events.subject[events]]
@@ -73,7 +73,7 @@ def trace_categories(ledger: Ledger, device: int) -> dict[Category, Timeline]:
     present, starts = np.unique(categories[order], return_index=True)
     groups = np.split(events[order], starts[1:])
     return {
-        Category(category): Timeline.from_deltas(group, ledger.deltas[group])
+        Category(category): MemoryTimeline.from_deltas(group, ledger.deltas[group])
         for category, group in zip(present.tolist(), groups, strict=False)
     }
 

@@ -15,7 +15,7 @@ from memfit.analysis.timeline import breakdowns_at
 from memfit.compat.mem_tracker import MemTracker
 from memfit.compat.trackers.module_entries import Since
 from memfit.compat.trackers.torch_categories import FSDP_REF_TYPES, FSDPModState
-from memfit.compat.trackers.tracker_snapshots import ModuleMemStats, Moment, Translation
+from memfit.compat.trackers.tracker_snapshots import ModuleMemStats, StateMoment, Translation
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger, Phase
 from memfit.torch_compat.dispatch import tree_leaves
@@ -63,9 +63,9 @@ class FSDPMemTracker(MemTracker):
         self._share_in_groups(stats)
         return {number: entry for number, entry in stats.items() if FSDPModState.AFT_PRE_FW in entry.snapshots}
 
-    def _moments(self, ledger: Ledger) -> Iterator[Moment]:
+    def _moments(self, ledger: Ledger) -> Iterator[StateMoment]:
         for number, begin, peak in _backward_peaks(ledger, self._first_recent_event(ledger)):
-            yield Moment(event=begin, module=number, state=FSDPModState.PEAK_BW, snapshot=peak)
+            yield StateMoment(event=begin, module=number, state=FSDPModState.PEAK_BW, snapshot=peak)
         yield from super()._moments(ledger)
 
     def _share_in_groups(self, stats: dict[int, ModuleMemStats]) -> None:

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from memfit.compat.estimators.curves import policies_of
-from memfit.compat.estimators.moments import Moment, moments_of
+from memfit.compat.estimators.moments import PiecePeak, moments_of
 from memfit.compat.estimators.units import is_self_or_submodule, is_submodule
 from memfit.compat.mem_tracker import MemTracker
 from memfit.compat.runtime_estimator import RuntimeEstimator
 from memfit.compat.sac_estimator import SACEstimator
-from memfit.compat.trackers.torch_categories import MemRefType, ModState, State
+from memfit.compat.trackers.torch_categories import MemRefType, ModState, SnapshotState
 from memfit.compat.trackers.tracker_snapshots import ModuleMemStats
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
@@ -98,7 +98,7 @@ class ModStats(TypedDict):
 class ModuleInfo(TypedDict):
     mod_order: ModOrder
     mod_stats: list[ModStats]
-    moments: NotRequired[list[Moment]]
+    moments: NotRequired[list[PiecePeak]]
     """The highest moments of the step, with everything that was in use: optimizer state and temporaries too."""
     workspace_bytes: NotRequired[int]
     """What libraries keep on a GPU beside that, at all moments."""
@@ -120,7 +120,7 @@ class Graph:
         self.ad_matrix: Array = np.zeros((n, n))
         """``[i][j]`` is 1 where ``j`` is ``i`` or inside it."""
         self.fw_post_order: list[str] = []
-        self.moments: list[Moment] = []
+        self.moments: list[PiecePeak] = []
         self.workspace_bytes = 0
 
     def add_node(self, node: Node) -> None:
@@ -212,10 +212,10 @@ class _Snapshots:
     """A module's snapshots on one device. A module without backward has none of it: nothing was in use then for it."""
 
     def __init__(self, memory: ModuleMemStats, dev: torch.device) -> None:
-        self._snapshots: Mapping[State, list[dict[torch.device, Any]]] = memory.snapshots
+        self._snapshots: Mapping[SnapshotState, list[dict[torch.device, Any]]] = memory.snapshots
         self._device = dev
 
-    def at(self, state: State, kind: MemRefType) -> int:
+    def at(self, state: SnapshotState, kind: MemRefType) -> int:
         taken = [one for one in self._snapshots.get(state, []) if self._device in one]
         return int(taken[-1][self._device][kind]) if taken else 0
 
@@ -252,7 +252,7 @@ def parse_module_info(module_info: ModuleInfo) -> Graph:
     return graph
 
 
-def _moments_from_nodes(graph: Graph) -> list[Moment]:
+def _moments_from_nodes(graph: Graph) -> list[PiecePeak]:
     """Where nobody recorded moments: the beginning of each module's backward, of what its own figures say. No optimizer state."""
     parameters = graph.nodes[0]["param_per_module"] if graph.nodes else 0
     found = []
@@ -263,7 +263,7 @@ def _moments_from_nodes(graph: Graph) -> list[Moment]:
             other["fqn"] for other in graph.nodes if other["fqn"] in over and not is_self_or_submodule(node["fqn"], other["fqn"])
         ]
         found.append(
-            Moment(
+            PiecePeak(
                 module=node["fqn"],
                 phase="backward",
                 total=parameters + node["grad_total"] + rest,

@@ -14,8 +14,15 @@ from memfit.analysis import take_snapshots
 from memfit.compat.trackers.display import natural_order, print_snapshot, print_states
 from memfit.compat.trackers.fake_values import assume_values, stop_assuming_values
 from memfit.compat.trackers.module_entries import ModuleEntries, Since
-from memfit.compat.trackers.torch_categories import MEM_REF_TYPES, MemRefType, ModState, State
-from memfit.compat.trackers.tracker_snapshots import ModuleMemStats, Moment, Snapshot, Translation, event_at, stats_over_devices
+from memfit.compat.trackers.torch_categories import MEM_REF_TYPES, MemRefType, ModState, SnapshotState
+from memfit.compat.trackers.tracker_snapshots import (
+    ModuleMemStats,
+    Snapshot,
+    StateMoment,
+    Translation,
+    event_at,
+    stats_over_devices,
+)
 from memfit.ledger import Ledger, Phase
 from memfit.ledger.schema import Array
 from memfit.record import Tracker
@@ -39,7 +46,7 @@ class MemTracker(TorchDispatchMode):
     """
 
     _translation = Translation(MEM_REF_TYPES)
-    _states: dict[Phase, tuple[State | None, State | None, State | None]] = {
+    _states: dict[Phase, tuple[SnapshotState | None, SnapshotState | None, SnapshotState | None]] = {
         Phase.FORWARD: (ModState.PEAK_FW, ModState.PRE_FW, ModState.POST_FW),
         Phase.BACKWARD: (ModState.PEAK_BW, ModState.PRE_BW, ModState.POST_BW),
         Phase.RECOMPUTE: (None, ModState.PRE_FW_AC, ModState.POST_FW_AC),
@@ -107,14 +114,14 @@ class MemTracker(TorchDispatchMode):
                 stats[moment.module].add(moment.state, self._translation.snapshot(moment.snapshot))
         return {module: entry for module, entry in stats.items() if entry.snapshots}
 
-    def _moments(self, ledger: Ledger) -> Iterator[Moment]:
+    def _moments(self, ledger: Ledger) -> Iterator[StateMoment]:
         recent = ledger.scope_enter > self._first_recent_event(ledger)
         for taken in take_snapshots(ledger, np.flatnonzero((ledger.scopes.module >= 0) & recent & ~_inside_a_wrapper(ledger))):
             begin, end = int(ledger.scope_enter[taken.scope]), int(ledger.scope_exit[taken.scope])
             states = self._states.get(taken.phase, (None, None, None))
             for event, state, snapshot in zip((begin, begin, end), states, (taken.peak, taken.enter, taken.exit), strict=True):
                 if state is not None and snapshot is not None:
-                    yield Moment(event=event, module=taken.module, state=state, snapshot=snapshot)
+                    yield StateMoment(event=event, module=taken.module, state=state, snapshot=snapshot)
 
     def _first_recent_event(self, ledger: Ledger) -> int:
         return event_at(ledger, self._since_ns) if self._since_ns else -1

@@ -51,7 +51,7 @@ class MemoryTracker:
         self._cur_module_name = ""
         self._op_index = self._num_alloc_retries = 0
         self._mode: _AfterEachOperator | None = None
-        self._source: _Device | _Recorded = _Recorded()
+        self._source: _DeviceAllocator | _Recorded = _Recorded()
 
     def start_monitor(self, root_module: nn.Module) -> None:
         """From now on, each operator is followed by a reading; those in a module's forward carry its name."""
@@ -62,7 +62,7 @@ class MemoryTracker:
             self._hooks.append(module.register_forward_pre_hook(self._before_forward(name, module is root_module)))
         self._hooks.append(root_module.register_forward_hook(lambda *_: self._mark("fw_bw_boundary")))
         accelerator = torch.accelerator.current_accelerator(check_available=True)
-        self._source = _Recorded() if accelerator is None else _Device(torch.get_device_module(accelerator))
+        self._source = _Recorded() if accelerator is None else _DeviceAllocator(torch.get_device_module(accelerator))
         self._source.start(root_module)
         self._mode = _AfterEachOperator(self._note)
         self._mode.__enter__()
@@ -162,7 +162,7 @@ class _AfterEachOperator(TorchDispatchMode):
         return result
 
 
-class _Device:
+class _DeviceAllocator:
     """Asks a device's allocator."""
 
     def __init__(self, module: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from memfit.compat.estimators.curves import Policy
 from memfit.compat.estimators.decisions import Fate, groups_of
-from memfit.compat.estimators.problem import GIB, Candidate, Load, Problem, least_peak, solve
+from memfit.compat.estimators.problem import GIB, CheckpointedModule, Load, Problem, least_peak, solve
 from memfit.compat.estimators.sac_data import SACStats
 from memfit.compat.estimators.units import Gathering, check_units, is_submodule
 from memfit.compat.ilp_utils import Graph, Node
@@ -90,11 +90,11 @@ def sac_milp(
     return SACSolution.of(decisions, problem.milliseconds(answer.chosen), problem.peak(answer.chosen), status)
 
 
-def _share(graph: Graph, candidate: Candidate, policy: int) -> float:
+def _share(graph: Graph, candidate: CheckpointedModule, policy: int) -> float:
     return 1 - candidate.policies[policy].stored_bytes / graph.name2node[candidate.name]["sac_memory"]
 
 
-def _candidates(graph: Graph, ac_units: Sequence[str] | None, fsdp_units: Sequence[str] | None) -> list[Candidate]:
+def _candidates(graph: Graph, ac_units: Sequence[str] | None, fsdp_units: Sequence[str] | None) -> list[CheckpointedModule]:
     found = []
     for node in graph.nodes:
         name = node["fqn"]
@@ -104,7 +104,7 @@ def _candidates(graph: Graph, ac_units: Sequence[str] | None, fsdp_units: Sequen
         free = [(policy, _gain(node, policy)) for policy in _policies(node)]
         free = [(policy, gain) for policy, gain in free if gain > 0]
         if free:
-            found.append(Candidate(name=name, policies=tuple(p for p, _ in free), gains=tuple(gain for _, gain in free)))
+            found.append(CheckpointedModule(name=name, policies=tuple(p for p, _ in free), gains=tuple(gain for _, gain in free)))
     return found
 
 
@@ -124,7 +124,7 @@ def _policies(node: Node) -> list[Policy]:
     ]
 
 
-def _loads(graph: Graph, candidates: Sequence[Candidate], world_size: int, fsdp_units: Sequence[str] | None) -> list[Load]:
+def _loads(graph: Graph, candidates: Sequence[CheckpointedModule], world_size: int, fsdp_units: Sequence[str] | None) -> list[Load]:
     numbers = {candidate.name: i for i, candidate in enumerate(candidates)}
     parameters = {node["fqn"]: node["param_per_module"] for node in graph.nodes}
     gathering = Gathering.of(parameters, fsdp_units) if fsdp_units else Gathering.by_module(parameters)

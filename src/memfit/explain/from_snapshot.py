@@ -84,7 +84,7 @@ def _until(requests: Requests, moment: int) -> Requests:
     return requests.take(rows)
 
 
-def _room(recording: _Recording, state: _State, oom: dict[str, Any]) -> tuple[int, list[str]]:
+def _room(recording: _Recording, state: _SnapshotState, oom: dict[str, Any]) -> tuple[int, list[str]]:
     """What the allocator could get, and how that is known."""
     reserved, left = sum(segment.size for segment in state.segments), int(oom["device_free"])
     if left < int(oom["size"]):
@@ -115,7 +115,7 @@ class _Piece:
 
 
 @dataclass
-class _State:
+class _SnapshotState:
     segments: list[SegmentState]
     live: dict[int, _Piece] = field(default_factory=dict)
 
@@ -138,7 +138,7 @@ class _Recording:
         levels = np.cumsum(np.array([0, *changes], dtype=np.int64))
         return int(at_end + levels.max() - levels[-1])
 
-    def state(self) -> _State:
+    def state(self) -> _SnapshotState:
         """Segments and blocks at the moment: those of the snapshot, with what came since undone."""
         live = {address: piece for segment in self._segments for address, piece in _pieces(segment)}
         ranges = _Ranges(_Range.of(segment) for segment in self._segments)
@@ -157,7 +157,7 @@ class _Recording:
             if piece is not None and entry.get("frames"):
                 live[int(entry["addr"])] = replace(piece, frames=entry["frames"])
         addresses = sorted(live)
-        return _State([known.filled(live, addresses) for known in ranges.known], live)
+        return _SnapshotState([known.filled(live, addresses) for known in ranges.known], live)
 
 
 def _pieces(segment: dict[str, Any]) -> Iterable[tuple[int, _Piece]]:
@@ -250,7 +250,7 @@ def _address(one: _Range) -> int:
 # -- whose it was ------------------------------------------------------------------------------------------------------------
 
 
-def _hold(recording: _Recording, state: _State, oom: dict[str, Any] | None) -> Holdings:
+def _hold(recording: _Recording, state: _SnapshotState, oom: dict[str, Any] | None) -> Holdings:
     by_place: dict[str, list[int]] = {}
     # Blocks share their stacks: each is looked at once.
     stacks = {id(piece.frames): piece.frames for piece in state.live.values()}

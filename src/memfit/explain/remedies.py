@@ -44,14 +44,14 @@ def find_remedies(scene: Scene) -> tuple[Remedy, ...]:
     """What was tried: what serves the request first, the least change of memory needed first among equals."""
     if scene.failed is None:
         return ()
-    trials = _Trials(scene)
+    trials = _RemedyTrials(scene)
     found = [*trials.settings(), *trials.variants()]
     if not any(remedy.served for remedy in found):
         found += trials.together()
     return (*sorted(found, key=lambda remedy: not remedy.served), *trials.larger_gpu())
 
 
-class _Trials:
+class _RemedyTrials:
     """Tries things out in one scene."""
 
     def __init__(self, scene: Scene) -> None:

@@ -18,14 +18,14 @@ from memfit.errors import ConfigError
 from memfit.record import StepFigures
 
 
-class _Writer(Protocol):
+class _SummaryWriter(Protocol):
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any: ...
 
 
 class TensorBoardLogger:
     """Logs to a ``torch.utils.tensorboard.SummaryWriter``, or any writer with ``add_scalar``."""
 
-    def __init__(self, writer: _Writer, every: int = 1) -> None:
+    def __init__(self, writer: _SummaryWriter, every: int = 1) -> None:
         self._writer, self._every = writer, _checked(every)
 
     def __call__(self, figures: StepFigures) -> None:

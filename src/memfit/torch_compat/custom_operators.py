@@ -38,7 +38,7 @@ def with_its_autograd(operator: Any, run: Callable[..., Any]) -> Callable[..., A
     """
     kernels: dict[Callable[..., Any], Callable[..., Any]] = vars(operator).setdefault("_memfit_kernels", {})
     if run not in kernels:
-        kernels[run] = _make_autograd(_Instead(operator._opoverload, functools.partial(run, operator)), operator)
+        kernels[run] = _make_autograd(_Redispatched(operator._opoverload, functools.partial(run, operator)), operator)
     return kernels[run]
 
 
@@ -47,7 +47,7 @@ def call_below_autograd(operator: Any, keyset: Any, args: Any, kwargs: Any) -> A
     return operator._opoverload.redispatch(keyset & _below_autograd, *args, **kwargs)
 
 
-class _Instead:
+class _Redispatched:
     """An operator, as far as autograd asks, that calls something else."""
 
     def __init__(self, overload: Any, run: Callable[..., Any]) -> None:

@@ -68,7 +68,7 @@ class Patches:
 
     def replace_item(self, owner: Any, key: Any, value: Any) -> None:
         """Sets ``owner[key]``."""
-        self._lay(_Item(owner, key), lambda below: value)
+        self._lay(_EntryPlace(owner, key), lambda below: value)
 
     def append(self, owner: list[Any], value: Any) -> None:
         """Appends to a list."""
@@ -294,7 +294,7 @@ class _Attribute(_Place):
         delattr(self.owner, self.name)
 
 
-class _Item(_Place):
+class _EntryPlace(_Place):
     def __str__(self) -> str:
         return f"a {type(self.owner).__name__}'s entry {_path(self.name)}"
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from memfit.analysis.diff.blocks import BlockChange, Change
 from memfit.analysis.diff.compared import Compared
-from memfit.analysis.diff.levels import Level
+from memfit.analysis.diff.levels import PhaseLevel
 from memfit.analysis.diff.runs import Diff, Figure, Side
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
@@ -159,7 +159,7 @@ def _numbers(change: BlockChange) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _levels(levels: Sequence[Level], names: tuple[str, str]) -> Table:
+def _levels(levels: Sequence[PhaseLevel], names: tuple[str, str]) -> Table:
     """The largest changes, in the order in which they happened."""
     least = sorted((abs(level.change_bytes) for level in levels), reverse=True)[:NUM_BLOCKS][-1]
     shown = [level for level in levels if abs(level.change_bytes) >= least][:NUM_BLOCKS]

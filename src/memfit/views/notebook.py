@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from memfit.allocator import Verdict
-from memfit.analysis import DeviceReport, Report, Timeline, build_report
+from memfit.analysis import DeviceReport, MemoryTimeline, Report, build_report
 from memfit.ledger import Category, Ledger
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
@@ -138,7 +138,7 @@ def _areas(device: DeviceReport) -> Iterator[str]:
 
 def _chosen(totals: tuple[int, ...]) -> list[int]:
     """The points worth drawing: the highest and the lowest of equal pieces."""
-    whole = Timeline(np.arange(len(totals)), np.array(totals))
+    whole = MemoryTimeline(np.arange(len(totals)), np.array(totals))
     chosen: list[int] = whole.reduced(NUM_POINTS).events.tolist()
     return chosen
 

@@ -172,7 +172,7 @@ def many_layers(count: int) -> problem_module.Problem:
                 for i in steps
             )
             gains = tuple(int(i / 20 * size * GIB) for i in steps)
-            candidates.append(problem_module.Candidate(name=f"Net.layers.{layer}{part}", policies=policies, gains=gains))
+            candidates.append(problem_module.CheckpointedModule(name=f"Net.layers.{layer}{part}", policies=policies, gains=gains))
         for waiting in (3 * layer, 3 * layer + 3):
             load = problem_module.Load(size_bytes=2 * (layer + 1) * GIB + waiting, held=tuple(range(waiting)))
             loads.append(load)
@@ -411,11 +411,11 @@ def test_a_module_is_put_in_the_place_of_those_inside_it_where_that_costs_the_sa
     """Whole blocks are what people checkpoint."""
     policy = problem_module.Policy(stored_bytes=0, stored_for_nothing_bytes=0, recompute_ms=1.0)
     dearer = problem_module.Policy(stored_bytes=0, stored_for_nothing_bytes=0, recompute_ms=1.04)
-    inner = problem_module.Candidate(name="Net.block.mlp", policies=(policy,), gains=(GIB,))
+    inner = problem_module.CheckpointedModule(name="Net.block.mlp", policies=(policy,), gains=(GIB,))
     loads = [problem_module.Load(size_bytes=2 * GIB, held=(0, 1))]
     too_dear = problem_module.Policy(stored_bytes=0, stored_for_nothing_bytes=0, recompute_ms=1.1)
     for outer_policy, expected in ((dearer, {0: 0}), (too_dear, {1: 0})):
-        outer = problem_module.Candidate(name="Net.block", policies=(outer_policy,), gains=(GIB,))
+        outer = problem_module.CheckpointedModule(name="Net.block", policies=(outer_policy,), gains=(GIB,))
         found = problem_module.solve(problem_module.Problem([outer, inner], loads), GIB, 10.0)
         assert found is not None
         assert found.chosen == expected

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from memfit.allocator.engine import expandable
-from memfit.allocator.engine.blocks import FREE, IN_USE, PENDING, Block, FreeList, Segment
+from memfit.allocator.engine.blocks import FREE, IN_USE, PENDING, FreeList, PoolBlock, Segment
 from memfit.allocator.engine.outcome import SegmentChange
 from memfit.allocator.engine.rules import NO_LIMIT, Rules
 
@@ -37,7 +37,7 @@ class CachingAllocator:
         self.rules = rules
         self.free_lists: list[FreeList] = []
         self.reserved = 0
-        self.pending: dict[Block, int] = {}
+        self.pending: dict[PoolBlock, int] = {}
         """Blocks whose free has been asked for but not completed, oldest first, and the numbers the program has for them."""
         self.released_pools = {0}
         """The pools whose idle segments may be given back."""
@@ -64,7 +64,7 @@ class CachingAllocator:
 
     # -- allocating ----------------------------------------------------------------------------------------------------------
 
-    def allocate(self, home: FreeList, size: int, segment_bytes: int, address: int = 0) -> Block | None:
+    def allocate(self, home: FreeList, size: int, segment_bytes: int, address: int = 0) -> PoolBlock | None:
         """A block of at least ``size`` bytes; ``None`` when out of memory.
 
         Should that take a new segment, it has ``segment_bytes`` and lies at ``address``, if one is given.
@@ -79,7 +79,7 @@ class CachingAllocator:
         block.state = IN_USE
         return block
 
-    def _best_fit(self, home: FreeList, size: int) -> Block | None:
+    def _best_fit(self, home: FreeList, size: int) -> PoolBlock | None:
         if self._collects and not home.small and home.pool == 0:
             self.num_lookups += 1
         index = home.first_of(size)
@@ -99,8 +99,8 @@ class CachingAllocator:
                 self.num_inactive[home.small] -= 1
         return block
 
-    def _split(self, block: Block, size: int) -> None:
-        rest = Block(block.home, block.segment, block.number, block.address + size, block.size - size)
+    def _split(self, block: PoolBlock, size: int) -> None:
+        rest = PoolBlock(block.home, block.segment, block.number, block.address + size, block.size - size)
         rest.link(block, block.following)
         block.size = size
         block.number = self.next_block()
@@ -108,7 +108,7 @@ class CachingAllocator:
         if not block.segment.expandable:
             self.num_inactive[block.home.small] += 1
 
-    def _grow(self, home: FreeList, size: int, segment_bytes: int, address: int) -> Block | None:
+    def _grow(self, home: FreeList, size: int, segment_bytes: int, address: int) -> PoolBlock | None:
         if self.reserved > self.rules.collect_above:
             self._collect_garbage()
         block = self._obtain(home, size, segment_bytes, address)
@@ -123,7 +123,7 @@ class CachingAllocator:
             block = self._obtain(home, size, segment_bytes, address)
         return block
 
-    def _obtain(self, home: FreeList, size: int, segment_bytes: int, address: int) -> Block | None:
+    def _obtain(self, home: FreeList, size: int, segment_bytes: int, address: int) -> PoolBlock | None:
         """Memory from the GPU, if the limits allow it."""
         if self.reserved + segment_bytes > self.rules.limit:
             return None
@@ -143,18 +143,18 @@ class CachingAllocator:
         """Is there address space left for a segment? Only absurd sizes, asked for again and again, use all of it up."""
         return self._lowest_address - size >= LOWEST_ADDRESS
 
-    def open_segment(self, home: FreeList, size: int, *, expandable: bool = False, address: int = 0) -> Block:
+    def open_segment(self, home: FreeList, size: int, *, expandable: bool = False, address: int = 0) -> PoolBlock:
         """A new segment, as one block."""
         if not address:
             self._lowest_address -= size
             address = self._lowest_address
         segment = Segment(self._num_segments, address, expandable=expandable)
         self._num_segments += 1
-        return Block(home, segment, self.next_block(), address, size)
+        return PoolBlock(home, segment, self.next_block(), address, size)
 
     # -- freeing -------------------------------------------------------------------------------------------------------------
 
-    def free(self, block: Block) -> None:
+    def free(self, block: PoolBlock) -> None:
         """Returns a block to its free list, merged with its free neighbours."""
         home = block.home
         num_merged = 0
@@ -171,12 +171,12 @@ class CachingAllocator:
             else:
                 self.num_inactive[home.small] += 1 - num_merged
 
-    def request_free(self, block: Block, owner: int) -> None:
+    def request_free(self, block: PoolBlock, owner: int) -> None:
         """The program frees a block that other streams may still be using; ``owner`` is its own number for it."""
         block.state = PENDING
         self.pending[block] = owner
 
-    def complete_free(self, block: Block, owner: int) -> bool:
+    def complete_free(self, block: PoolBlock, owner: int) -> bool:
         """They no longer do. False if ``empty_cache`` has waited for them already, and the block may be another's."""
         if self.pending.get(block) != owner:
             return False
@@ -243,7 +243,7 @@ class CachingAllocator:
                 idle.remove(block)
                 excess -= block.size
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: PoolBlock) -> None:
         block.home.remove(block)
         self.reserved -= block.size
         self.log(_BUSY, block)
@@ -255,5 +255,5 @@ class CachingAllocator:
         self._num_blocks += 1
         return self._num_blocks
 
-    def log(self, change: int, block: Block) -> None:
+    def log(self, change: int, block: PoolBlock) -> None:
         self.segment_log.append((self.request, change, block.home.number, block.address, block.size))

@@ -31,7 +31,7 @@ class Segment:
         self.expandable = expandable
 
 
-class Block:
+class PoolBlock:
     """A stretch of a segment, in a chain with its neighbours."""
 
     __slots__ = ("address", "following", "home", "idle_since", "key", "number", "previous", "segment", "size", "state")
@@ -42,8 +42,8 @@ class Block:
         self.number = number
         self.address = address
         self.size = size
-        self.previous: Block | None = None
-        self.following: Block | None = None
+        self.previous: PoolBlock | None = None
+        self.following: PoolBlock | None = None
         self.state = IN_USE
         self.key = 0
         self.idle_since = 0
@@ -53,7 +53,7 @@ class Block:
         """Is it all of its segment?"""
         return self.previous is None and self.following is None
 
-    def link(self, previous: Block | None, following: Block | None) -> None:
+    def link(self, previous: PoolBlock | None, following: PoolBlock | None) -> None:
         """Puts this block into the chain between two neighbours."""
         self.previous, self.following = previous, following
         if previous is not None:
@@ -61,7 +61,7 @@ class Block:
         if following is not None:
             following.previous = self
 
-    def swallow(self, neighbour: Block) -> None:
+    def swallow(self, neighbour: PoolBlock) -> None:
         """Takes over the memory of the block before or behind this one."""
         self.size += neighbour.size
         if neighbour is self.previous:
@@ -86,15 +86,15 @@ class FreeList:
         self.least_rest = MIN_BLOCK if small or expandable else SMALL_REQUEST + MIN_BLOCK
         """The rest of a block is split off when it has at least this many bytes."""
         self.keys: list[int] = []
-        self.blocks: list[Block] = []
-        self.unmapped: list[Block] = []
+        self.blocks: list[PoolBlock] = []
+        self.unmapped: list[PoolBlock] = []
         """By address."""
 
     def first_of(self, size: int) -> int:
         """The index of the first block that holds ``size`` bytes."""
         return bisect_left(self.keys, (size << _RANK_BITS) + _LOWEST_RANK)
 
-    def put(self, block: Block, now: int) -> None:
+    def put(self, block: PoolBlock, now: int) -> None:
         block.state = FREE
         block.idle_since = now
         key = block.key = (block.size << _RANK_BITS) + (block.address if self.by_address else self._rank(block))
@@ -102,27 +102,27 @@ class FreeList:
         self.keys.insert(index, key)
         self.blocks.insert(index, block)
 
-    def take(self, index: int) -> Block:
+    def take(self, index: int) -> PoolBlock:
         del self.keys[index]
         return self.blocks.pop(index)
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: PoolBlock) -> None:
         index = bisect_left(self.keys, block.key)
         # A log can place two segments at one address: then their blocks may rank the same.
         while self.blocks[index] is not block:
             index += 1
         self.take(index)
 
-    def put_unmapped(self, block: Block) -> None:
+    def put_unmapped(self, block: PoolBlock) -> None:
         block.state = UNMAPPED
         self.unmapped.insert(bisect_left(self.unmapped, block.address, key=_address), block)
 
-    def remove_unmapped(self, block: Block) -> None:
+    def remove_unmapped(self, block: PoolBlock) -> None:
         del self.unmapped[bisect_left(self.unmapped, block.address, key=_address)]
 
-    def _rank(self, block: Block) -> int:
+    def _rank(self, block: PoolBlock) -> int:
         return block.number if self.by_birth else (block.segment.number << _ADDRESS_BITS) + block.address
 
 
-def _address(block: Block) -> int:
+def _address(block: PoolBlock) -> int:
     return block.address

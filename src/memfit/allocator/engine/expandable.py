@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from memfit.allocator.engine.blocks import FREE, UNMAPPED, Block, FreeList
+from memfit.allocator.engine.blocks import FREE, UNMAPPED, FreeList, PoolBlock
 from memfit.allocator.engine.outcome import SegmentChange
 from memfit.allocator.engine.rules import Rules
 
@@ -31,11 +31,11 @@ class Grows(Protocol):
 
     def has_addresses(self, size: int) -> bool: ...
 
-    def open_segment(self, home: FreeList, size: int, *, expandable: bool = False) -> Block: ...
+    def open_segment(self, home: FreeList, size: int, *, expandable: bool = False) -> PoolBlock: ...
 
-    def log(self, change: int, block: Block) -> None: ...
+    def log(self, change: int, block: PoolBlock) -> None: ...
 
-    def free(self, block: Block) -> None: ...
+    def free(self, block: PoolBlock) -> None: ...
 
 
 def prefer_holes(home: FreeList, index: int) -> int:
@@ -50,7 +50,7 @@ def prefer_holes(home: FreeList, index: int) -> int:
     return index
 
 
-def grow(allocator: Grows, home: FreeList, size: int) -> Block | None:
+def grow(allocator: Grows, home: FreeList, size: int) -> PoolBlock | None:
     """A free block of at least ``size`` bytes, taken off its list, with memory mapped behind it; ``None`` if there is none left."""
     if size > _range_bytes(allocator, home):
         return None  # no range has room for it, however much memory there is
@@ -69,7 +69,7 @@ def grow(allocator: Grows, home: FreeList, size: int) -> Block | None:
     return block
 
 
-def unmap(allocator: Grows, block: Block) -> None:
+def unmap(allocator: Grows, block: PoolBlock) -> None:
     """Gives back the pages that lie wholly inside a free block; what is left of it stays free."""
     home, page, base = block.home, _page(allocator, block.home), block.segment.address
     end = block.address + block.size
@@ -79,11 +79,11 @@ def unmap(allocator: Grows, block: Block) -> None:
         return
     home.remove(block)
     if block.address < first_page:
-        front = Block(home, block.segment, allocator.next_block(), block.address, first_page - block.address)
+        front = PoolBlock(home, block.segment, allocator.next_block(), block.address, first_page - block.address)
         front.link(block.previous, block)
         home.put(front, allocator.num_lookups)
     if last_page < end:
-        rest = Block(home, block.segment, allocator.next_block(), last_page, end - last_page)
+        rest = PoolBlock(home, block.segment, allocator.next_block(), last_page, end - last_page)
         rest.link(block, block.following)
         home.put(rest, allocator.num_lookups)
     block.address, block.size = first_page, last_page - first_page
@@ -96,7 +96,7 @@ def unmap(allocator: Grows, block: Block) -> None:
     home.put_unmapped(block)
 
 
-def _find_room(allocator: Grows, home: FreeList, size: int) -> Block | None:
+def _find_room(allocator: Grows, home: FreeList, size: int) -> PoolBlock | None:
     """The start of the first stretch of free and unmapped blocks with room for ``size`` bytes, in a new range if need be."""
     for block in home.unmapped:
         before = block.previous
@@ -111,7 +111,7 @@ def _find_room(allocator: Grows, home: FreeList, size: int) -> Block | None:
     return block
 
 
-def _has_room(block: Block | None, size: int) -> bool:
+def _has_room(block: PoolBlock | None, size: int) -> bool:
     room = 0
     while room < size and block is not None and block.state in (FREE, UNMAPPED):
         room += block.size
@@ -119,7 +119,7 @@ def _has_room(block: Block | None, size: int) -> bool:
     return room >= size
 
 
-def _map(allocator: Grows, block: Block, size: int) -> bool:
+def _map(allocator: Grows, block: PoolBlock, size: int) -> bool:
     """Maps the first pages of an unmapped block, enough for ``size`` bytes, and merges them with free neighbours."""
     home, page = block.home, _page(allocator, block.home)
     mapped = -(-size // page) * page
@@ -127,7 +127,7 @@ def _map(allocator: Grows, block: Block, size: int) -> bool:
         return False
     home.remove_unmapped(block)
     if mapped < block.size:
-        rest = Block(home, block.segment, allocator.next_block(), block.address + mapped, block.size - mapped)
+        rest = PoolBlock(home, block.segment, allocator.next_block(), block.address + mapped, block.size - mapped)
         rest.link(block, block.following)
         home.put_unmapped(rest)
         block.size = mapped
@@ -137,7 +137,7 @@ def _map(allocator: Grows, block: Block, size: int) -> bool:
     return True
 
 
-def _potential_size(block: Block) -> int:
+def _potential_size(block: PoolBlock) -> int:
     following = block.following
     return block.size + (following.size if following is not None and following.state == UNMAPPED else 0)
 

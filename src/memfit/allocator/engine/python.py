@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from memfit.allocator.engine.allocator import CachingAllocator
-from memfit.allocator.engine.blocks import Block
+from memfit.allocator.engine.blocks import PoolBlock
 from memfit.allocator.engine.outcome import Outcome
 from memfit.allocator.engine.prepared import Prepared
 from memfit.allocator.engine.rules import Rules
@@ -15,7 +15,7 @@ _ALLOC, _FREE = int(RequestKind.ALLOC), int(RequestKind.FREE)
 _FREE_REQUESTED, _EMPTY_CACHE = int(RequestKind.FREE_REQUESTED), int(RequestKind.EMPTY_CACHE)
 
 
-class Run:
+class AllocatorRun:
     """Requests being served by an allocator. What it has come to can be looked at between any two of them."""
 
     def __init__(self, prepared: Prepared, rules: Rules) -> None:
@@ -23,7 +23,7 @@ class Run:
         self.allocator = CachingAllocator(rules, prepared.top_address)
         for stream, small, pool in prepared.free_lists:
             self.allocator.add_free_list(stream, small=small, pool=pool)
-        self.blocks: list[Block | None] = [None] * prepared.num_blocks
+        self.blocks: list[PoolBlock | None] = [None] * prepared.num_blocks
         """The allocator's blocks by the program's numbers."""
         self.num_done = 0
         self._block_bytes = [0] * prepared.num_blocks
@@ -65,7 +65,7 @@ class Run:
         self._completed[number] = self.num_done
         self.blocks[number] = None
 
-    def held(self) -> dict[int, Block]:
+    def held(self) -> dict[int, PoolBlock]:
         """The blocks that the program holds, or waits to be rid of, by its numbers."""
         gone = {number for _, number in self.allocator.synced}
         return {number: block for number, block in enumerate(self.blocks) if block is not None and number not in gone}
@@ -88,6 +88,6 @@ class Run:
 
 def run(prepared: Prepared, rules: Rules) -> Outcome:
     """Serves the requests until they are over or memory has run out."""
-    whole = Run(prepared, rules)
+    whole = AllocatorRun(prepared, rules)
     whole.serve(len(prepared.kind))
     return whole.outcome()

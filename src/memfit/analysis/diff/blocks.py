@@ -33,14 +33,14 @@ class BlockKind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class BlockTotal:
     """Some blocks, together."""
 
     num_blocks: int = 0
     size_bytes: int = 0
 
-    def __add__(self, other: Held) -> Held:
-        return Held(num_blocks=self.num_blocks + other.num_blocks, size_bytes=self.size_bytes + other.size_bytes)
+    def __add__(self, other: BlockTotal) -> BlockTotal:
+        return BlockTotal(num_blocks=self.num_blocks + other.num_blocks, size_bytes=self.size_bytes + other.size_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class BlockChange(HeldChange):
     """Its module has a star for each number where several are meant: all that grew, or all that shrank."""
 
 
-Holdings = dict[BlockKind, Held]
+Holdings = dict[BlockKind, BlockTotal]
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -84,7 +84,7 @@ def hold_at(ledger: Ledger, device: int | None, peak: Peak | None, *, by_op: boo
     return _sum_up(
         (
             BlockKind(Category(category), paths[module], Phase(phase) if phase >= 0 else None, ledger.strings[op] if by_op else ""),
-            Held(num_blocks=1, size_bytes=size),
+            BlockTotal(num_blocks=1, size_bytes=size),
         )
         for category, module, phase, op, size in rows
     )
@@ -112,19 +112,21 @@ def _by_size(change: HeldChange) -> tuple[int, int]:
     return -abs(change.change_bytes), -max(change.before_bytes, change.after_bytes)
 
 
-def _sum_up(items: Iterable[tuple[_Key, Held]]) -> dict[_Key, Held]:
-    totals: dict[_Key, Held] = {}
+def _sum_up(items: Iterable[tuple[_Key, BlockTotal]]) -> dict[_Key, BlockTotal]:
+    totals: dict[_Key, BlockTotal] = {}
     for key, held in items:
-        totals[key] = totals.get(key, Held()) + held
+        totals[key] = totals.get(key, BlockTotal()) + held
     return totals
 
 
-def _changed(before: dict[_Key, Held], after: dict[_Key, Held]) -> dict[_Key, tuple[Held, Held]]:
-    pairs = {key: (before.get(key, Held()), after.get(key, Held())) for key in {**before, **after}}
+def _changed(before: dict[_Key, BlockTotal], after: dict[_Key, BlockTotal]) -> dict[_Key, tuple[BlockTotal, BlockTotal]]:
+    pairs = {key: (before.get(key, BlockTotal()), after.get(key, BlockTotal())) for key in {**before, **after}}
     return {key: pair for key, pair in pairs.items() if pair[0].size_bytes != pair[1].size_bytes}
 
 
-def _gather(changed: dict[_Key, tuple[Held, Held]], common: Callable[[_Key], _Key]) -> list[tuple[_Key, tuple[Held, Held]]]:
+def _gather(
+    changed: dict[_Key, tuple[BlockTotal, BlockTotal]], common: Callable[[_Key], _Key]
+) -> list[tuple[_Key, tuple[BlockTotal, BlockTotal]]]:
     """Puts changes together that go the same way and have a key in common; one that is alone keeps its own key."""
     groups: dict[tuple[_Key, bool], list[_Key]] = {}
     for key, (before, after) in changed.items():
@@ -135,11 +137,11 @@ def _gather(changed: dict[_Key, tuple[Held, Held]], common: Callable[[_Key], _Ke
     ]
 
 
-def _total(parts: Iterable[Held]) -> Held:
-    return sum(parts, start=Held())
+def _total(parts: Iterable[BlockTotal]) -> BlockTotal:
+    return sum(parts, start=BlockTotal())
 
 
-def _columns(before: Held, after: Held) -> dict[str, int]:
+def _columns(before: BlockTotal, after: BlockTotal) -> dict[str, int]:
     return {
         "before_bytes": before.size_bytes,
         "after_bytes": after.size_bytes,

@@ -13,7 +13,7 @@ from memfit.ledger.moments import running_at, steps_at
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level(Compared):
+class PhaseLevel(Compared):
     """The most in use while one phase of one step ran, where it is not the same in both runs."""
 
     step: int
@@ -25,11 +25,11 @@ class Level(Compared):
 _NO_PHASE = -1
 
 
-def compare_levels(before: Ledger, device_before: int | None, after: Ledger, device_after: int | None) -> tuple[Level, ...]:
+def compare_levels(before: Ledger, device_before: int | None, after: Ledger, device_after: int | None) -> tuple[PhaseLevel, ...]:
     """The levels that differ, of the steps and phases that both runs have, in order."""
     low, high = _levels(before, device_before), _levels(after, device_after)
     return tuple(
-        Level(
+        PhaseLevel(
             step=step,
             phase=Phase(phase) if phase != _NO_PHASE else None,
             before_bytes=low[step, phase],

@@ -17,7 +17,7 @@ from typing import Any
 from memfit.allocator import replay, requests_from_ledger
 from memfit.analysis.diff.blocks import BlockChange, Change, change_of_blocks, changes_by, hold_at
 from memfit.analysis.diff.compared import Compared
-from memfit.analysis.diff.levels import Level, compare_levels
+from memfit.analysis.diff.levels import PhaseLevel, compare_levels
 from memfit.analysis.peaks import Peak, find_peak
 from memfit.analysis.report import plain
 from memfit.ledger import Device, Ledger, RunInfo
@@ -59,7 +59,7 @@ class Diff:
     ops: tuple[Change, ...]
     blocks: tuple[BlockChange, ...]
     """What is behind it all: blocks of one category, module, phase and op."""
-    levels: tuple[Level, ...]
+    levels: tuple[PhaseLevel, ...]
     """In order of steps."""
 
     @property

@@ -2,7 +2,7 @@
 
 ::
 
-    ledger ──> pieces between two entries or exits of modules ──> Moment
+    ledger ──> pieces between two entries or exits of modules ──> PiecePeak
                                                                     what is in use then, by kind
                                                                     which modules hold activations of a forward that is over, and
                                                                     whose backward has not begun: what they discard is missing then
@@ -37,7 +37,7 @@ _KINDS: Final = {
 """What sharding spreads over ranks. Everything else is a rank's own."""
 
 
-class Moment(TypedDict):
+class PiecePeak(TypedDict):
     """The highest of a piece of the run. All figures but ``total`` are each kind's own highest in it."""
 
     module: str
@@ -57,7 +57,7 @@ class Moment(TypedDict):
     """How far above its end the forward of that module rises."""
 
 
-def moments_of(ledger: Ledger, device: int, first_event: int, names: Sequence[str]) -> list[Moment]:
+def moments_of(ledger: Ledger, device: int, first_event: int, names: Sequence[str]) -> list[PiecePeak]:
     """The moments from an event on. ``names`` are the modules that could discard something."""
     starts = _starts_of_pieces(ledger, first_event)
     if not len(starts):
@@ -66,7 +66,7 @@ def moments_of(ledger: Ledger, device: int, first_event: int, names: Sequence[st
     over, begun = _ends_and_beginnings(ledger, names)
     pieces = {kind: np.maximum.reduceat(level, starts) for kind, level in levels.items()}
     held = _held(over, begun, starts)
-    found: dict[tuple[str, str, tuple[str, ...]], Moment] = {}
+    found: dict[tuple[str, str, tuple[str, ...]], PiecePeak] = {}
     for i, scope in enumerate(running_at(ledger, starts).tolist()):
         module, phase = _where(ledger, scope)
         moment = _moment(pieces, i, module, phase, held[i])
@@ -78,7 +78,7 @@ def moments_of(ledger: Ledger, device: int, first_event: int, names: Sequence[st
 
 def _recomputations(
     ledger: Ledger, device: int, first_event: int, levels: Levels, over: Mapping[str, list[int]], begun: Mapping[str, list[int]]
-) -> Iterator[Moment]:
+) -> Iterator[PiecePeak]:
     excess = _forward_excess(ledger, device, first_event)
     for name, events in begun.items():
         for _, event in _waits(over[name], events):
@@ -164,9 +164,9 @@ def _where(ledger: Ledger, scope: int) -> tuple[str, str]:
     return (class_name(ledger, module) if module >= 0 else ""), Phase(ledger.scopes.phase[scope]).label
 
 
-def _moment(levels: Levels, i: int, module: str, phase: str, held: list[str]) -> Moment:
+def _moment(levels: Levels, i: int, module: str, phase: str, held: list[str]) -> PiecePeak:
     sizes = {kind: int(level[i]) for kind, level in levels.items()}
-    return Moment(
+    return PiecePeak(
         module=module,
         phase=phase,
         total=sizes["total"],

@@ -34,7 +34,7 @@ SAME: Final = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class CheckpointedModule:
     """A module that could discard something."""
 
     name: str
@@ -60,7 +60,7 @@ class Load:
 class Problem:
     """The candidates, and the moments that no other covers."""
 
-    def __init__(self, candidates: Sequence[Candidate], loads: Sequence[Load]) -> None:
+    def __init__(self, candidates: Sequence[CheckpointedModule], loads: Sequence[Load]) -> None:
         self.candidates = candidates
         self.loads = _not_covered(loads)
         self._sizes = np.array([load.size_bytes for load in self.loads], dtype=np.int64)
@@ -86,17 +86,17 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class SacSolution:
     chosen: dict[int, int]
     """By candidate: the number of its policy."""
     is_best: bool
     """Proved to be one of the best. If not, the time ran out."""
 
 
-def solve(problem: Problem, budget_bytes: int, time_limit_s: float) -> Answer | None:
+def solve(problem: Problem, budget_bytes: int, time_limit_s: float) -> SacSolution | None:
     """The least time within a budget; ``None`` where nothing fits."""
     if problem.peak({}) <= budget_bytes:
-        return Answer(chosen={}, is_best=True)
+        return SacSolution(chosen={}, is_best=True)
     programme, aim = _Programme(problem), budget_bytes
     for _ in range(_ATTEMPTS):
         found = programme.least_time(aim, time_limit_s)
@@ -105,7 +105,7 @@ def solve(problem: Problem, budget_bytes: int, time_limit_s: float) -> Answer | 
         chosen = _give_back(problem, found.chosen, budget_bytes)
         over = problem.peak(chosen) - budget_bytes
         if over <= 0:
-            return Answer(chosen=_further_out(problem, chosen, budget_bytes), is_best=found.is_best)
+            return SacSolution(chosen=_further_out(problem, chosen, budget_bytes), is_best=found.is_best)
         aim -= over  # the solver's numbers are floats: it may be some bytes above
     return None
 
@@ -163,19 +163,19 @@ class _Programme:
         self._width = 2 * self._num + len(self._columns) + 1
         self._peak = self._width - 1
 
-    def least_time(self, budget_bytes: int, time_limit_s: float) -> Answer | None:
+    def least_time(self, budget_bytes: int, time_limit_s: float) -> SacSolution | None:
         cost = np.zeros(self._width)
         for column, (i, k) in enumerate(self._columns):
             cost[2 * self._num + column] = self._problem.candidates[i].policies[k].recompute_ms
         return self._run(cost, budget_bytes / GIB, time_limit_s)
 
-    def least_memory(self, time_limit_s: float) -> Answer:
+    def least_memory(self, time_limit_s: float) -> SacSolution:
         cost = np.zeros(self._width)
         cost[self._peak] = 1.0
         found = self._run(cost, np.inf, time_limit_s)
-        return found or Answer(chosen={}, is_best=True)
+        return found or SacSolution(chosen={}, is_best=True)
 
-    def _run(self, cost: Array, budget: float, time_limit_s: float) -> Answer | None:
+    def _run(self, cost: Array, budget: float, time_limit_s: float) -> SacSolution | None:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         matrix, low, high = self._constraints()
@@ -195,7 +195,7 @@ class _Programme:
             if done.status == _INFEASIBLE:
                 return None
             raise SolverTimeoutError(time_limit_s, str(done.message))
-        return Answer(chosen=self._rounded(done.x), is_best=done.status == _OPTIMAL)
+        return SacSolution(chosen=self._rounded(done.x), is_best=done.status == _OPTIMAL)
 
     def _constraints(self) -> tuple[Any, Array, Array]:
         """Rows of a sparse matrix with their bounds."""
@@ -245,7 +245,7 @@ class _Programme:
 _OPTIMAL, _INFEASIBLE = 0, 2
 
 
-def _corners(candidate: Candidate) -> list[int]:
+def _corners(candidate: CheckpointedModule) -> list[int]:
     """The policies between which mixtures are the cheapest: the lower edge of time against what is freed."""
     kept: list[int] = []
     for k in range(len(candidate.policies)):
@@ -255,7 +255,7 @@ def _corners(candidate: Candidate) -> list[int]:
     return kept
 
 
-def _is_above(candidate: Candidate, a: int, b: int, c: int) -> bool:
+def _is_above(candidate: CheckpointedModule, a: int, b: int, c: int) -> bool:
     (xa, ya), (xb, yb), (xc, yc) = ((candidate.gains[k], candidate.policies[k].recompute_ms) for k in (a, b, c))
     return (xb - xa) * (yc - ya) <= (yb - ya) * (xc - xa)
 

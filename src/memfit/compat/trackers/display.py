@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from memfit.compat.trackers.torch_categories import TOTAL, State
+from memfit.compat.trackers.torch_categories import TOTAL, SnapshotState
 from memfit.compat.trackers.tracker_snapshots import Snapshot
 
 _UNIT_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -28,7 +28,7 @@ def print_snapshot(snapshot: Snapshot, units: str, tabulate: bool) -> None:
                 print(f"\t{_word(key)}: {_scaled(size, divisor)} {units}")
 
 
-def print_states(snapshots: dict[State, list[Snapshot]], units: str, tabulate: bool) -> None:
+def print_states(snapshots: dict[SnapshotState, list[Snapshot]], units: str, tabulate: bool) -> None:
     if tabulate:
         _print_states_table(snapshots, units)
         return
@@ -40,7 +40,7 @@ def print_states(snapshots: dict[State, list[Snapshot]], units: str, tabulate: b
     print()
 
 
-def _print_states_table(snapshots: dict[State, list[Snapshot]], units: str) -> None:
+def _print_states_table(snapshots: dict[SnapshotState, list[Snapshot]], units: str) -> None:
     divisor = _divisor(units)
     rows = []
     for state, taken in snapshots.items():

@@ -16,7 +16,7 @@ class RefType(str, Enum):
     """What a block is, to a tracker."""
 
 
-class State(str, Enum):
+class SnapshotState(str, Enum):
     """When a snapshot of a module was taken."""
 
     @property
@@ -49,7 +49,7 @@ class FSDPRefType(RefType):
     INP = "Inputs"
 
 
-class ModState(State):
+class ModState(SnapshotState):
     PRE_FW = "Pre-Forward"
     POST_FW = "Post-Forward"
     PEAK_FW = "Peak-Forward"
@@ -60,7 +60,7 @@ class ModState(State):
     PEAK_BW = "Peak-Backward"
 
 
-class FSDPModState(State):
+class FSDPModState(SnapshotState):
     BEF_PRE_FW = "Before Pre-Forward"
     AFT_PRE_FW = "After Pre-Forward"
     BEF_POST_FW = "Before Post-Forward"

@@ -10,7 +10,7 @@ import torch
 
 from memfit.analysis import Breakdown, ModuleStats, gather_module_stats
 from memfit.analysis.module_snapshots import Snapshot as LedgerSnapshot
-from memfit.compat.trackers.torch_categories import TOTAL, RefType, State
+from memfit.compat.trackers.torch_categories import TOTAL, RefType, SnapshotState
 from memfit.ledger import Category, Ledger
 from memfit.record.module_names import told_apart
 
@@ -18,13 +18,13 @@ Snapshot = dict[torch.device, dict[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class StateMoment:
     """A state that a module was in."""
 
     event: int
     """When it was entered; a peak is listed with the beginning of what it is the peak of."""
     module: int
-    state: State
+    state: SnapshotState
     snapshot: LedgerSnapshot
 
 
@@ -38,9 +38,9 @@ class ModuleMemStats:
     input_mem: int = 0
     output_mem: int = 0
     local_peak: dict[torch.device, int] = field(default_factory=dict)
-    snapshots: dict[State, list[Snapshot]] = field(default_factory=dict)
+    snapshots: dict[SnapshotState, list[Snapshot]] = field(default_factory=dict)
 
-    def add(self, state: State, snapshot: Snapshot) -> None:
+    def add(self, state: SnapshotState, snapshot: Snapshot) -> None:
         self.snapshots.setdefault(state, []).append(snapshot)
         if state.is_peak:
             self.local_peak = {device: sizes[TOTAL] for device, sizes in snapshot.items()}

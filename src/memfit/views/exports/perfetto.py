@@ -25,7 +25,7 @@ import numpy as np
 from memfit.allocator import replay, requests_from_ledger
 from memfit.analysis import find_peak, trace_categories, trace_lanes, trace_phases, trace_total
 from memfit.analysis.lanes import Lane
-from memfit.analysis.timeline import Timeline
+from memfit.analysis.timeline import MemoryTimeline
 from memfit.ledger import INIT, Ledger, Phase, WorkKind
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
@@ -171,7 +171,7 @@ def _counters(ledger: Ledger) -> Iterator[Event]:
                 yield _event(ledger, "C", f"{name} {label}", times[max(event, 0)], args={"bytes": total})
 
 
-def _timelines(ledger: Ledger, number: int) -> Iterator[tuple[str, Timeline]]:
+def _timelines(ledger: Ledger, number: int) -> Iterator[tuple[str, MemoryTimeline]]:
     yield "in use", trace_total(ledger, number)
     if ledger.devices[number].is_cuda:
         yield "reserved", _trace_reserved(ledger, number)
@@ -179,13 +179,13 @@ def _timelines(ledger: Ledger, number: int) -> Iterator[tuple[str, Timeline]]:
         yield category.label, timeline
 
 
-def _trace_reserved(ledger: Ledger, number: int) -> Timeline:
+def _trace_reserved(ledger: Ledger, number: int) -> MemoryTimeline:
     """What CUDA's allocator has taken, wherever it changes."""
     done = replay(requests_from_ledger(ledger, ledger.devices[number].name))
     level = done.per_event(done.reserved)
     change = np.diff(level, prepend=0)
     events = np.flatnonzero(change)
-    return Timeline.from_deltas(events, change[events])
+    return MemoryTimeline.from_deltas(events, change[events])
 
 
 def _peaks(ledger: Ledger) -> Iterator[Event]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from memfit.analysis import Lane, Moments, Window, find_window, trace_lanes, trace_phases
+from memfit.analysis import Lane, LaneWindow, Moments, find_window, trace_lanes, trace_phases
 from memfit.ledger import WorkKind
 from memfit.views.html.markup import Markup, element, join, table
 from memfit.views.html.packing import Texts
@@ -35,7 +35,7 @@ def lanes_table(run: Run) -> Markup:
     return element("details", element("summary", caption), table(caption, headings, rows, class_="streams"))
 
 
-def _row(lane: Lane, window: Window, kinds: list[WorkKind]) -> tuple[str, ...]:
+def _row(lane: Lane, window: LaneWindow, kinds: list[WorkKind]) -> tuple[str, ...]:
     busy, by_kind = lane.busy_ns, lane.busy_by_kind()
     figures = (busy, max(window.end_ns - window.begin_ns - busy, 0), *(by_kind.get(kind, 0) for kind in kinds))
     return (name_lane(lane), *(format_duration(figure) if figure else "–" for figure in figures))
@@ -63,7 +63,7 @@ def pack_lanes(run: Run, moments: Moments, texts: Texts, num_runs: int) -> dict[
     }
 
 
-def _pack_lane(run: Run, lane: Lane, window: Window, texts: Texts) -> dict[str, Any]:
+def _pack_lane(run: Run, lane: Lane, window: LaneWindow, texts: Texts) -> dict[str, Any]:
     work = lane.work
     share = lane.busy_ns / (window.end_ns - window.begin_ns)
     lasts = np.maximum(work.end_ns - work.begin_ns, 1)
@@ -81,7 +81,7 @@ def _pack_lane(run: Run, lane: Lane, window: Window, texts: Texts) -> dict[str, 
     }
 
 
-def _idle(lane: Lane, window: Window) -> list[int]:
+def _idle(lane: Lane, window: LaneWindow) -> list[int]:
     """How long the stream did nothing before each of its spans, and after the last."""
     since = np.concatenate(([window.begin_ns], lane.work.end_ns))
     until = np.append(lane.work.begin_ns, window.end_ns)
@@ -109,7 +109,7 @@ def _hows(run: Run, lane: Lane) -> list[str]:
     return found
 
 
-def _phases(run: Run, window: Window) -> list[list[Any]]:
+def _phases(run: Run, window: LaneWindow) -> list[list[Any]]:
     times = run.ledger.events.time_ns
     return [
         [
@@ -128,7 +128,7 @@ def _kinds(lanes: list[Lane]) -> list[WorkKind]:
     return [kind for kind in WorkKind if kind in there]
 
 
-def _since(window: Window, time_ns: Any) -> list[int]:
+def _since(window: LaneWindow, time_ns: Any) -> list[int]:
     """Nanoseconds since the step began; what was already running then began with it."""
     found: list[int] = np.maximum(time_ns - window.begin_ns, 0).tolist()
     return found
