@@ -1,21 +1,22 @@
 import pytest
 
 from memfit.errors import ConfigError
-from memfit.hardware import GPUS, find_gpu, least_gpu
+from memfit.hardware import find_gpu, gpus, least_gpu
 from memfit.units import GIB, MIB
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", gpus(), ids=lambda gpu: gpu.name)
 def test_every_gpu_is_plausible_and_says_where_it_is_from(gpu):
     assert 0.9 * gpu.total_bytes < gpu.usable_bytes <= gpu.total_bytes
     assert 300 * MIB < gpu.context_bytes < GIB
     assert 100 * MIB < gpu.communicator_bytes < 2 * GIB
-    assert gpu.source
+    assert gpu.usable_source
+    assert gpu.speed_source
     assert find_gpu(gpu.name) is gpu
 
 
 def test_gpus_are_in_order():
-    assert [gpu.usable_bytes for gpu in GPUS] == sorted(gpu.usable_bytes for gpu in GPUS)
+    assert [gpu.usable_bytes for gpu in gpus()] == sorted(gpu.usable_bytes for gpu in gpus())
 
 
 @pytest.mark.parametrize(

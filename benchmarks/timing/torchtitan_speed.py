@@ -16,6 +16,7 @@ import sys
 import warnings
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 BENCHMARKS = pathlib.Path(__file__).parents[1]
 RESULTS = BENCHMARKS / "results" / "torchtitan_speed.md"
@@ -25,14 +26,16 @@ PUBLISHED = {(8, "none"): 5762, (8, "blocks"): 6667, (128, "none"): 5605, (128, 
 
 def predict_here(world_size: int, compiled: str) -> dict[str, Any]:
     import memfit
+    from memfit import hardware
     from memfit.compare.user_functions import build_of
-    from memfit.timing import chips
+    from memfit.phantom.clock import operator_clock
+    from memfit.timing import rates_of
 
-    theirs = [
-        replace(chip, memory_bandwidth=2.4e12, sustained_share=chip.sustained_share * 5 / 7) if chip.name == "H100-80GB" else chip
-        for chip in chips.CHIPS
-    ]
-    chips.CHIPS = tuple(theirs)
+    theirs = replace(hardware.find_gpu("H100-80GB"), memory_bandwidth=2.4e12)
+    rates = rates_of(theirs)
+    products = replace(rates.products, sustained_share=rates.products.sustained_share * 5 / 7)
+    mock.patch.object(hardware, "gpus", return_value=(theirs,)).start()
+    mock.patch.object(operator_clock, "rates_of", return_value=replace(rates, products=products)).start()
     inputs = {
         "model": "llama3-8b",
         "batch": 2,

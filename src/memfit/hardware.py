@@ -1,4 +1,4 @@
-"""GPUs by name: how much memory they have, and how much of it a training process can use.
+"""GPUs by name: how much memory they have, how much of it a training process can use, and what they could do at best.
 
 ::
 
@@ -8,247 +8,140 @@
          ├─ communicators   taken by NCCL, per process group
          └─ the rest        what PyTorch's allocator can get
 
-Every figure says where it is from. Where reports differ between drivers, the smaller one is taken.
+The figures are in ``data/gpus.toml``, with their sources. Peaks are published ones, which no price may beat; what is reached of
+them was measured (``timing/rates.py``).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
+from memfit.data import FOLDER, parse_table, read_toml
 from memfit.errors import ConfigError
-from memfit.units import GIB, MIB
+from memfit.units import MIB, parse_bytes
 
 GPUS_PER_NODE: Final = 8
 """Where nothing says how many there are: torchrun's ``LOCAL_WORLD_SIZE`` does."""
 
-H200_CONTEXT: Final = 837 * MIB
-"""Measured on an H200 with torch 2.11.0+cu130, as memory in use less memory reserved: 527 to 597 MiB once CUDA is initialised,
-751 to 771 MiB after training on one GPU, 821 to 837 MiB under FSDP. The largest of 27 workloads, each alone on the GPU."""
+TERA: Final = 1e12
+GIGA: Final = 1e9
 
-OTHER_CONTEXT: Final = (426 + 240) * MIB
-"""426 MiB reported for an RTX 6000 Ada with torch 2.10 (unslothai/unsloth-zoo pull request 1053), beside other reports (287 MB:
-pytorch pull request 86509, 400 MB: pytorch issue 109888); and the 240 MiB that training added on the H200, 837 less 597."""
-
-COMMUNICATOR: Final = 688 * MIB
-"""Reported for groups of three and more A100, 544 MiB for two (NVIDIA/nccl issue 964). Measured on an H200: 556 MiB for the first
-group of one, 390 MiB for each further one. It grows with the channels that NCCL opens, not with the number of ranks, and with the
-collectives: all-to-all took 3.3 GB on 8 H100 (nccl issue 1685)."""
+_SIZES: Final = ("total", "usable", "context", "communicator", "l2_cache", "last_level_cache")
+"""Keys of the file that are amounts of memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A kind of GPU."""
+    """A kind of GPU. Memory is in bytes, speed in operations and bytes a second."""
 
     name: str
-    total_bytes: int
-    """What ``nvidia-smi`` says it has."""
-    usable_bytes: int
-    """What the driver leaves to CUDA."""
     arch: str
     """``sm_90``, or what AMD calls it."""
     num_sms: int
     """Streaming multiprocessors; compute units of an AMD GPU."""
-    l2_cache_bytes: int
-    """Compiled kernels are timed with a buffer of this size. The H200's was seen in measured runs, those of the others are from
-    NVIDIA's and AMD's descriptions of their architectures."""
-    source: str
-    """Where ``usable_bytes`` is from."""
-    context_bytes: int = OTHER_CONTEXT
-    communicator_bytes: int = COMMUNICATOR
+    total_bytes: int
+    """What ``nvidia-smi`` says it has."""
+    usable_bytes: int
+    """What the driver leaves to CUDA."""
+    usable_source: str
+    context_bytes: int = 666 * MIB
+    communicator_bytes: int = 688 * MIB
     """Per process group."""
     caveat: str = ""
-    """What makes its figures less sure than others."""
+    """What makes its memory less sure than that of others."""
+    is_usual: bool = False
+    """It is meant where several have the name that was given."""
+    l2_cache_bytes: int
+    """As torch reports it. Compiled kernels are timed with a buffer of this size."""
+    last_level_cache_bytes: int
+    """The cache before memory, which all of the GPU shares."""
+    bf16_flops: float
+    """Of dense products, sums in float32."""
+    f16_flops: float
+    tf32_flops: float
+    f8_flops: float
+    """Of float8; where a GPU has none, what it has for half types."""
+    f32_flops: float
+    """Without tensor cores: products in float32, and all other arithmetic."""
+    f64_flops: float
+    memory_bandwidth: float
+    link_bandwidth: float
+    """To other GPUs of its node, in one direction: NVLink where it has it, otherwise PCIe."""
+    host_bandwidth: float
+    """To and from the host, in one direction."""
+    has_multicast: bool = False
+    """Its switch can add up (NVLink SHARP)."""
+    speed_source: str
+
+    @classmethod
+    def load(cls, path: Path) -> Gpu:
+        """The one GPU of a TOML file with a table like those of ``data/gpus.toml``. Raises ``ConfigError`` for anything else."""
+        found = load_gpus(path)
+        if len(found) != 1:
+            raise ConfigError(f"{path} has {len(found)} GPUs: write one table, with its name in brackets")
+        return found[0]
+
+    @classmethod
+    def from_table(cls, name: str, table: Mapping[str, Any], where: str) -> Gpu:
+        """A table of ``data/gpus.toml``. Raises ``ConfigError``, which begins with ``where``."""
+        values = {key: value for key, value in table.items() if key not in (*_SIZES, "teraflops", "gigabytes_per_second")}
+        values |= {f"{key}_bytes": parse_bytes(table[key]) for key in _SIZES if key in table}
+        values |= {f"{kind}_flops": peak * TERA for kind, peak in table.get("teraflops", {}).items()}
+        values |= {f"{path}_bandwidth": rate * GIGA for path, rate in table.get("gigabytes_per_second", {}).items()}
+        for left_out, same in (("f16_flops", "bf16_flops"), ("last_level_cache_bytes", "l2_cache_bytes")):
+            if same in values:
+                values.setdefault(left_out, values[same])
+        return parse_table(cls, {"name": name, **values}, where)
 
     def capacity(self, num_process_groups: int = 0) -> int:
         """The bytes that PyTorch's allocator can get."""
         return max(0, self.usable_bytes - self.context_bytes - num_process_groups * self.communicator_bytes)
 
-
-GPUS: Final = (
-    Gpu(
-        name="T4",
-        total_bytes=15360 * MIB,
-        usable_bytes=14930 * MIB,
-        arch="sm_75",
-        num_sms=40,
-        l2_cache_bytes=4 * MIB,
-        source="the smallest of the total_memory that public logs print for it, 14930 to 15109 MiB",
-    ),
-    Gpu(
-        name="V100-16GB",
-        total_bytes=16384 * MIB,
-        usable_bytes=16130 * MIB,
-        arch="sm_70",
-        num_sms=80,
-        l2_cache_bytes=6 * MIB,
-        source="the smallest of the total_memory that public logs print for it, 16130 to 16160 MiB",
-    ),
-    Gpu(
-        name="L4",
-        total_bytes=23034 * MIB,
-        usable_bytes=round(21.95 * GIB),
-        arch="sm_89",
-        num_sms=58,
-        l2_cache_bytes=48 * MIB,
-        source="out-of-memory messages that name 21.95 GiB",
-        caveat="the messages do not name the card; their figure is 556 MiB below its 23034 MiB, like other cards with ECC",
-    ),
-    Gpu(
-        name="A10",
-        total_bytes=23028 * MIB,
-        usable_bytes=round(21.99 * GIB),
-        arch="sm_86",
-        num_sms=72,
-        l2_cache_bytes=6 * MIB,
-        source="github.com/zai-org/CogVLM issue 236; an A10G has 22723 MiB",
-    ),
-    Gpu(
-        name="RTX-4090",
-        total_bytes=24564 * MIB,
-        usable_bytes=round(23.61 * GIB),
-        arch="sm_89",
-        num_sms=128,
-        l2_cache_bytes=72 * MIB,
-        source="github.com/pinokiofactory/flux-webui issue 11; 23.64 GiB in ali-vilab/VGen issue 104",
-        caveat="a display takes some of it",
-    ),
-    Gpu(
-        name="RTX-3090",
-        total_bytes=24576 * MIB,
-        usable_bytes=24259 * MIB,
-        arch="sm_86",
-        num_sms=82,
-        l2_cache_bytes=6 * MIB,
-        source="total_memory in public logs of Linux machines; Windows says 24575 MiB",
-        caveat="a display takes some of it",
-    ),
-    Gpu(
-        name="RTX-5090",
-        total_bytes=32607 * MIB,
-        usable_bytes=round(31.36 * GIB),
-        arch="sm_120",
-        num_sms=170,
-        l2_cache_bytes=96 * MIB,
-        source="github.com/TrajectoryCrafter/TrajectoryCrafter issue 20; 31.37 GiB in Wan-Video/Wan2.1 issue 465",
-        caveat="a display takes some of it",
-    ),
-    Gpu(
-        name="V100-32GB",
-        total_bytes=32768 * MIB,
-        usable_bytes=round(31.74 * GIB),
-        arch="sm_70",
-        num_sms=80,
-        l2_cache_bytes=6 * MIB,
-        source="github.com/haotian-liu/LLaVA issue 812",
-    ),
-    Gpu(
-        name="A100-40GB",
-        total_bytes=40960 * MIB,
-        usable_bytes=42_405_855_232,
-        arch="sm_80",
-        num_sms=108,
-        l2_cache_bytes=40 * MIB,
-        source="deviceQuery in the documentation of Paderborn's PC2; 39.50 GiB in github.com/TianheWu/CoSeR issue 10",
-    ),
-    Gpu(
-        name="L40S",
-        total_bytes=46068 * MIB,
-        usable_bytes=round(44.40 * GIB),
-        arch="sm_89",
-        num_sms=142,
-        l2_cache_bytes=96 * MIB,
-        source="github.com/QwenLM/Qwen3-VL issue 2097, of an L40 with the same memory; 45589 MiB in a log of an L40S",
-    ),
-    Gpu(
-        name="H100-80GB",
-        total_bytes=81559 * MIB,
-        usable_bytes=round(79.11 * GIB),
-        arch="sm_90",
-        num_sms=132,
-        l2_cache_bytes=50 * MIB,
-        source="github.com/vllm-project/vllm issue 27508; older drivers leave 81082 to 81090 MiB",
-        context_bytes=H200_CONTEXT,
-    ),
-    Gpu(
-        name="A100-80GB",
-        total_bytes=81920 * MIB,
-        usable_bytes=round(79.14 * GIB),
-        arch="sm_80",
-        num_sms=108,
-        l2_cache_bytes=40 * MIB,
-        source="the smallest figure in public out-of-memory messages; 79.25 GiB in github.com/levihsu/OOTDiffusion issue 235",
-    ),
-    Gpu(
-        name="H100-96GB",
-        total_bytes=97871 * MIB,
-        usable_bytes=round(94.98 * GIB),
-        arch="sm_90",
-        num_sms=132,
-        l2_cache_bytes=50 * MIB,
-        source="github.com/pytorch/torchtitan pull request 1287, whose log calls 49.66 GiB 52.28 % of it",
-        context_bytes=H200_CONTEXT,
-        caveat="HBM2e, as in Grand Teton; its total is that of other H100 with 96 GB",
-    ),
-    Gpu(
-        name="H200",
-        total_bytes=143771 * MIB,
-        usable_bytes=150_109_880_320,
-        arch="sm_90",
-        num_sms=132,
-        l2_cache_bytes=60 * MIB,
-        source="measured, with driver 580.159",
-        context_bytes=H200_CONTEXT,
-    ),
-    Gpu(
-        name="B200",
-        total_bytes=183359 * MIB,
-        usable_bytes=182631 * MIB,
-        arch="sm_100",
-        num_sms=148,
-        l2_cache_bytes=126 * MIB,
-        source="the smaller of the total_memory that public logs print for it, 182631 and 182642 MiB",
-        context_bytes=H200_CONTEXT,
-        caveat="its context was not measured; an H200's is assumed",
-    ),
-    Gpu(
-        name="MI300X",
-        total_bytes=196592 * MIB,
-        usable_bytes=196592 * MIB,
-        arch="gfx942",
-        num_sms=304,
-        l2_cache_bytes=4 * MIB,
-        source="total_memory in github.com/ROCm/ROCm issue 4203",
-        context_bytes=H200_CONTEXT,
-        caveat="ROCm's allocator, context and RCCL are taken to be like CUDA's; none of it was measured",
-    ),
-)
-"""By the memory they leave usable."""
+    def product_flops(self, dtype: str, allow_tf32: bool = False) -> float:
+        """The peak for products of this type; ``tf32`` is float32 on tensor cores."""
+        if dtype == "tf32" or (dtype == "f32" and allow_tf32):
+            return self.tf32_flops
+        peaks = {"bf16": self.bf16_flops, "f16": self.f16_flops, "f8": self.f8_flops, "f64": self.f64_flops}
+        return peaks.get(dtype, self.f32_flops)
 
 
-USUAL: Final = ("H100-80GB",)
-"""What is meant where a model alone is named, because hardly anybody has the others."""
+def load_gpus(path: Path) -> tuple[Gpu, ...]:
+    """All GPUs of a TOML file, by the memory they leave usable. Raises ``ConfigError`` where one is not complete."""
+    found = [Gpu.from_table(name, table, f"{path.name}, {name}") for name, table in read_toml(path).items()]
+    return tuple(sorted(found, key=lambda gpu: gpu.usable_bytes))
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """The GPUs that memfit knows, by the memory they leave usable."""
+    return load_gpus(FOLDER / "gpus.toml")
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name, forgivingly: ``h100``, ``A100 80GB``, ``v100-16``, ``rtx4090``, ``NVIDIA A100-SXM4-80GB``."""
+    """The GPU of that name, forgivingly: ``h100``, ``A100 80GB``, ``v100-16``, ``rtx4090``, ``NVIDIA A100-SXM4-80GB``.
+
+    Raises ``ConfigError`` where none has the name, or several have it and none of them is usual.
+    """
     words = re.findall(r"[a-z]*\d+[a-z]*", name.lower().replace("rtx", ""))
-    found = [gpu for gpu in GPUS if _model_and_memory(gpu)[0] in words]
+    found = [gpu for gpu in gpus() if _model_and_memory(gpu)[0] in words]
     sizes = {match[1] for word in words[1:] if (match := re.fullmatch(r"(\d+)(gi?b?)?", word))}
     sized = [gpu for gpu in found if not sizes or _model_and_memory(gpu)[1] in ("", *sizes)]
-    usual = [gpu for gpu in sized if not sizes and gpu.name in USUAL]
+    usual = [gpu for gpu in sized if not sizes and gpu.is_usual]
     if len(sized) == 1 or usual:
         return (usual or sized)[0]
     if found:
         raise ConfigError(f"{name!r} could be {' or '.join(gpu.name for gpu in found)}: name one of them")
-    raise ConfigError(f"unknown GPU {name!r}: memfit knows {', '.join(gpu.name for gpu in GPUS)}")
+    raise ConfigError(f"unknown GPU {name!r}: memfit knows {', '.join(gpu.name for gpu in gpus())}")
 
 
 def least_gpu(capacity: int, num_process_groups: int = 0) -> Gpu | None:
-    """The GPU with the least memory whose allocator can get so many bytes; ``None`` if there is no such GPU."""
-    enough = [gpu for gpu in GPUS if gpu.capacity(num_process_groups) >= capacity]
-    return min(enough, key=lambda gpu: gpu.usable_bytes, default=None)
+    """The GPU with the least memory whose allocator can get that many bytes; ``None`` if there is no such GPU."""
+    return next((gpu for gpu in gpus() if gpu.capacity(num_process_groups) >= capacity), None)
 
 
 def _model_and_memory(gpu: Gpu) -> tuple[str, str]:

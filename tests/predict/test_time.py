@@ -14,11 +14,11 @@ import memfit
 from memfit.engines import find_engine
 from memfit.hardware import find_gpu
 from memfit.ledger import Phase, RunInfo
+from memfit.models import Recipe
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.predict.clock import EngineTime, TimedBuilder
 from memfit.record.sources.operators.recorder import Recorder
-from memfit.timing.chips import chip_of
 
 WIDTH, TOKENS = 1024, 4096
 
@@ -61,7 +61,7 @@ def prediction() -> memfit.Prediction:
 
 
 def test_a_step_has_a_time_and_it_is_not_faster_than_physics(prediction: memfit.Prediction) -> None:
-    chip = chip_of(find_gpu("H200"))
+    chip = find_gpu("H200")
     flops = 3 * 2 * 2 * 4 * TOKENS * WIDTH * 4 * WIDTH
     assert prediction.time is not None
     assert prediction.time.flops()["bf16"] == flops
@@ -134,3 +134,32 @@ def test_a_task_of_fsdp_that_finds_nothing_to_do_costs_the_host_little() -> None
 
     assert spent_on(does_something=False) == pytest.approx(task.idle_seconds)
     assert spent_on(does_something=True) == pytest.approx(task.seconds)
+
+
+# -- operators that no rule prices -----------------------------------------------------------------------------------------------
+
+
+def test_operators_that_no_rule_prices_are_named_with_their_share() -> None:
+    def build() -> Callable[[], Any]:
+        x = torch.ones(512, 512, device="cuda")
+
+        def step() -> None:
+            torch.linalg.svd(x)
+            torch.fft.fft(x)
+            torch.fft.fft(x)
+            (x + x).relu_()
+
+        return step
+
+    said = [each for each in memfit.predict(build, steps=1).assumptions if "no rule prices" in each]
+    assert len(said) == 1
+    assert "_fft_r2c, _linalg_svd" in said[0]
+    assert "3 calls" in said[0]
+    assert "relu" not in said[0]
+
+
+@pytest.mark.parametrize("world_size", [1, 8])
+def test_a_language_model_has_a_price_for_everything(world_size: int) -> None:
+    recipe = Recipe(model="gpt2", batch=1, seq=128)
+    prediction = memfit.predict(recipe.build, steps=1, world_size=world_size)
+    assert not [each for each in prediction.assumptions if "no rule prices" in each]

@@ -59,7 +59,7 @@ def test_spans_of_a_timeline_made_by_hand() -> None:
     timeline.run(0, 4 * MICRO, MM, 1)
     timeline.run(0, 6 * MICRO, MM, 4)
     marks = (*timeline.steps, timeline.now())
-    time = RunTime(spans=timeline.spans(), costs=COSTS, steps=marks, basis="", interconnect="", peak_flops={})
+    time = RunTime(spans=timeline.spans(), costs=COSTS, steps=marks, basis="", interconnect="", peak_flops={}, gap_seconds=MICRO)
     ledger = with_work(scoped(), time, {0: "mesh_dp"}).check()
     found = {
         (lane.stream, lane.group): [

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.errors import ConfigError
-from memfit.hardware import find_gpu
+from memfit.hardware import GIGA, find_gpu
 from memfit.timing import collectives
-from memfit.timing.chips import GIGA, chip_of
 from memfit.timing.links import FREE, parse_interconnect, usual_interconnect
 
 H100 = parse_interconnect("8xH100-NVLink+400G")
@@ -63,8 +62,8 @@ def test_names_of_interconnects() -> None:
     assert parse_interconnect("8xH100-NVLink+400G").network_bandwidth == pytest.approx(47 * GIGA)
     assert parse_interconnect("4xL40S-PCIe").gpus_per_node == 4
     assert parse_interconnect("none").takes_no_time
-    assert usual_interconnect(chip_of(find_gpu("H200"))).name == "8xH200-NVLink+400G"
-    assert usual_interconnect(chip_of(find_gpu("L4"))).name == "8xL4-PCIe+400G"
+    assert usual_interconnect(find_gpu("H200")).name == "8xH200-NVLink+400G"
+    assert usual_interconnect(find_gpu("L4")).name == "8xL4-PCIe+400G"
 
 
 @pytest.mark.parametrize("name", ["H100", "8xH100", "8xL40S-NVLink", "0xH100-NVLink", "8xH100-NVLink+0G", "8xZ9-NVLink"])

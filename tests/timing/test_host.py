@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from memfit.hardware import find_gpu
-from memfit.timing.chips import chip_of
-from memfit.timing.host import IN_BACKWARD, IN_FORWARD, MICRO, PACE
+from memfit.timing.host import HostPace
 from memfit.timing.operators.calls import Call
 from memfit.timing.operators.prices import MAY_LOOK, price
+from memfit.timing.rates import MICRO, rates_of
 
 TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth"
-H200, A100 = chip_of(find_gpu("H200")), chip_of(find_gpu("A100-80GB"))
+H200, A100 = find_gpu("H200"), find_gpu("A100-80GB")
+RATES = rates_of(H200).host
+PACE = HostPace(RATES)
 
 
 def microseconds(text: str, in_backward: bool = False) -> float:
@@ -35,9 +37,9 @@ def test_a_step_of_many_kinds_is_slower_than_loops_over_each_by_as_much_as_was_m
     forward = sum(alone[f"{name}: forward with grad"] for name in names)
     backward = sum(alone[f"{name}: forward and backward"] for name in names) - forward
     in_turn = measured("mixed")
-    assert in_turn["all operators in turn: forward"] / forward == pytest.approx(IN_FORWARD, rel=0.05)
+    assert in_turn["all operators in turn: forward"] / forward == pytest.approx(RATES.in_forward, rel=0.05)
     of_backward = in_turn["all operators in turn: both"] - in_turn["all operators in turn: forward"]
-    assert of_backward / backward == pytest.approx(IN_BACKWARD, rel=0.12)
+    assert of_backward / backward == pytest.approx(RATES.in_backward, rel=0.12)
 
 
 def test_a_number_of_the_host_is_cheap_and_one_of_the_gpu_is_not() -> None:

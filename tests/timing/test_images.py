@@ -13,14 +13,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from memfit.hardware import find_gpu
-from memfit.timing.chips import CHIPS, Chip, chip_of
+from memfit.convolution import ConvPass
+from memfit.hardware import Gpu, find_gpu, gpus
 from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.images.convolution import turning_of
-from memfit.timing.operators.images.work import Way, work_of
+from memfit.timing.operators.images.convolution import turning_seconds
+from memfit.timing.operators.images.work import work_of
 from memfit.timing.operators.prices import Settings, least_seconds, price
+from memfit.timing.rates import rates_of
 
-H200 = chip_of(find_gpu("H200"))
+H200 = find_gpu("H200")
 TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth" / "convolution_times.json.gz"
 CHANNELS = st.sampled_from((1, 3, 8, 24, 64, 96, 256, 1000))
 
@@ -29,6 +30,10 @@ def last(operand: Operand) -> Operand:
     """The same with channels innermost."""
     _, channels, height, width = operand.shape
     return Operand(operand.dtype, operand.shape, (channels * height * width, 1, width * channels, channels))
+
+
+def turned(operand: Operand) -> float:
+    return turning_seconds(operand.shape, operand.item_bytes, H200, rates_of(H200))
 
 
 def convolution(
@@ -78,7 +83,7 @@ def gradients(forward: Call, images: bool, weights: bool, bias: bool = False) ->
     st.sampled_from((1, 2, 8)),
     st.booleans(),
     st.booleans(),
-    st.sampled_from(CHIPS),
+    st.sampled_from(gpus()),
 )
 def test_no_convolution_is_faster_than_physics(
     dtype: str,
@@ -91,7 +96,7 @@ def test_no_convolution_is_faster_than_physics(
     groups: int,
     is_last: bool,
     tf32: bool,
-    chip: Chip,
+    chip: Gpu,
 ) -> None:
     assume(inputs % groups == 0 and outputs % groups == 0)
     forward = convolution(dtype, batch, inputs, side, outputs, kernel, stride, groups, is_last=is_last)
@@ -127,13 +132,13 @@ def test_more_images_are_not_faster(
 
 def test_the_three_computations_are_told_apart() -> None:
     forward = convolution("bf16", 8, 64, 32, 128, 3, 2, groups=4)
-    work, ways = work_of(forward, allow_tf32=False)
-    assert ways == (Way.FORWARD,)
+    work, passes = work_of(forward, allow_tf32=False)
+    assert passes == (ConvPass.FORWARD,)
     assert (work.groups, work.steps, work.taps, work.inputs, work.outputs) == (4, 4, 9, 64, 128)
     for asked, expected in (
-        ((True, True), (Way.IMAGES, Way.WEIGHTS)),
-        ((False, True), (Way.WEIGHTS,)),
-        ((True, False), (Way.IMAGES,)),
+        ((True, True), (ConvPass.IMAGES, ConvPass.WEIGHTS)),
+        ((False, True), (ConvPass.WEIGHTS,)),
+        ((True, False), (ConvPass.IMAGES,)),
     ):
         assert work_of(gradients(forward, *asked), allow_tf32=False)[1] == expected
     both, images, weights = (
@@ -153,14 +158,14 @@ def test_a_transposed_convolution_costs_what_the_gradient_of_a_plain_one_does() 
 
 def test_channels_first_is_channels_last_and_three_tensors_turned() -> None:
     first, already = (convolution("bf16", 32, 128, 28, 256, 3, is_last=is_last) for is_last in (False, True))
-    turned = sum(turning_of(tensor, H200) for tensor in (*first.inputs, *first.outputs))
-    assert price(first, H200).seconds == pytest.approx(price(already, H200).seconds + turned)
+    turning = sum(turned(tensor) for tensor in (*first.inputs, *first.outputs))
+    assert price(first, H200).seconds == pytest.approx(price(already, H200).seconds + turning)
 
 
 def test_a_tile_that_is_mostly_empty_takes_as_long_to_turn_as_a_full_one() -> None:
     """Tiles have 32 channels and 32 pixels: kernels of three by three fill 9 of 32."""
     kernel, full = Operand("bf16", (1024, 1024, 3, 3)), Operand("bf16", (1024, 1024, 4, 8))
-    assert turning_of(kernel, H200) == pytest.approx(turning_of(full, H200), rel=0.2)
+    assert turned(kernel) == pytest.approx(turned(full), rel=0.2)
 
 
 def test_a_tensor_that_lies_otherwise_is_copied_first() -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 from typing import Final
 
 from memfit.errors import ConfigError
+from memfit.torch_versions import TorchVersion
 
 DEFAULT_TORCH_VERSION: Final = "2.11"
 OLDEST: Final = (2, 6)
 NEWEST: Final = (2, 15)
 """The releases whose allocator memfit knows. Anything newer is taken to work like the newest of them."""
-
-_VERSION = re.compile(r"(?P<major>\d+)\.(?P<minor>\d+)([.+a-z].*)?")
 
 
 class TieBreak(IntEnum):
@@ -28,11 +26,8 @@ class TieBreak(IntEnum):
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """``"2.11.0+cu130"`` is ``(2, 11)``."""
-    match = _VERSION.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"cannot read {text!r} as a version of torch: write it like 2.11 or 2.11.0+cu130")
-    version = int(match["major"]), int(match["minor"])
+    """``"2.11.0+cu130"`` is ``(2, 11)``. Raises ``ConfigError`` for what is no version, and for one that is too old."""
+    version = TorchVersion.parse(text).release
     if version < OLDEST:
         raise ConfigError(f"memfit knows the allocator of torch {name(OLDEST)} and newer, not that of {text}")
     return version

@@ -17,7 +17,7 @@ from memfit.cli.consoles import stdout_console
 from memfit.cli.recipe_flags import add_recipe, add_subject, given, read_values
 from memfit.compare import Cell, compare
 from memfit.errors import ConfigError
-from memfit.hardware import GPUS
+from memfit.hardware import gpus
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +28,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "which one to run. For a model without any such list, strategies and checkpointing are compared.",
     )
     add_subject(parser, "your function that returns step(); it is called with the axes you give, by name")
-    parser.add_argument("--gpu", default="H200", metavar="GPU,...", help=f"{', '.join(gpu.name for gpu in GPUS)}; H200 by default")
+    parser.add_argument(
+        "--gpu", default="H200", metavar="GPU,...", help=f"{', '.join(gpu.name for gpu in gpus())}; H200 by default"
+    )
     parser.add_argument("--world-size", default="1", metavar="N,...", help="number of processes, one per GPU; 1 by default")
     add_recipe(parser, "what to vary, or to fix")
     parser.add_argument("--axis", action="append", default=[], metavar="NAME=A,B", help="any other argument of your function")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memfit.cli.consoles import stdout_console, working
 from memfit.explain import explain
-from memfit.hardware import GPUS
+from memfit.hardware import gpus
 from memfit.views.explanation import show_explanation
 
 
@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--gpu",
-        help=f"in place of the GPU it ran on, one of {', '.join(gpu.name for gpu in GPUS)}; needed if the run completed",
+        help=f"in place of the GPU it ran on, one of {', '.join(gpu.name for gpu in gpus())}; needed if the run completed",
     )
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from memfit.allocator import Requests, Verdict, judge, load_requests, parse_alloc_conf, versions
 from memfit.allocator.versions import DEFAULT_TORCH_VERSION
 from memfit.cli.consoles import stdout_console, working
-from memfit.hardware import GPUS, find_gpu
+from memfit.hardware import find_gpu, gpus
 from memfit.views.escaping import printable
 from memfit.views.verdicts import verdict_sections
 
@@ -25,7 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "whether a GPU has that much.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a ledger, an allocator trace (.npz) or a PyTorch memory snapshot")
-    parser.add_argument("--gpu", required=True, help=f"one of {', '.join(gpu.name for gpu in GPUS)}")
+    parser.add_argument("--gpu", required=True, help=f"one of {', '.join(gpu.name for gpu in gpus())}")
     parser.add_argument(
         "--alloc-conf", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF; by default what FILE was recorded with"
     )

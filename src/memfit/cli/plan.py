@@ -19,7 +19,7 @@ from memfit.cli.outputs import check_output, write_output
 from memfit.cli.recipe_flags import add_recipe, add_subject, given
 from memfit.compare.recommendation import SURE
 from memfit.errors import ConfigError
-from memfit.hardware import GPUS
+from memfit.hardware import gpus
 from memfit.plan.search import PlanSearch, plan
 from memfit.plan.search.candidate import Tried
 from memfit.plan.search.space import CHANGES_TRAINING
@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "commas leaves the choice between those.",
     )
     add_subject(parser, "your function that returns step(); every combination of the axes you give is a candidate")
-    parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpu.name for gpu in GPUS)}; H200 by default")
+    parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpu.name for gpu in gpus())}; H200 by default")
     parser.add_argument("--world-size", type=int, default=1, metavar="N", help="number of GPUs; 1 by default")
     parser.add_argument(
         "--global-batch", type=int, default=0, metavar="N", help="sequences in a step of all GPUs; one for each GPU by default"

@@ -18,7 +18,7 @@ from memfit.cli.recipe_flags import add_recipe, add_subject, given
 from memfit.compare.grid import Subject, read_axes, recipe_of
 from memfit.compare.user_functions import build_of, check_arguments, locate
 from memfit.errors import ConfigError, StepFailedError
-from memfit.hardware import GPUS
+from memfit.hardware import gpus
 from memfit.models import Recipe
 from memfit.views.escaping import printable
 from memfit.views.words.timing import format_seconds, time_json
@@ -78,7 +78,7 @@ def _recipe(args: argparse.Namespace) -> Recipe:
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """The flags that predicting a function and predicting a script share."""
-    parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpu.name for gpu in GPUS)}; H200 by default")
+    parser.add_argument("--gpu", default="H200", help=f"one of {', '.join(gpu.name for gpu in gpus())}; H200 by default")
     parser.add_argument(
         "--torch-version", metavar="VERSION", help="the version of torch whose kernels and allocator are used: 2.11+cu130, ..."
     )

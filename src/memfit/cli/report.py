@@ -7,7 +7,7 @@ from pathlib import Path
 
 from memfit.cli.consoles import working
 from memfit.cli.outputs import check_output, write_output
-from memfit.hardware import GPUS, find_gpu
+from memfit.hardware import find_gpu, gpus
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
@@ -31,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FILE",
         help="where to write the page; report.html by default",
     )
-    parser.add_argument("--gpu", help=f"one of {', '.join(gpu.name for gpu in GPUS)}; by default the one that the ledger names")
+    parser.add_argument("--gpu", help=f"one of {', '.join(gpu.name for gpu in gpus())}; by default the one that the ledger names")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from memfit.errors import PredictionError
+from memfit.hardware import Gpu
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
-from memfit.timing.chips import Chip
 from memfit.timing.host import HostPace
 from memfit.timing.operators.costs import Cost
+from memfit.timing.rates import Rates
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.patches import Patches
 
@@ -22,7 +23,8 @@ from memfit.torch_compat.patches import Patches
 class WorldClock(Protocol):
     """What kernels that are no operators advance."""
 
-    chip: Chip
+    chip: Gpu
+    rates: Rates
     pace: HostPace
     timeline: Timeline
 

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
+from memfit.data import FOLDER, read_toml
 from memfit.errors import ConfigError
 from memfit.hardware import Gpu, find_gpu
+from memfit.torch_versions import TorchVersion
 
 DEFAULT_TORCH = "2.11+cu130"
 """The newest torch whose kernels were measured."""
-
-_CUDNN_OF_BUILD = {
-    (2, 9): {"cu13": (9, 13, 0), "cu12": (9, 10, 2)},
-    (2, 10): {"cu13": (9, 15, 1), "cu12": (9, 10, 2)},
-    (2, 11): {"cu13": (9, 19, 0), "cu129": (9, 17, 1), "cu128": (9, 19, 0), "cu126": (9, 10, 2)},
-    (2, 12): {"cu13": (9, 20, 0), "cu126": (9, 10, 2)},
-    (2, 13): {"cu13": (9, 20, 0), "cu126": (9, 10, 2)},
-    (2, 15): {"cu13": (9, 26, 0)},
-}
-"""The cuDNN that PyTorch's own wheels bring, by the start of their build's name; a version between two has the older one's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +27,11 @@ class Target:
 
     @classmethod
     def parse(cls, gpu: str, torch_version: str) -> Target:
-        """Reads ``"H200"`` and ``"2.11+cu130"``."""
-        match = re.fullmatch(r"(\d+)\.(\d+)(?:\.\w+)?(?:\+(cu\d+))?", torch_version)
-        if match is None:
-            raise ConfigError(f"cannot read {torch_version!r} as a version of torch: write it like {DEFAULT_TORCH}")
-        return cls(gpu=find_gpu(gpu), torch=(int(match[1]), int(match[2])), build=match[3] or "cu130")
+        """Reads ``"H200"`` and ``"2.11+cu130"``. Raises ``ConfigError`` for an unknown GPU and for a build without CUDA."""
+        version = TorchVersion.parse(torch_version)
+        if version.build and not re.fullmatch(r"cu\d+", version.build):
+            raise ConfigError(f"{torch_version!r} is no build of torch for CUDA: write it like {DEFAULT_TORCH}")
+        return cls(gpu=find_gpu(gpu), torch=version.release, build=version.build or "cu130")
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -46,8 +40,19 @@ class Target:
         return (int(digits[:-1]), int(digits[-1])) if digits.isdigit() else (9, 0)
 
     @property
-    def cudnn(self) -> tuple[int, int, int]:
+    def cudnn(self) -> tuple[int, ...]:
         """The version of cuDNN that comes with this torch."""
-        builds = _CUDNN_OF_BUILD[max((known for known in _CUDNN_OF_BUILD if known <= self.torch), default=min(_CUDNN_OF_BUILD))]
+        wheels = _cudnn_of_wheels()
+        builds = wheels[max((known for known in wheels if known <= self.torch), default=min(wheels))]
         named = [build for build in builds if self.build.startswith(build)]
         return builds[max(named, key=len)] if named else max(builds.values())
+
+
+@cache
+def _cudnn_of_wheels() -> Mapping[tuple[int, int], Mapping[str, tuple[int, ...]]]:
+    """By version of torch and the start of the build's name."""
+    wheels = read_toml(FOLDER / "cudnn.toml")["wheels"]
+    return {
+        TorchVersion.parse(torch).release: {build: tuple(map(int, cudnn.split("."))) for build, cudnn in builds.items()}
+        for torch, builds in wheels.items()
+    }

@@ -118,7 +118,7 @@ class PhantomWorld:
         world = CurrentWorld(self.target, assumptions, self.clock)
         current.begin(self._patches, world)
         streams.restart()
-        python_parts.install(because("Python of torch's takes time"), self.clock.timeline)
+        python_parts.install(because("Python of torch's takes time"), self.clock.timeline, self.clock.pace)
         cached_answers.install(because("what was remembered of the machine holds inside the world or outside it, not both"))
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
         markers.install(because("markers and profilers have nothing to do"))

@@ -18,7 +18,7 @@ from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.handlers import OutputHandler
 from memfit.record.sources.operators.recorder import Recorder
 from memfit.timing.breakdown import RunTime
-from memfit.timing.host import DISTRIBUTED_BACKWARD, DISTRIBUTED_OPERATOR
+from memfit.timing.rates import basis_of
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
 
@@ -131,7 +131,7 @@ class TimedBuilder(LedgerBuilder):
 
     def _owed(self) -> float:
         """What operators on distributed tensors took since a scope began: whatever begins next pays for it."""
-        each = DISTRIBUTED_OPERATOR if graph_task_id() == -1 else DISTRIBUTED_BACKWARD
+        each = self._clock_of_operators.pace.distributed_operator[graph_task_id() != -1]
         return (self._clock_of_operators.num_distributed - self._num_distributed) * each
 
     def _settle(self) -> float:
@@ -241,7 +241,8 @@ def run_time(clock: OperatorClock) -> RunTime:
         spans=timeline.spans(),
         costs=tuple(clock.costs),
         steps=(*timeline.steps, timeline.now()),
-        basis=chip.basis,
+        basis=basis_of(chip),
+        gap_seconds=clock.pace.gap,
         interconnect=clock.links.name,
         peak_flops={kind: chip.product_flops(kind) for kind in ("bf16", "f16", "f32", "f8", "f64")} | {"tf32": chip.tf32_flops},
     )

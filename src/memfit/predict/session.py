@@ -32,7 +32,9 @@ from memfit.predict.work import with_work
 from memfit.predict.workspaces import WorkspaceObserver
 from memfit.record import run_hooks
 from memfit.record.sources.operators.session import OperatorSession
+from memfit.timing.rates import is_measured
 from memfit.torch_compat.autograd import calibrate
+from memfit.torch_versions import TorchVersion
 from memfit.units import format_bytes
 
 
@@ -73,7 +75,7 @@ class PhantomSession:
             source="predicted",
             versions=versions,
             gpu=target.gpu.name,
-            clock="timed" if clock.chip.is_measured else "estimated",
+            clock="timed" if is_measured(clock.chip) else "estimated",
             world_size=processes.world_size,
             rank=processes.rank,
             alloc_conf=alloc_conf,
@@ -207,8 +209,7 @@ class PhantomSession:
 
 
 def _version_notes(torch_version: str) -> tuple[str, ...]:
-    wanted, installed = torch_version.partition("+")[0], torch.__version__.partition("+")[0]
-    if wanted.split(".")[:2] == installed.split(".")[:2]:
+    if TorchVersion.parse(torch_version).release == TorchVersion.parse(torch.__version__).release:
         return ()
     return (
         f"kernels and allocator are those of torch {torch_version}; what torch does in Python (FSDP above all) is that of the "

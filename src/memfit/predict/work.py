@@ -15,15 +15,11 @@ from memfit.analysis.lanes import join, take, thin
 from memfit.ledger import Ledger, Phase, Work, WorkKind
 from memfit.ledger.schema import Array
 from memfit.timing.breakdown import RunTime
-from memfit.timing.host import GAP_SECONDS
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.timeline import COMMUNICATION
 
 MOST_SPANS: Final = 4_096
 """Kept of one stream: a drawing is not that many pixels wide."""
-
-_LONGEST_PAUSE_NS: Final = round(1e9 * GAP_SECONDS) + 1
-"""A GPU's own gap between two kernels; the nanosecond is for what rounding does to both ends."""
 
 _KINDS: Final[Mapping[Phase, WorkKind]] = {
     Phase.FORWARD: WorkKind.FORWARD,
@@ -44,9 +40,10 @@ def with_work(ledger: Ledger, time: RunTime, groups: Mapping[int, str], most_spa
         return ledger
     words = _Words(ledger.strings)
     kernels = _kernels(ledger, time, words, groups)
-    lanes = []
+    # The nanosecond is for what rounding does to both ends.
+    lanes, longest_pause = [], round(1e9 * time.gap_seconds) + 1
     for stream in np.unique(kernels.stream).tolist():
-        joined = join(take(kernels, np.flatnonzero(kernels.stream == stream)), _LONGEST_PAUSE_NS)
+        joined = join(take(kernels, np.flatnonzero(kernels.stream == stream)), longest_pause)
         lanes.append(thin(joined, most_spans, ledger.modules.parent))
     return replace(ledger, work=Work.concatenate(lanes), strings=words.all())
 

@@ -47,6 +47,8 @@ class RunTime:
     interconnect: str
     peak_flops: dict[str, float]
     """By type, of the GPU."""
+    gap_seconds: float = 0.0
+    """What a GPU takes between two kernels that follow one another."""
 
     @property
     def num_steps(self) -> int:

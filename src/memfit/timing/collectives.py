@@ -18,8 +18,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from memfit.timing.chips import MICRO
 from memfit.timing.links import Interconnect
+from memfit.timing.rates import MICRO
 
 
 @dataclass(frozen=True)

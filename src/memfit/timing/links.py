@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from memfit.errors import ConfigError
-from memfit.hardware import GPUS_PER_NODE, find_gpu
-from memfit.timing.chips import GIGA, Chip, chip_of
+from memfit.hardware import GIGA, GPUS_PER_NODE, Gpu, find_gpu
 
 NETWORK_GIGABITS: Final = 400
 """For each GPU where nothing is said: an HGX node has a 400 Gb/s adapter for each."""
@@ -70,13 +69,13 @@ def parse_interconnect(name: str) -> Interconnect:
             f"cannot read {name!r} as an interconnect: write it like 8xH100-NVLink+400G (GPUs of a node, their link, gigabits a "
             "second of each GPU to other nodes), 4xL40S-PCIe+100G, or none"
         )
-    chip = chip_of(find_gpu(match[2]))
+    chip = find_gpu(match[2])
     return _interconnect(
         name, chip, int(match[1] or GPUS_PER_NODE), match[3].lower() == "nvlink", float(match[4] or NETWORK_GIGABITS)
     )
 
 
-def usual_interconnect(chip: Chip, gpus_per_node: int = GPUS_PER_NODE) -> Interconnect:
+def usual_interconnect(chip: Gpu, gpus_per_node: int = GPUS_PER_NODE) -> Interconnect:
     """What nodes of these GPUs usually have."""
     has_nvlink = chip.link_bandwidth > chip.host_bandwidth
     kind = "NVLink" if has_nvlink else "PCIe"
@@ -84,7 +83,7 @@ def usual_interconnect(chip: Chip, gpus_per_node: int = GPUS_PER_NODE) -> Interc
     return _interconnect(name, chip, gpus_per_node, has_nvlink, NETWORK_GIGABITS)
 
 
-def _interconnect(name: str, chip: Chip, gpus_per_node: int, is_nvlink: bool, gigabits: float) -> Interconnect:
+def _interconnect(name: str, chip: Gpu, gpus_per_node: int, is_nvlink: bool, gigabits: float) -> Interconnect:
     if gpus_per_node < 1 or gigabits <= 0:
         raise ConfigError(f"{name!r}: a node has at least one GPU, and a network more than 0 gigabits a second")
     if is_nvlink and chip.link_bandwidth <= chip.host_bandwidth:

@@ -7,13 +7,13 @@ Every such part is asked for with ``need``, which raises ``UnsupportedTorchError
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from typing import Any
 
 import torch
 
 from memfit.errors import UnsupportedTorchError
+from memfit.torch_versions import TorchVersion
 
 OLDEST, NEWEST = (2, 11), (2, 15)
 """The releases of torch that memfit is tested with, both included. README, docs and the package's metadata say the same."""
@@ -24,8 +24,7 @@ PARTS: dict[str, str] = {}
 
 def installed_torch() -> tuple[int, int]:
     """``(2, 13)`` for torch 2.13.0+cpu."""
-    major, minor = re.findall(r"\d+", torch.__version__)[:2]
-    return int(major), int(minor)
+    return TorchVersion.parse(torch.__version__).release
 
 
 def is_supported() -> bool:

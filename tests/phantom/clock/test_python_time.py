@@ -12,9 +12,13 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import memfit
-from memfit.timing.host import IN_FORWARD, MICRO, PACE, POLICY_OPERATOR, RECORDED, REDISTRIBUTED, USUAL
+from memfit.hardware import find_gpu
+from memfit.timing.host import HostPace
+from memfit.timing.rates import MICRO, rates_of
 
 COUNT = 50
+RATES = rates_of(find_gpu("H200")).host
+PACE = HostPace(RATES)
 
 
 def host_seconds(build: Callable[[], Callable[[], Any]], **options: Any) -> float:
@@ -63,7 +67,7 @@ def computed_again(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def test_what_is_computed_again_costs_what_forward_does() -> None:
     """Not what nodes of backward do, in whose midst it runs."""
     more = host_seconds(lambda: chained(computed_again)) - host_seconds(lambda: chained(lambda model, x: model(x)))
-    forward = COUNT * (USUAL + RECORDED) * MICRO * IN_FORWARD
+    forward = COUNT * (RATES.usual + RATES.recorded) * MICRO * RATES.in_forward
     machinery = PACE.checkpoint + PACE.recompute
     saved = COUNT * (PACE.view + PACE.node)  # a saved tensor is detached when it is made, and again when backward asks for it
     assert forward + machinery <= more <= forward + machinery + saved
@@ -79,7 +83,7 @@ def test_a_policy_is_paid_for_at_every_operator() -> None:
 
     more = host_seconds(lambda: chained(with_policy)) - host_seconds(lambda: chained(computed_again))
     # In forward and when it is computed again; the modes see tensors being detached too.
-    assert 2 * COUNT * POLICY_OPERATOR <= more <= 5 * COUNT * POLICY_OPERATOR
+    assert 2 * COUNT * PACE.policy_operator <= more <= 5 * COUNT * PACE.policy_operator
 
 
 def test_a_mask_that_chooses_makes_the_host_wait() -> None:
@@ -114,4 +118,4 @@ def test_a_distributed_tensor_is_laid_out_anew_in_python() -> None:
         return step
 
     few, many = (host_seconds(lambda t=t: build(t), world_size=2) for t in (1, 11))
-    assert many - few > 10 * REDISTRIBUTED
+    assert many - few > 10 * PACE.redistributed[0]

@@ -19,7 +19,6 @@ from memfit.plan.checkpointing import plan_checkpointing
 from memfit.plan.checkpointing.api import best_of
 from memfit.plan.checkpointing.trials import Trials
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
-from memfit.timing.chips import chip_of
 
 DIM, TOKENS = 512, 16384
 ADDMM = "aten.addmm.default"
@@ -69,7 +68,7 @@ def plan_for(**asked: Any) -> Plan:
 
 
 def recorded(build: Callable[[], Any]) -> list[UnitKind]:
-    recorder = UnitRecorder(chip_of(memfit.predict(build, steps=1).target.gpu), None)
+    recorder = UnitRecorder(memfit.predict(build, steps=1).target.gpu, None)
     memfit.predict(recorder.recording(build), steps=1)
     return recorder.kinds()
 

@@ -11,7 +11,7 @@ from memfit.hardware import find_gpu
 from memfit.phantom.clock.describe import describe
 from memfit.phantom.kernels.library_handles import Libraries
 from memfit.phantom.target import DEFAULT_TORCH, Target
-from memfit.timing import Call, Chip, Operand, Settings, chip_of, price, usual_interconnect
+from memfit.timing import Call, Operand, Settings, price, usual_interconnect
 from memfit.timing.collectives import all_gather_seconds, all_reduce_seconds
 from memfit.torch_compat.fake_tensors import device_query
 
@@ -24,8 +24,8 @@ class OperatorPrices:
     """Prices of a GPU and of the links that such GPUs usually have; equal calls are priced once."""
 
     def __init__(self, gpu: str) -> None:
-        self._chip: Chip = chip_of(find_gpu(gpu))
-        self._links = usual_interconnect(self._chip)
+        self._gpu = find_gpu(gpu)
+        self._links = usual_interconnect(self._gpu)
         self._known: dict[Call, float] = {}
 
     def milliseconds(self, func: Any, args: Any, result: Any) -> float:
@@ -44,7 +44,7 @@ class OperatorPrices:
         known = self._known.get(call)
         if known is None:
             settings = Settings(allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32))
-            known = self._known[call] = price(call, self._chip, settings).seconds
+            known = self._known[call] = price(call, self._gpu, settings).seconds
         return known
 
     def _collective_seconds(self, func: Any, args: Any) -> float:
@@ -77,4 +77,4 @@ def _on_gpu(call: Call) -> Call:
 def _moved(argument: Any) -> Any:
     if isinstance(argument, tuple):
         return tuple(map(_moved, argument))
-    return replace(argument, place="") if isinstance(argument, Operand) else argument
+    return replace(argument, device_kind="") if isinstance(argument, Operand) else argument

@@ -37,16 +37,12 @@ _KINDS: Final[dict[str, Seconds]] = {
 }
 """What prices an operator, by what is in its name. The bytes are those of its larger side."""
 
-HOST_SECONDS: Final = 20e-6
-"""What the host spends on issuing a collective through ``torch.distributed``: "collective of a group that does nothing" in
-benchmarks/truth/operator_times.json, and NCCL's own launch."""
-
 
 class Communication:
     """Advances the timeline by collectives."""
 
-    def __init__(self, timeline: Timeline, links: Interconnect, number: Callable[[Cost], int]) -> None:
-        self._timeline, self._links, self._number = timeline, links, number
+    def __init__(self, timeline: Timeline, links: Interconnect, number: Callable[[Cost], int], host_seconds: float) -> None:
+        self._timeline, self._links, self._number, self._host_seconds = timeline, links, number, host_seconds
         self.last_end = 0.0
         """When the last collective that was issued will be over."""
         self._groups: dict[str, int] = {}
@@ -96,7 +92,7 @@ class Communication:
         self._issue(name, spent, size, group, scope)
 
     def _issue(self, name: str, seconds: float, size: float, group: str, scope: int) -> None:
-        self._timeline.spend(HOST_SECONDS)
+        self._timeline.spend(self._host_seconds)
         cost = Cost(name, seconds, Bound.LINK, moved_bytes=size)
         number = self._groups.get(group)
         if number is None:

@@ -39,6 +39,11 @@ def name_of(func: Any) -> str:
     return name.removeprefix("aten::")
 
 
+def type_name(dtype: torch.dtype) -> str:
+    """``f32``, ``bf16``."""
+    return _TYPES.get(dtype, "u8")
+
+
 def _describe_one(value: Any) -> Argument:
     if isinstance(value, torch.Tensor):
         return _operand(value)
@@ -47,7 +52,7 @@ def _describe_one(value: Any) -> Argument:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, torch.dtype):
-        return _TYPES.get(value, "u8")
+        return type_name(value)
     return type(value).__name__
 
 
@@ -56,5 +61,5 @@ def _operand(tensor: torch.Tensor) -> Operand:
     stride = None
     if tensor.layout is torch.strided and not tensor.is_contiguous():
         stride = tuple(int(step) for step in tensor.stride())
-    place = "" if tensor.device.type == "cuda" else "p" if tensor.is_pinned() else "h"
-    return Operand(_TYPES.get(tensor.dtype, "u8"), shape, stride, place)
+    kind = "" if tensor.device.type == "cuda" else "p" if tensor.is_pinned() else "h"
+    return Operand(type_name(tensor.dtype), shape, stride, kind)

@@ -6,28 +6,17 @@ Those that Inductor wrote move what their source says; others read or write what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from memfit.hardware import GIGA
 from memfit.phantom.clock.triton_source import TritonSource
 from memfit.phantom.current import find_world
 from memfit.phantom.device.streams import current_stream_number
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.elementwise import H200_F32
+from memfit.timing.rates import MICRO
 from memfit.timing.timeline import Captured
-
-SHARE: Final = 0.85
-"""Of the memory's bandwidth: fused kernels come nearly as close to it as torch's own."""
-
-START: Final = 2e-6
-
-SLOW_LOOP: Final = 650e9
-"""Elements a second of loops with exponentials and the like, on an H200: 450 to 830 in the losses of three compiled models
-(``benchmarks/truth/compiled_kernels.json``)."""
-
-GRAPH_SECONDS: Final = 30e-6
-"""What launching a CUDA graph is taken to cost the host; it was not measured."""
 
 
 def launched(name: str, arguments: Sequence[Any], source: TritonSource | None = None) -> None:
@@ -36,15 +25,16 @@ def launched(name: str, arguments: Sequence[Any], source: TritonSource | None = 
     if world is None:
         return
     clock = world.clock
-    chip = clock.chip
+    chip, rates = clock.chip, clock.rates
     if source is None:
         moved = sum(value.numel() * value.element_size() for value in arguments if isinstance(value, torch.Tensor))
     else:
         moved = source.moved_bytes(arguments)
-    seconds = moved / (chip.memory_bandwidth * SHARE)
+    seconds = moved / (chip.memory_bandwidth * rates.compiled.memory_share)
     if source is not None and source.has_slow_loop:
-        seconds = max(seconds, source.elements(arguments) / SLOW_LOOP * H200_F32 / chip.f32_flops)
-    clock.launch(Cost(name, START + seconds, Bound.MEMORY, moved_bytes=moved), clock.pace.kernel)
+        seconds = max(seconds, source.elements(arguments) / (rates.compiled.slow_loop * GIGA) * rates.f32_flops / chip.f32_flops)
+    start = rates.compiled.start_us * MICRO
+    clock.launch(Cost(name, start + seconds, Bound.MEMORY, moved_bytes=moved), clock.pace.kernel)
 
 
 class CapturedGraph:
@@ -61,5 +51,5 @@ class CapturedGraph:
 
     def launch(self) -> None:
         if (world := find_world()) is not None:
-            world.clock.timeline.spend(GRAPH_SECONDS)
+            world.clock.timeline.spend(world.clock.pace.graph)
             world.clock.timeline.run_again(current_stream_number(), self._kernels)

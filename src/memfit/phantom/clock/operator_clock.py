@@ -8,21 +8,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
+import numpy as np
 import torch
 
+from memfit.hardware import Gpu
 from memfit.phantom.clock.communication import Communication
 from memfit.phantom.clock.describe import describe
 from memfit.phantom.device.streams import current_stream_number
 from memfit.phantom.target import Target
-from memfit.timing.chips import Chip, chip_of
-from memfit.timing.host import GAP_SECONDS, LAUNCH_SECONDS, PACE, HostPace
+from memfit.timing.host import HostPace
 from memfit.timing.links import Interconnect, parse_interconnect, usual_interconnect
 from memfit.timing.operators.calls import Call
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.prices import MAY_LOOK, Settings, price
+from memfit.timing.operators.prices import MAY_LOOK, UNPRICED, Settings, price
+from memfit.timing.rates import Rates, rates_of
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.fake_tensors import FakeTensor
@@ -39,6 +41,9 @@ _MAY_LOOK: Final = frozenset(f"aten::{name}" for name in MAY_LOOK)
 
 _TURNING: Final = frozenset(("aten::t", "aten::transpose"))
 """Views that a node of backward makes beside its products."""
+
+MOST_NAMES: Final = 8
+"""Of operators, in one assumption."""
 
 _COLLECTIVES: Final = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
@@ -62,22 +67,24 @@ class _NoRun:
 class OperatorClock:
     """Prices operators and advances a timeline by them."""
 
-    def __init__(self, chip: Chip, pace: HostPace, links: Interconnect, timeline: Timeline) -> None:
-        self.chip, self.pace, self.links, self.timeline = chip, pace, links, timeline
+    def __init__(self, chip: Gpu, rates: Rates, links: Interconnect) -> None:
+        self.chip, self.rates, self.links = chip, rates, links
+        self.pace = HostPace(rates.host)
+        self.timeline = Timeline(self.pace.launch, self.pace.gap)
         self.costs: list[Cost] = []
-        self.communication = Communication(timeline, links, self._number)
+        self.communication = Communication(self.timeline, links, self._number, self.pace.collective)
         self._numbers: dict[Cost, int] = {}
         self._run: FollowedRun = _NoRun()
         self.num_recomputing = 0
         """How many modules are being computed again, one inside the other: their operators are forward's, amid backward."""
         self._assumed: dict[str, None] = {}
+        self._unpriced: dict[str, None] = {}
 
     @classmethod
     def of(cls, target: Target, interconnect: str = "") -> OperatorClock:
         """The clock of a target's GPU; ``interconnect`` as ``8xH100-NVLink+400G``, empty for what such GPUs usually have."""
-        chip = chip_of(target.gpu)
-        links = parse_interconnect(interconnect) if interconnect else usual_interconnect(chip)
-        return cls(chip, PACE, links, Timeline(LAUNCH_SECONDS, GAP_SECONDS))
+        links = parse_interconnect(interconnect) if interconnect else usual_interconnect(target.gpu)
+        return cls(target.gpu, rates_of(target.gpu), links)
 
     def follow(self, run: FollowedRun) -> None:
         """Where kernels run and how many operators were on distributed tensors is asked of ``run`` from now on."""
@@ -91,7 +98,21 @@ class OperatorClock:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What had to be assumed to price what ran."""
-        return tuple(self._assumed)
+        return (*self._assumed, *self._guesses())
+
+    def _guesses(self) -> Iterator[str]:
+        """One sentence about all operators that no rule prices: which, how often they ran, and their share of the GPU's time."""
+        if not self._unpriced:
+            return
+        spans = self.timeline.spans()
+        guessed = np.isin(spans.cost, [number for number, cost in enumerate(self.costs) if cost.assumption == UNPRICED])
+        share = spans.seconds[guessed].sum() / max(spans.seconds.sum(), 1e-12)
+        names = sorted(self._unpriced)
+        told = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} others" if len(names) > MOST_NAMES else "")
+        yield (
+            f"no rule prices {told}: each call is timed as one pass over its tensors, which may be far too little "
+            f"({guessed.sum()} calls, {share:.1%} of the GPU's time as it is counted)"
+        )
 
     def give_up_on(self, func: Any, error: Exception) -> None:
         """A call that nobody foresaw: its time is missing then, and memory is as it is."""
@@ -181,8 +202,10 @@ class OperatorClock:
         settings = Settings(
             allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32), convolution_tf32=bool(torch.backends.cudnn.allow_tf32)
         )
-        cost = price(call, self.chip, settings)
-        if cost.assumption:
+        cost = price(call, self.chip, settings, self.rates)
+        if cost.assumption == UNPRICED:
+            self._unpriced[call.name] = None
+        elif cost.assumption:
             self._assumed[cost.assumption] = None
         host_seconds = self.pace.operator(call, cost, in_backward, self.num_distributed > 0)
         if cost.bound is Bound.HOST:
@@ -208,9 +231,9 @@ def _waits(func: Any, call: Call) -> bool:
     if call.name in _WAITING:
         return True
     is_copy = call.name in ("_to_copy", "copy_")
-    to_host = any(output.place for output in call.outputs)
-    from_device = any(not tensor.place for tensor in call.inputs)
-    is_pinned = any(tensor.place == "p" for tensor in (*call.inputs, *call.outputs))
+    to_host = any(output.device_kind for output in call.outputs)
+    from_device = any(not tensor.device_kind for tensor in call.inputs)
+    is_pinned = any(tensor.device_kind == "p" for tensor in (*call.inputs, *call.outputs))
     return is_copy and to_host and from_device and not is_pinned
 
 

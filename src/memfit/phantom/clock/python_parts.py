@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memfit.timing.host import (
-    LOCAL,
-    LOCAL_BACKWARD,
-    POLICY_OPERATOR,
-    REDISTRIBUTED,
-    REDISTRIBUTED_BACKWARD,
-)
+from memfit.timing.host import HostPace
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id, policy_modes
 from memfit.torch_compat.distributed import DTENSOR_FUNCTIONS, REDISTRIBUTE_LOCAL, REDISTRIBUTING
@@ -20,23 +14,25 @@ from memfit.torch_compat.patches import Patches
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def install(patches: Patches, timeline: Timeline) -> None:
+def install(patches: Patches, timeline: Timeline, pace: HostPace) -> None:
     """The host spends time there, until the patches are undone."""
     for mode in policy_modes():
-        patches.wrap(mode, "__torch_dispatch__", _spending(timeline, POLICY_OPERATOR, POLICY_OPERATOR))
+        patches.wrap(mode, "__torch_dispatch__", _spending(timeline, pace.policy_operator, pace.policy_operator))
+
+    local, local_backward = pace.local
 
     def for_functions(names: tuple[str, ...]) -> Callable[[Any], None]:
         def act(module: Any) -> None:
             for name in names:
                 function = getattr(module, name)
-                patches.wrap(function, "forward", _spending(timeline, LOCAL, LOCAL))
-                patches.wrap(function, "backward", _spending(timeline, LOCAL_BACKWARD, LOCAL_BACKWARD))
+                patches.wrap(function, "forward", _spending(timeline, local, local))
+                patches.wrap(function, "backward", _spending(timeline, local_backward, local_backward))
 
         return act
 
     def for_redistribution(module: Any) -> None:
         if hasattr(module, REDISTRIBUTE_LOCAL):
-            patches.wrap(module, REDISTRIBUTE_LOCAL, _spending(timeline, REDISTRIBUTED, REDISTRIBUTED_BACKWARD))
+            patches.wrap(module, REDISTRIBUTE_LOCAL, _spending(timeline, *pace.redistributed))
 
     for module, names in DTENSOR_FUNCTIONS.items():
         patches.when_imported(module, for_functions(names))

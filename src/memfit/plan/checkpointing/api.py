@@ -16,8 +16,7 @@ from memfit.plan.checkpointing.search import Search
 from memfit.plan.checkpointing.trials import Trial, Trials, predict_planned
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
 from memfit.plan.plan_file import Plan
-from memfit.timing.chips import chip_of
-from memfit.timing.operators.transfers import PINNED_SHARE
+from memfit.timing.rates import rates_of
 from memfit.units import format_bytes, parse_bytes
 
 MARGIN: Final = 0.02
@@ -73,7 +72,7 @@ def plan_checkpointing(
         "interconnect": interconnect,
     }
     trials = Trials(build, limit_bytes, budget_bytes, options)
-    recorder = UnitRecorder(chip_of(target.gpu), units)
+    recorder = UnitRecorder(target.gpu, units)
     if units is not None:  # a name that is wrong is told also where everything fits
         predict_planned(recorder.recording(build), options | {"steps": 1})
     untouched = trials.run(None)
@@ -82,7 +81,7 @@ def plan_checkpointing(
     if not untouched.fits:
         if units is None:
             predict_planned(recorder.recording(build), options | {"steps": 1})
-        link = chip_of(target.gpu).host_bandwidth * PINNED_SHARE if offload else None
+        link = target.gpu.host_bandwidth * rates_of(target.gpu).transfers.pinned_share if offload else None
         kinds = recorder.kinds()
         search = Search(kinds, trials, max_trials=max_trials, deadline=deadline, link_bytes_per_second=link, progress=told)
         if not search.can_do_anything:

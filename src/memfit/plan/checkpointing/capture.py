@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from memfit.hardware import Gpu
 from memfit.phantom.clock.describe import describe
 from memfit.plan.applying.running_statistics import Statistics
 from memfit.plan.checkpointing.recorded import RecordedCall, RecordedUnit
 from memfit.record.tensors import PLAIN_TYPES, plain_tensors
-from memfit.timing.chips import Chip
 from memfit.timing.operators.costs import Cost
 from memfit.timing.operators.prices import Settings, price
 from memfit.torch_compat.dispatch import TorchDispatchMode, tree_leaves
@@ -49,10 +49,10 @@ class _Call:
 class Capture(TorchDispatchMode):
     """Around one forward of a unit."""
 
-    def __init__(self, chip: Chip, inputs: Iterable[Tensor], spared: Iterable[Tensor] = ()) -> None:
+    def __init__(self, gpu: Gpu, inputs: Iterable[Tensor], spared: Iterable[Tensor] = ()) -> None:
         """``spared`` are not changed when the unit is computed again."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._chip = chip
+        self._gpu = gpu
         self._settings = Settings(
             allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32), convolution_tf32=bool(torch.backends.cudnn.allow_tf32)
         )
@@ -89,7 +89,7 @@ class Capture(TorchDispatchMode):
         written = set(self._storages(_written(func, args, kwargs)))
         if not made and not written:
             return  # it only looks at something in another way
-        noted = _Call(func, count, price(describe(func, args, result), self._chip, self._settings), made, written, set(read))
+        noted = _Call(func, count, price(describe(func, args, result), self._gpu, self._settings), made, written, set(read))
         noted.is_random = _is_random(func, args, kwargs)
         if any(word in str(func) for word in _STATISTICS):
             noted.statistics = set(self._storages(_running(func, args, kwargs)))
@@ -152,9 +152,9 @@ class Capture(TorchDispatchMode):
         return ""
 
 
-def capture_forward(module: nn.Module, chip: Chip, args: Any, kwargs: Any, forward: Callable[..., Any]) -> tuple[Any, Capture]:
+def capture_forward(module: nn.Module, gpu: Gpu, args: Any, kwargs: Any, forward: Callable[..., Any]) -> tuple[Any, Capture]:
     """The result of a forward, and what it did."""
-    capture = Capture(chip, _tensors((args, kwargs)), Statistics(module).tensors())
+    capture = Capture(gpu, _tensors((args, kwargs)), Statistics(module).tensors())
     with saved_tensors_hooks(capture.save, lambda saved: saved), capture:
         return forward(*args, **kwargs), capture
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from memfit.errors import ConfigError, UnknownUnitError
 from memfit.fsdp.units import repeated_blocks
+from memfit.hardware import Gpu
 from memfit.plan.applying.named_units import named_units
 from memfit.plan.checkpointing.capture import Capture, capture_forward
 from memfit.plan.checkpointing.recorded import RecordedUnit
 from memfit.plan.checkpointing.roots import Step, seeing_models
-from memfit.timing.chips import Chip
 
 _NEVER_CALLED: Final = (nn.ModuleList, nn.ModuleDict)
 
@@ -39,8 +39,8 @@ class UnitKind:
 class UnitRecorder:
     """Finds the units of a model when it is first called, and writes down the first forward of each."""
 
-    def __init__(self, chip: Chip, wanted: Sequence[str] | None) -> None:
-        self._chip, self._wanted = chip, None if wanted is None else tuple(wanted)
+    def __init__(self, gpu: Gpu, wanted: Sequence[str] | None) -> None:
+        self._gpu, self._wanted = gpu, None if wanted is None else tuple(wanted)
         self._captures: dict[str, Capture] = {}
         self._num_forwards: dict[str, int] = {}
         self._modules: dict[str, nn.Module] = {}
@@ -100,7 +100,7 @@ class UnitRecorder:
             self._num_forwards[name] = self._num_forwards.get(name, 0) + 1
             if name in self._captures:
                 return original(*args, **kwargs)
-            result, self._captures[name] = capture_forward(unit, self._chip, args, kwargs, original)
+            result, self._captures[name] = capture_forward(unit, self._gpu, args, kwargs, original)
             return result
 
         module.forward = MethodType(forward, module)

@@ -17,7 +17,7 @@ from memfit.plan.plan_file import Plan
 from memfit.plan.search.candidate import Candidate, Tried
 from memfit.plan.search.jobs import what_was_shortened
 from memfit.plan.search.space import varying_axes
-from memfit.timing.chips import what_times_are_from
+from memfit.timing.rates import what_times_are_from
 
 _WORTH_A_LINE = 0.01
 """A configuration that is faster by less than this buys nothing."""

@@ -45,7 +45,7 @@ class Operand:
     shape: tuple[int, ...]
     stride: tuple[int, ...] | None = None
     """``None`` where it is contiguous."""
-    place: str = ""
+    device_kind: str = ""
     """Empty on the GPU, ``h`` on the host, ``p`` in pinned memory of the host."""
 
     @property
@@ -82,9 +82,9 @@ class Operand:
         return True
 
     def __str__(self) -> str:
-        place = f"{self.place}:" if self.place else ""
+        kind = f"{self.device_kind}:" if self.device_kind else ""
         strides = "" if self.stride is None else "@" + ",".join(map(str, self.stride))
-        return f"{place}{self.dtype}[{','.join(map(str, self.shape))}]{strides}"
+        return f"{kind}{self.dtype}[{','.join(map(str, self.shape))}]{strides}"
 
 
 Scalar = bool | int | float | str | None
@@ -128,12 +128,12 @@ class Call:
     def parse(cls, text: str) -> Call:
         """Reads what ``str`` wrote."""
         words, (before, after) = text.split(" "), ([], [])  # type: tuple[list[str], tuple[list[str], list[str]]]
-        place = before
+        side = before
         for word in words[1:]:
             if word == ">":
-                place = after
+                side = after
             elif word:
-                place.append(word)
+                side.append(word)
         return cls(words[0], tuple(map(_parse, before)), tuple(map(_parse, after)))
 
 
@@ -165,8 +165,8 @@ def _parse(text: str) -> Argument:
     if text.startswith("("):
         return tuple(_parse_list(text[1:-1]))
     if match := _OPERAND.fullmatch(text):
-        place, dtype, shape, stride = match.groups()
-        return Operand(dtype, _integers(shape), None if stride is None else _integers(stride), place or "")
+        kind, dtype, shape, stride = match.groups()
+        return Operand(dtype, _integers(shape), None if stride is None else _integers(stride), kind or "")
     for kind in (int, float):
         try:
             return kind(text)

@@ -3,113 +3,68 @@
 ::
 
     vectorized   all tensors lie alike and have one type: as fast as memory
-    casting      they lie alike, but a type must be changed on the way: so many elements a second
+    casting      they lie alike, but a type must be changed on the way: fewer elements a second
     strided      they lie differently, or one is broadcast: every element's place is computed first
-
-The rates are of an H200 (families ``elementwise`` and ``layouts`` in ``benchmarks/truth/operator_times.json``).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from memfit.timing.chips import GIGA, MICRO, Chip
+from memfit.hardware import GIGA, Gpu
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
-
-H200_F32: Final = 66.9e12
-"""Rates of elements follow the arithmetic that a GPU has: they were measured where it has this much."""
-
-START: Final = 1.3 * MICRO
-"""A kernel that has nothing to do takes 0.9 microseconds when its tensors are in the cache, and 1.3 when they are not."""
-
-SHARE: Final = 0.915
-"""Of the memory's bandwidth: 4.39 of 4.8 terabytes a second, over a gigabyte."""
-
-CASTING: Final = {1: 345 * GIGA, 2: 262 * GIGA}
-"""Elements a second, by the number of inputs: bfloat16 to float32; float32 times bfloat16."""
-
-STRIDED: Final = {1: 310 * GIGA, 2: 270 * GIGA}
-"""Transposed copies 277 to 345, rotary embeddings 259 to 285."""
-
-BROADCAST: Final = {4: 306 * GIGA, 2: 390 * GIGA}
-"""Where all that is not repeated lies alike, by the bytes of an element: a row or a column times a matrix."""
-
-REPEATED: Final = {4: 400 * GIGA, 2: 480 * GIGA}
-"""Where one tensor is read, and parts of it again and again: an expanded gradient."""
-
-TURNED: Final = 145 * GIGA
-"""Where neighbours in the result are not neighbours in what is read."""
-
-SLOW: Final = {
-    "gelu": 800 * GIGA,
-    "gelu_backward": 590 * GIGA,
-    "log": 785 * GIGA,
-    "sqrt": 875 * GIGA,
-    "cos": 814 * GIGA,
-    "sin": 826 * GIGA,
-    "silu": 956 * GIGA,
-    "silu_backward": 666 * GIGA,
-    "softplus": 505 * GIGA,
-    "div": 640 * GIGA,
-    "native_dropout": 590 * GIGA,
-    "masked_fill": 247 * GIGA,
-    "masked_fill_": 420 * GIGA,
-    "erf": 800 * GIGA,
-    "normal_": 440 * GIGA,
-    "randn_like": 440 * GIGA,
-    "uniform_": 600 * GIGA,
-    "bernoulli_": 500 * GIGA,
-    "roll": 205 * GIGA,
-    "flip": 320 * GIGA,
-    "tril": 420 * GIGA,
-    "triu": 420 * GIGA,
-}
-"""Elements a second of functions whose arithmetic is the limit: seen with two bytes an element; with four, memory is."""
+from memfit.timing.rates import MICRO, ElementwiseRates, Rates
 
 _COPIES: Final = ("_to_copy", "copy_", "clone", "contiguous", "to")
 _FLOATS: Final = ("f64", "f32", "f16", "bf16", "f8")
 
 
-def price_elementwise(call: Call, chip: Chip) -> Cost:
+def is_covered(name: str, rates: Rates) -> bool:
+    """Whether an operator is known to go once over every element; the price of any other is a guess."""
+    own = rates.elementwise
+    return name in own.slow or name in own.one_pass or name.removeprefix("_foreach_").removesuffix("_") in own.one_pass
+
+
+def price_elementwise(call: Call, chip: Gpu, rates: Rates) -> Cost:
     """Any operator that reads and writes every element once."""
     given = call.inputs[1:] if call.name == "copy_" else call.inputs  # what is copied into is not read
     tensors = [tensor for tensor in given if tensor.shape] if len(given) > 1 else list(given)
     outputs = list(call.outputs)
     moved = sum(tensor.touched_bytes for tensor in (*tensors, *outputs))
     count = max((tensor.numel for tensor in (*tensors, *outputs)), default=0)
-    rate = _rate(call, tensors, outputs)
-    at_memory = moved / (chip.memory_bandwidth * SHARE)
-    at_arithmetic = count / (rate * chip.f32_flops / H200_F32) if rate else 0.0
+    rate = _rate(call, tensors, outputs, rates.elementwise) * GIGA
+    at_memory = moved / (chip.memory_bandwidth * rates.elementwise.memory_share)
+    at_arithmetic = count / (rate * chip.f32_flops / rates.f32_flops) if rate else 0.0
     bound = Bound.MEMORY if at_memory >= at_arithmetic else Bound.ARITHMETIC
-    return Cost(call.operator, START + max(at_memory, at_arithmetic), bound, moved_bytes=moved)
+    seconds = rates.elementwise.start_us * MICRO + max(at_memory, at_arithmetic)
+    return Cost(call.operator, seconds, bound, moved_bytes=moved)
 
 
-def _rate(call: Call, inputs: list[Operand], outputs: list[Operand]) -> float:
-    """Elements a second, 0 where memory is the only limit."""
-    rates = [SLOW[call.name]] if call.name in SLOW else []
-    num_inputs = min(2, max(1, len(inputs)))
-    has_scalar_on_gpu = any(not tensor.shape and not tensor.place for tensor in call.inputs) and bool(inputs)
+def _rate(call: Call, inputs: list[Operand], outputs: list[Operand], rates: ElementwiseRates) -> float:
+    """Billions of elements a second, 0 where memory is the only limit."""
+    found = [rates.slow[call.name]] if call.name in rates.slow else []
+    has_scalar_on_gpu = any(not tensor.shape and not tensor.device_kind for tensor in call.inputs) and bool(inputs)
     if not _lie_alike(inputs, outputs) or (has_scalar_on_gpu and len(call.inputs) > 1):
-        rates.append(_strided_rate(inputs, outputs, num_inputs))
+        found.append(_strided_rate(inputs, outputs, rates))
     elif _casts(call, inputs, outputs):
-        rates.append(CASTING[num_inputs])
-    return min(rates, default=0.0)
+        found.append(rates.casting[len(inputs) > 1])
+    return min(found, default=0.0)
 
 
-def _strided_rate(inputs: list[Operand], outputs: list[Operand], num_inputs: int) -> float:
+def _strided_rate(inputs: list[Operand], outputs: list[Operand], rates: ElementwiseRates) -> float:
     if not outputs or not outputs[0].shape:
-        return STRIDED[num_inputs]
+        return rates.strided[len(inputs) > 1]
     result = outputs[0]
     whole = [tensor for tensor in inputs if tensor.shape == result.shape]
     if any(_is_turned(tensor, result) for tensor in whole):
-        return TURNED
-    item = 4 if result.item_bytes > 2 else 2
+        return rates.turned
+    is_half = result.item_bytes <= 2
     if len(inputs) == 1 and inputs[0].stride is not None and 0 in inputs[0].stride:
-        return REPEATED[item]
+        return rates.repeated[is_half]
     if len(inputs) > 1 and len(whole) < len(inputs) and _lie_alike(whole, outputs):
-        return BROADCAST[item]
-    return STRIDED[num_inputs]
+        return rates.broadcast[is_half]
+    return rates.strided[len(inputs) > 1]
 
 
 def _is_turned(tensor: Operand, result: Operand) -> bool:

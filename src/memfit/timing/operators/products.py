@@ -6,66 +6,24 @@
     tiles / multiprocessors, rounded up, is the number of waves: a last wave that is half empty takes as long as a full one
     a product with few tiles and a long k is cut along k too, and the parts are added up
 
-The library takes the tile that is the fastest for a shape, and so does this file, from the tiles below. How near to the peak the
-multiprocessors come with each was fitted to the products of ``benchmarks/truth/operator_times.json`` (an H200, cuBLAS 13).
+The library takes the tile that is the fastest for a shape, and so does this file, from the tiles of the rates.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Final
 
-from memfit.timing.chips import MICRO, Chip
+from memfit.hardware import GIGA, Gpu
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.rates import MICRO, ProductKernels, Rates, Splitting
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """How a library multiplies matrices of one type."""
-
-    tiles: tuple[tuple[int, int, float], ...]
-    """Rows, columns, and the share of a multiprocessor's peak that is reached along k."""
-    start: float
-    """Seconds before the first tile and after the last."""
-    per_tile: float
-    """Seconds that a tile takes beside its arithmetic: the first bytes come, the result goes."""
-    memory_share: float
-    """Of the memory's bandwidth."""
-
-
-TENSOR_CORES: Final = Kernels(
-    tiles=((256, 128, 0.82), (192, 128, 0.85), (128, 128, 0.89), (128, 64, 0.71), (64, 64, 0.49), (64, 32, 0.32)),
-    start=1.75 * MICRO,
-    per_tile=1.43 * MICRO,
-    memory_share=0.69,
-)
-"""bfloat16, float16, float8 and tf32."""
-
-PLAIN: Final = Kernels(
-    tiles=((128, 128, 0.774), (128, 64, 0.70), (64, 64, 0.54), (32, 32, 0.29)),
-    start=1.9 * MICRO,
-    per_tile=3.2 * MICRO,
-    memory_share=0.90,
-)
-"""float32 and float64 without tensor cores."""
-
-POWER_SHARE: Final = 0.80
-"""Of the tensor cores' peak, what the GPU's power leaves to one large product of random numbers: 740 to 804 of 989 teraflops."""
-
-MISALIGNED: Final = {1: 0.13, 2: 0.245, 4: 0.45}
-"""The share of the peak that is left where rows begin at multiples of so many elements of two bytes: cuBLAS's fast kernels want
-eight (16 bytes). Measured with 50257 and 30522 columns; for four it is taken to be twice that of two."""
-
-MOST_PARTS: Final = 16
-"""So many parts is k cut into at most."""
-
-
-def price_product(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool = True) -> Cost:
-    """``mm``, ``bmm``, ``addmm``, ``baddbmm`` and their kin: the last two matrices are multiplied."""
-    matrices = [tensor for tensor in call.inputs if len(tensor.shape) >= 2 and not tensor.place][:3]
+def price_product(call: Call, chip: Gpu, rates: Rates, allow_tf32: bool, is_sustained: bool = True) -> Cost:
+    """``mm``, ``bmm``, ``addmm``, ``baddbmm`` and the like: the last two matrices are multiplied."""
+    matrices = [tensor for tensor in call.inputs if len(tensor.shape) >= 2 and not tensor.device_kind][:3]
     if call.name in ("addmm", "baddbmm", "addbmm") and len(matrices) == 3:
         matrices = matrices[1:]
     a, b = matrices[0], matrices[1]
@@ -76,19 +34,19 @@ def price_product(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool =
     alignment = (
         min(_alignment(a), _alignment(b), *(_alignment(tensor) for tensor in call.outputs)) if dtype in ("bf16", "f16") else 8
     )
-    return product_cost(call.operator, chip, dtype, batch, m, n, k, moved, alignment, is_sustained)
+    return product_cost(call.operator, chip, rates, dtype, batch, m, n, k, moved, alignment, is_sustained)
 
 
-GROUPED_ON: Final = frozenset(("sm_90", "sm_100"))
+GROUPED_ON = ("sm_9", "sm_10")
 """Architectures with one kernel for all groups."""
 
 
-def price_grouped_product(call: Call, chip: Chip, allow_tf32: bool, is_sustained: bool = True) -> Cost:
+def price_grouped_product(call: Call, chip: Gpu, rates: Rates, allow_tf32: bool, is_sustained: bool = True) -> Cost:
     """``_grouped_mm``: one kernel for bfloat16 on GPUs that have it; elsewhere the host reads where groups end, and issues a
     product for each (``_grouped_mm_fallback`` in ATen/native/GroupedMMUtils.h)."""
     a, b = call.operand(0), call.operand(1)
-    if a.dtype == "bf16" and chip.arch in GROUPED_ON:
-        return price_product(call, chip, allow_tf32, is_sustained)
+    if a.dtype == "bf16" and chip.arch.startswith(GROUPED_ON):
+        return price_product(call, chip, rates, allow_tf32, is_sustained)
     groups = next((tensor.shape[0] for tensor in call.inputs[2:] if len(tensor.shape) == 1), 0) or max(a.shape[0], 1)
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     if len(a.shape) == 2 and len(b.shape) == 2:
@@ -99,7 +57,7 @@ def price_grouped_product(call: Call, chip: Chip, allow_tf32: bool, is_sustained
         n = math.ceil(n / groups)
     dtype = "tf32" if a.dtype == "f32" and allow_tf32 else a.dtype
     moved = a.size_bytes + b.size_bytes + sum(tensor.size_bytes for tensor in call.outputs)
-    one = product_cost(call.operator, chip, dtype, 1, m, n, k, moved / groups, is_sustained=is_sustained)
+    one = product_cost(call.operator, chip, rates, dtype, 1, m, n, k, moved / groups, is_sustained=is_sustained)
     # Without offsets all matrices are of one size, and there is nothing to read.
     return replace(
         one,
@@ -113,7 +71,8 @@ def price_grouped_product(call: Call, chip: Chip, allow_tf32: bool, is_sustained
 
 def product_cost(
     operator: str,
-    chip: Chip,
+    chip: Gpu,
+    rates: Rates,
     dtype: str,
     batch: int,
     m: int,
@@ -127,34 +86,39 @@ def product_cost(
     """Of ``batch`` products of ``m`` by ``k`` and ``k`` by ``n``. A ``share`` is for kernels that reach less along k than those of
     products do; what power leaves and memory are the same for them."""
     flops = 2.0 * batch * m * n * k
-    peak = chip.tf32_flops if dtype == "tf32" else chip.product_flops(dtype)
-    kernels = TENSOR_CORES if dtype in ("bf16", "f16", "f8", "tf32") and peak > chip.f32_flops else PLAIN
+    own, peak = rates.products, chip.product_flops(dtype)
+    has_tensor_cores = dtype in ("bf16", "f16", "f8", "tf32") and peak > chip.f32_flops
+    kernels = own.tensor_cores if has_tensor_cores else own.plain
     if alignment < 8:
-        kernels = replace(kernels, tiles=((128, 128, MISALIGNED[alignment]), (64, 64, MISALIGNED[alignment] * 0.8)))
+        share_left = own.misaligned[str(alignment)]
+        kernels = replace(kernels, tiles=((128, 128, share_left), (64, 64, share_left * own.misaligned_small)))
     at_memory = moved_bytes / (chip.memory_bandwidth * kernels.memory_share)
-    at_arithmetic = _tiled_seconds(kernels, peak / chip.num_sms, chip.num_sms, batch, m, n, k) / share
-    if kernels is not PLAIN:
-        at_arithmetic = max(at_arithmetic, flops / (peak * (chip.sustained_share if is_sustained else POWER_SHARE)))
+    at_arithmetic = _tiled_seconds(kernels, own.splitting, peak / chip.num_sms, chip.num_sms, batch, m, n, k) / share
+    if has_tensor_cores or alignment < 8:
+        at_arithmetic = max(at_arithmetic, flops / (peak * (own.sustained_share if is_sustained else own.power_share)))
     # Loading and multiplying overlap, but for the beginning and the end.
-    seconds = kernels.start + max(at_memory, at_arithmetic)
+    seconds = kernels.start_us * MICRO + max(at_memory, at_arithmetic)
     bound = Bound.ARITHMETIC if at_arithmetic >= at_memory else Bound.MEMORY
     return Cost(operator, seconds, bound, flops=flops, moved_bytes=moved_bytes, flops_type=dtype)
 
 
 @lru_cache(maxsize=4096)
-def _tiled_seconds(kernels: Kernels, sm_flops: float, num_sms: int, batch: int, m: int, n: int, k: int) -> float:
-    best = math.inf
+def _tiled_seconds(
+    kernels: ProductKernels, splitting: Splitting, sm_flops: float, num_sms: int, batch: int, m: int, n: int, k: int
+) -> float:
+    best, per_tile = math.inf, kernels.per_tile_us * MICRO
+    adding, added_bytes = splitting.start_us * MICRO, splitting.bandwidth * GIGA
     for rows, columns, share in kernels.tiles:
         for tall, wide in {(rows, columns), (columns, rows)}:
             tiles = batch * math.ceil(m / tall) * math.ceil(n / wide)
             per_k = 2.0 * rows * columns / (sm_flops * share)
             parts = 1
-            while parts <= MOST_PARTS:
+            while parts <= splitting.most_parts:
                 waves = math.ceil(tiles * parts / num_sms)
-                seconds = waves * (math.ceil(k / parts) * per_k + kernels.per_tile)
+                seconds = waves * (math.ceil(k / parts) * per_k + per_tile)
                 # Parts are added up by a kernel of its own.
-                best = min(best, seconds + (1.5 * MICRO + parts * m * n * batch * 4 / 2e12 if parts > 1 else 0.0))
-                if k / parts < 256:
+                best = min(best, seconds + (adding + parts * m * n * batch * 4 / added_bytes if parts > 1 else 0.0))
+                if k / parts < splitting.shortest:
                     break
                 parts *= 2
     return best

@@ -6,57 +6,40 @@
     backward    for each step: the cell, and gradient x weights; then the gradients of inputs, of weights and of biases
 
 Layers and directions that do not wait for each other overlap on a GPU; here they follow one another, and nothing is added for the
-pause between two kernels. Fitted to the recurrent layers of ``benchmarks/truth/convolution_times.json.gz`` (an H200, cuDNN 9.19).
+pause between two kernels.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
 
-from memfit.timing.chips import MICRO, Chip
+from memfit.hardware import GIGA, Gpu
 from memfit.timing.operators.calls import Argument, Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.elementwise import H200_F32
 from memfit.timing.operators.products import product_cost
-
-STEP_SHARE: Final = {(True, False): 1.2, (True, True): 1.0, (False, False): 0.85, (False, True): 0.4}
-"""Of the speed of a product with the same sizes, that of one step; by two bytes an element, and by backward."""
-
-WHOLE_SHARE: Final = {True: 0.75, False: 0.5}
-"""The same of products over all steps."""
-
-CELL: Final = {True: (2.0, 70e9), False: (2.0, 40e9)}
-"""Of the cell: microseconds, and units a second; by two bytes an element."""
-
-SMALL_STATE: Final = (128, 1.9 * MICRO)
-"""In float32 a state of so many units stays in a multiprocessor: seconds of a step, either way."""
-
-BIAS_RATE: Final = {True: 265e9, False: 190e9}
-"""Elements a second, where gradients of biases are added up."""
+from memfit.timing.rates import MICRO, Rates
 
 
-def price_recurrent(call: Call, chip: Chip, allow_tf32: bool) -> Cost:
+def price_recurrent(call: Call, chip: Gpu, rates: Rates, allow_tf32: bool) -> Cost:
     """``_cudnn_rnn`` and ``_cudnn_rnn_backward``."""
-    given, is_backward = call.inputs[0], "backward" in call.name
+    given, is_backward, own = call.inputs[0], "backward" in call.name, rates.recurrent
     layers = _layers(call)
     steps, batch = _steps_and_batch(call, given, is_backward)
     dtype = "tf32" if given.dtype == "f32" and allow_tf32 else given.dtype
-    is_half, speed = given.item_bytes == 2, chip.f32_flops / H200_F32
+    is_half, speed = given.item_bytes == 2, chip.f32_flops / rates.f32_flops
     seconds, flops = 0.0, 0.0
 
     def product(m: int, n: int, k: int) -> float:
         moved = given.item_bytes * (m * n + m * k + n * k)
         alignment = next(power for power in (8, 4, 2, 1) if n % power == 0 and k % power == 0) if is_half else 8
-        return product_cost("", chip, dtype, 1, m, n, k, moved, alignment).seconds
+        return product_cost("", chip, rates, dtype, 1, m, n, k, moved, alignment).seconds
 
     for rows, inputs, hidden in layers:
-        start, rate = CELL[is_half]
-        cell = start * MICRO + batch * hidden / (rate * speed)
-        share = STEP_SHARE[is_half, is_backward]
+        cell = own.cell_us * MICRO + batch * hidden / (own.cell_rate[is_half] * GIGA * speed)
+        share = own.step_share[is_half][is_backward]
         flops += 2.0 * steps * batch * rows * (inputs + hidden) * (2 if is_backward else 1)
-        if hidden <= SMALL_STATE[0] and not is_half:
-            seconds += steps * SMALL_STATE[1] / speed
+        if hidden <= own.small_state and not is_half:
+            seconds += steps * (own.small_state_us * MICRO) / speed
         elif is_backward:
             seconds += steps * (cell + product(batch, hidden, rows) / share)
         else:
@@ -65,10 +48,10 @@ def price_recurrent(call: Call, chip: Chip, allow_tf32: bool) -> Cost:
             whole = (
                 product(steps * batch, inputs, rows) + product(rows, inputs, steps * batch) + product(rows, hidden, steps * batch)
             )
-            seconds += whole / WHOLE_SHARE[is_half] + steps * batch * rows / (BIAS_RATE[is_half] * speed)
+            seconds += whole / own.whole_share[is_half] + steps * batch * rows / (own.bias_rate[is_half] * GIGA * speed)
         else:
-            seconds += product(steps * batch, rows, inputs) / WHOLE_SHARE[is_half]
-    peak = chip.tf32_flops if dtype == "tf32" else chip.product_flops(dtype)
+            seconds += product(steps * batch, rows, inputs) / own.whole_share[is_half]
+    peak = chip.product_flops(dtype)
     return Cost(
         call.operator,
         max(seconds, flops / peak),

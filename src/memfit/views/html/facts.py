@@ -40,6 +40,6 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "allocator settings", info.alloc_conf or "default"
     if run.verdict is not None:
         yield "allocator of torch", run.verdict.settings.torch_version
-        yield f"{run.verdict.gpu.name}'s memory", f"{format_bytes(run.verdict.gpu.usable_bytes)}: {run.verdict.gpu.source}"
+        yield f"{run.verdict.gpu.name}'s memory", f"{format_bytes(run.verdict.gpu.usable_bytes)}: {run.verdict.gpu.usable_source}"
     for device in report.devices[1:]:
         yield f"also on {device.name}", f"{format_bytes(device.peak.size_bytes)} at most, {name_moment(device.peak)}"

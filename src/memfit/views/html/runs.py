@@ -12,7 +12,7 @@ from memfit.allocator import Replay, Verdict, judge, recorded_settings, replay, 
 from memfit.analysis import DeviceReport, Report, build_report
 from memfit.analysis.timeline import block_bytes_at
 from memfit.errors import ConfigError
-from memfit.hardware import GPUS, Gpu, find_gpu, least_gpu
+from memfit.hardware import Gpu, find_gpu, gpus, least_gpu
 from memfit.ledger import Ledger
 from memfit.ledger.schema import Array
 
@@ -90,7 +90,7 @@ def _judge(ledger: Ledger, device: str, gpu: Gpu | None) -> tuple[Verdict, Repla
     requests = requests_from_ledger(ledger, device)
     settings = recorded_settings(requests)
     num_groups = int(ledger.info.world_size > 1)
-    gpu = gpu or least_gpu(smallest_fit(requests, settings).capacity, num_groups) or GPUS[-1]
+    gpu = gpu or least_gpu(smallest_fit(requests, settings).capacity, num_groups) or gpus()[-1]
     return judge(requests, gpu, settings, num_process_groups=num_groups), replay(requests, settings)
 
 

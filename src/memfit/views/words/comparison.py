@@ -10,7 +10,7 @@ from memfit.compare import Cell, Comparison, Figures
 from memfit.compare.recommendation import SURE, NothingFits, Recommendation, Setting, advise, choose
 from memfit.hardware import find_gpu
 from memfit.models import find_model
-from memfit.timing.chips import what_times_are_from
+from memfit.timing.rates import what_times_are_from
 from memfit.units import format_bytes
 from memfit.views.comparison import FailedRow, GpuAnswer, Sheet, SheetRow
 from memfit.views.words.timing import format_seconds

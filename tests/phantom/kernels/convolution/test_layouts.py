@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memfit.phantom.kernels.convolution import layouts
-from memfit.phantom.kernels.convolution.layouts import Operand
+from memfit.phantom.kernels.convolution.layouts import conv_tensor
 
 X, GRAD = 8 * 16 * 6 * 6 * 4, 8 * 32 * 6 * 6 * 4
 WEIGHT = 32 * 16 * 3 * 3 * 4
@@ -88,5 +88,5 @@ def test_float64_is_never_channels_last():
 def test_operands_lie_as_torch_says(shape, last):
     layout = (torch.channels_last if len(shape) == 4 else torch.channels_last_3d) if last else torch.contiguous_format
     for x in (torch.empty(shape), torch.empty(shape).to(memory_format=layout), torch.empty(*shape[:-1], shape[-1] + 1)[..., 1:]):
-        assert Operand.of(x).lies(last) == x.is_contiguous(memory_format=layout)
-        assert Operand.of(x).laid_out(last).lies(last)
+        assert conv_tensor(x).lies(last) == x.is_contiguous(memory_format=layout)
+        assert conv_tensor(x).laid_out(last).lies(last)

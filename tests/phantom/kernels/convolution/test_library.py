@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memfit.phantom.kernels.convolution import layouts, library, rules
-from memfit.phantom.kernels.convolution.passes import Convolution, Pass
+from memfit.convolution import ConvGeometry, ConvPass, strides_of
+from memfit.phantom.kernels.convolution import library, rules
 from memfit.phantom.target import Target
 
 TARGET = Target.parse("H200", "2.11+cu130")
@@ -22,8 +22,8 @@ def asked(monkeypatch):
     """What the rules ask, each time answered with a number of its own."""
     questions = []
 
-    def answer(target, convolution):
-        questions.append(convolution)
+    def answer(target, conv_pass, geometry):
+        questions.append((conv_pass, geometry))
         return 1000 + len(questions)
 
     monkeypatch.setattr(rules, "workspace_bytes", answer)
@@ -36,8 +36,8 @@ def test_the_answer_is_taken_for_each_pass(asked):
     assert rules.forward(TARGET, (x, weight, None, *settings), y) == (1001,)
     gradients = rules.backward(TARGET, (y, x, weight, None, *settings, [True, True, False]), (x, weight, None))
     assert gradients == ((1002,), (1003,), ())
-    assert [each.of for each in asked] == [Pass.FORWARD, Pass.OF_INPUT, Pass.OF_WEIGHT]
-    assert {(each.x, each.weight, each.y) for each in asked} == {((6, 80, 32, 32), (40, 80, 3, 3), (6, 40, 16, 16))}
+    assert [each for each, _ in asked] == [ConvPass.FORWARD, ConvPass.IMAGES, ConvPass.WEIGHTS]
+    assert {(each.images, each.weight, each.result) for _, each in asked} == {((6, 80, 32, 32), (40, 80, 3, 3), (6, 40, 16, 16))}
 
 
 def test_a_transposed_one_is_the_gradient_of_another(asked):
@@ -45,8 +45,8 @@ def test_a_transposed_one_is_the_gradient_of_another(asked):
     settings = ([2, 2], [1, 1], [1, 1], True, [0, 0], 1)
     rules.forward(TARGET, (x, weight, None, *settings), y)
     rules.backward(TARGET, (y, x, weight, None, *settings, [True, True, False]), (x, weight, None))
-    assert [each.of for each in asked] == [Pass.OF_INPUT, Pass.FORWARD, Pass.OF_WEIGHT]
-    assert {(each.x, each.y) for each in asked} == {((6, 40, 32, 32), (6, 80, 16, 16))}
+    assert [each for each, _ in asked] == [ConvPass.IMAGES, ConvPass.FORWARD, ConvPass.WEIGHTS]
+    assert {(each.images, each.result) for _, each in asked} == {((6, 40, 32, 32), (6, 80, 16, 16))}
 
 
 def test_products_are_not_asked_for(asked):
@@ -58,15 +58,15 @@ def test_products_are_not_asked_for(asked):
 def test_nobody_answers_where_torch_leaves_kernels_out(monkeypatch):
     monkeypatch.setattr(library, "_ask", lambda *of: 7)
     question = a_convolution()
-    assert library.workspace_bytes(TARGET, question) == 7
+    assert library.workspace_bytes(TARGET, ConvPass.FORWARD, question) == 7
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    assert library.workspace_bytes(TARGET, question) is None
+    assert library.workspace_bytes(TARGET, ConvPass.FORWARD, question) is None
 
 
 def test_one_dimension_is_two():
-    question = a_convolution(x=(8, 40, 320), weight=(64, 40, 3), y=(8, 64, 320), stride=(1,), padding=(1,), dilation=(1,))
+    question = a_convolution(images=(8, 40, 320), weight=(64, 40, 3), result=(8, 64, 320), stride=(1,), padding=(1,), dilation=(1,))
     seen = question.in_two_dimensions()
-    assert (seen.x, seen.weight, seen.y) == ((8, 40, 1, 320), (64, 40, 1, 3), (8, 64, 1, 320))
+    assert (seen.images, seen.weight, seen.result) == ((8, 40, 1, 320), (64, 40, 1, 3), (8, 64, 1, 320))
     assert (seen.stride, seen.padding, seen.dilation) == ((1, 1), (0, 1), (1, 1))
 
 
@@ -74,8 +74,8 @@ def test_one_dimension_is_two():
 def test_strides_are_torchs(shape):
     x = torch.empty(shape)
     layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
-    assert tuple(layouts.strides_of(shape, False)) == x.stride()
-    assert tuple(layouts.strides_of(shape, True)) == x.to(memory_format=layout).stride()
+    assert tuple(strides_of(shape, False)) == x.stride()
+    assert tuple(strides_of(shape, True)) == x.to(memory_format=layout).stride()
 
 
 class OldLibrary:
@@ -140,7 +140,7 @@ class RefusingLibrary:
 def test_a_refusal_leaves_nothing_behind(monkeypatch, kind):
     refusing = RefusingLibrary(kind)
     monkeypatch.setattr(library, "_installed", lambda: library._Library(refusing))
-    assert library.workspace_bytes(TARGET, a_convolution()) is None
+    assert library.workspace_bytes(TARGET, ConvPass.FORWARD, a_convolution()) is None
     assert refusing.kinds
     assert not refusing.alive
 
@@ -150,17 +150,22 @@ def test_cudnn_answers_as_it_did_on_an_h200(monkeypatch):
     """Measured: 6,490,112 bytes, which is what is asked for in units of 512."""
     monkeypatch.setattr(library, "_installed", lambda: INSTALLED)
     volume = a_convolution(
-        x=(6, 80, 32, 10, 10), weight=(80, 80, 3, 3, 3), y=(6, 80, 32, 10, 10), stride=(1,) * 3, padding=(1,) * 3, dilation=(1,) * 3
+        images=(6, 80, 32, 10, 10),
+        weight=(80, 80, 3, 3, 3),
+        result=(6, 80, 32, 10, 10),
+        stride=(1,) * 3,
+        padding=(1,) * 3,
+        dilation=(1,) * 3,
     )
-    answer = library.workspace_bytes(TARGET, volume)
+    answer = library.workspace_bytes(TARGET, ConvPass.FORWARD, volume)
     assert answer is not None
     assert -(-answer // 512) * 512 == 6_490_112
-    of_weight = library.workspace_bytes(TARGET, replace(volume, of=Pass.OF_WEIGHT))
+    of_weight = library.workspace_bytes(TARGET, ConvPass.WEIGHTS, volume)
     assert of_weight is not None
     assert 0 <= 13_830_143 - of_weight < 1024  # asked with the handle of an H200; 6,489,616 without
 
 
 def a_convolution(**changes):
-    shapes = {"x": (6, 80, 32, 32), "weight": (40, 80, 3, 3), "y": (6, 40, 32, 32)}
+    shapes = {"images": (6, 80, 32, 32), "weight": (40, 80, 3, 3), "result": (6, 40, 32, 32)}
     settings = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
-    return Convolution(**({"of": Pass.FORWARD, "dtype": torch.bfloat16, "channels_last": False} | shapes | settings | changes))
+    return ConvGeometry(**({"dtype": "bf16", "channels_last": False} | shapes | settings | changes))

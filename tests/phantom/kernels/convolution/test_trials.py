@@ -7,27 +7,27 @@ import torch
 from torch import nn
 
 import memfit
+from memfit.convolution import ConvGeometry
 from memfit.ledger import EventKind
 from memfit.phantom.kernels.convolution import trials
-from memfit.phantom.kernels.convolution.trials import Convolution, forward, input_gradient, weight_gradient
+from memfit.phantom.kernels.convolution.trials import forward, input_gradient, weight_gradient
 from memfit.units import GIB, MIB, format_bytes
 
 
-def convolution(batch, channels, size, outputs, kernel, stride=1, padding=0, *, dtype=torch.float32, channels_last=False, **more):
+def convolution(batch, channels, size, outputs, kernel, stride=1, padding=0, *, dtype="f32", channels_last=False, **more):
     sizes = size if isinstance(size, tuple) else (size, size)
     results = tuple((each + 2 * padding - kernel) // stride + 1 for each in sizes)
     known = {
-        "x": (batch, channels, *sizes),
+        "images": (batch, channels, *sizes),
         "weight": (outputs, channels, kernel, kernel),
-        "out": (batch, outputs, *results),
+        "result": (batch, outputs, *results),
         "stride": (stride, stride),
         "padding": (padding, padding),
         "dilation": (1, 1),
-        "groups": 1,
         "dtype": dtype,
-        "has_channels_last": channels_last,
+        "channels_last": channels_last,
     }
-    return Convolution(**(known | more))
+    return ConvGeometry(**(known | more))
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def convolution(batch, channels, size, outputs, kernel, stride=1, padding=0, *, 
         (weight_gradient, convolution(32, 512, 7, 2048, 1), 2428764160),
         (weight_gradient, convolution(4, 64, 256, 2, 1), 141590528),
         (weight_gradient, convolution(4, 128, 256, 64, 3, padding=1), 454164480),
-        (forward, convolution(32, 64, 56, 64, 3, padding=1, dtype=torch.bfloat16, channels_last=True), 25766160),
-        (input_gradient, convolution(32, 64, 56, 256, 1, dtype=torch.bfloat16, channels_last=True), 64225296),
+        (forward, convolution(32, 64, 56, 64, 3, padding=1, dtype="bf16", channels_last=True), 25766160),
+        (input_gradient, convolution(32, 64, 56, 256, 1, dtype="bf16", channels_last=True), 64225296),
     ],
 )
 def test_the_largest_workspace_is_the_measured_one_to_the_byte(computes, of, measured):
@@ -56,7 +56,7 @@ def test_the_largest_workspace_is_the_measured_one_to_the_byte(computes, of, mea
 @pytest.mark.parametrize(
     "of",
     [
-        convolution(8, 64, 56, 64, 3, padding=1, dtype=torch.float16),
+        convolution(8, 64, 56, 64, 3, padding=1, dtype="f16"),
         convolution(8, 64, 56, 64, 3, padding=1, channels_last=True),
         convolution(8, 64, 56, 64, 3, padding=1, dilation=(2, 2)),
         convolution(8, 64, 300, 64, 3, padding=1),

@@ -6,7 +6,6 @@
     rules.py      the workspace of the kernel that cuDNN chooses: asked of the library, or by what was measured
     library.py    cuDNN itself, asked about a GPU that is not there
     segments.py   partial sums of Hopper's kernels
-    passes.py     a convolution as cuDNN sees it
     trials.py     what cuDNN takes while it measures its kernels, under cudnn.benchmark
 """
 

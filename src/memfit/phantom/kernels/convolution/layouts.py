@@ -12,72 +12,44 @@ so already is not copied (ATen/native/Convolution.cpp, cudnn/ConvShared.cpp).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from memfit.convolution import ConvGeometry, ConvTensor, runs_channels_last
+from memfit.phantom.clock.describe import type_name
 from memfit.phantom.kernels.rule import Arguments
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-@dataclass(frozen=True)
-class Operand:
-    """A tensor as cuDNN gets it: what has one dimension is an image with one row."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    element_bytes: int
-
-    @classmethod
-    def of(cls, x: torch.Tensor) -> Operand:
-        shape, strides = tuple(x.shape), tuple(x.stride())
-        if len(shape) == 3:
-            shape, strides = (*shape[:2], 1, shape[2]), (*strides[:2], shape[2] * strides[2], strides[2])
-        return cls(shape, strides, x.element_size())
-
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * self.element_bytes
-
-    @property
-    def asks_for_channels_last(self) -> bool:
-        """c10/core/MemoryFormat.h: the strides say it even of a one-by-one kernel, for which both layouts are the same memory."""
-        least = 0
-        for dim in (1, *range(len(self.shape) - 1, 1, -1), 0):
-            if self.strides[dim] < max(least, 1) or (dim == 0 and least == self.strides[1]):
-                return False
-            least = self.strides[dim] * max(self.shape[dim], 1)
-        return True
-
-    def lies(self, channels_last: bool) -> bool:
-        """Whether it lies so, without gaps; strides of dimensions of size one do not count."""
-        wanted = strides_of(self.shape, channels_last)
-        return all(size == 1 or has == want for size, has, want in zip(self.shape, self.strides, wanted, strict=True))
-
-    def laid_out(self, channels_last: bool) -> Operand:
-        """Itself, or a copy of it."""
-        return self if self.lies(channels_last) else replace(self, strides=tuple(strides_of(self.shape, channels_last)))
-
-
-def strides_of(shape: Sequence[int], channels_last: bool) -> list[int]:
-    """Of a tensor without gaps."""
-    dims = range(len(shape) - 1, 0, -1) if not channels_last else (1, *range(len(shape) - 1, 1, -1))
-    strides, step = [0] * len(shape), 1
-    for dim in (*dims, 0):
-        strides[dim] = step
-        step *= shape[dim]
-    return strides
+def conv_tensor(x: torch.Tensor) -> ConvTensor:
+    return ConvTensor.of(tuple(x.shape), tuple(x.stride()), x.element_size())
 
 
 def is_channels_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether a convolution runs with channels last. In one dimension the input is made contiguous first; see also ConvUtils.h."""
-    if x.dtype == torch.float64 or weight.dtype == torch.float64:
-        return False
-    return (x.dim() > 3 and Operand.of(x).asks_for_channels_last) or Operand.of(weight).asks_for_channels_last
+    """Whether a convolution of these runs with channels last."""
+    is_double = torch.float64 in (x.dtype, weight.dtype)
+    return runs_channels_last(conv_tensor(x), conv_tensor(weight), "f64" if is_double else type_name(x.dtype), x.dim())
+
+
+def geometry_of(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Sequence[Any]) -> ConvGeometry:
+    """The plain convolution of a call: its input, weight and result, with ``settings`` stride, padding, dilation and whether it is
+    transposed."""
+    stride, padding, dilation, is_transposed = settings
+    channels_last = is_channels_last(x, weight)
+    images, result = (y, x) if is_transposed else (x, y)
+    return ConvGeometry(
+        images=tuple(images.shape),
+        weight=tuple(weight.shape),
+        result=tuple(result.shape),
+        stride=tuple(stride),
+        padding=tuple(padding),
+        dilation=tuple(dilation),
+        dtype=type_name(weight.dtype),
+        channels_last=channels_last,
+    )
 
 
 def layout_of(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None:
@@ -90,13 +62,13 @@ def layout_of(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | No
 
 def copies_of_forward(args: Arguments) -> Sequence[int]:
     """The input, unless it lies as the kernel wants it."""
-    x = Operand.of(args[0])
+    x = conv_tensor(args[0])
     return _copied(x, is_channels_last(args[0], args[1]))
 
 
 def copies_after_result(args: Arguments) -> Sequence[int]:
     """The weight, in the forward pass."""
-    return _copied(Operand.of(args[1]), is_channels_last(args[0], args[1]))
+    return _copied(conv_tensor(args[1]), is_channels_last(args[0], args[1]))
 
 
 def copies_of_backward(args: Arguments) -> Sequence[Sequence[int]]:
@@ -111,7 +83,7 @@ def copies_after_input_gradient(args: Arguments) -> Sequence[int]:
 
 def _backward_copies(args: Arguments) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     """For the whole call, for the gradient of the input after there is room for it, for that of the weight before."""
-    grad, x, weight = map(Operand.of, args[:3])
+    grad, x, weight = map(conv_tensor, args[:3])
     is_transposed, mask = args[7], args[10]
     last = is_channels_last(args[1], args[2])
     held: list[int] = []
@@ -127,8 +99,8 @@ def _backward_copies(args: Arguments) -> tuple[Sequence[int], Sequence[int], Seq
     return held, (*_copied(weight, last_of_input), *_copied(grad, last_of_input)), _copied(grad, last_of_weight)
 
 
-def _copied(operand: Operand, channels_last: bool) -> tuple[int, ...]:
-    return () if operand.lies(channels_last) else (operand.size_bytes,)
+def _copied(tensor: ConvTensor, channels_last: bool) -> tuple[int, ...]:
+    return () if tensor.lies(channels_last) else (tensor.size_bytes,)
 
 
 # -- what lies how afterwards --------------------------------------------------------------------------------------------------

@@ -27,10 +27,15 @@ from typing import Any
 
 import torch
 
+from memfit.convolution import ConvGeometry, ConvPass, strides_of
 from memfit.hardware import Gpu
-from memfit.phantom.kernels.convolution.layouts import strides_of
-from memfit.phantom.kernels.convolution.passes import Convolution
-from memfit.phantom.kernels.convolution.segments import BLOCKS_WITHOUT_DEVICE, SMS, Tiling, num_resident_blocks, partial_sums
+from memfit.phantom.kernels.convolution.segments import (
+    BLOCKS_WITHOUT_DEVICE,
+    Tiling,
+    measured_sms,
+    num_resident_blocks,
+    partial_sums,
+)
 from memfit.phantom.target import Target
 
 FIRST_VERSION = 90800
@@ -39,8 +44,14 @@ LIBRARY = "libcudnn.so.9"
 # cudnn_graph.h: kinds of descriptors, names and types of their attributes.
 _CONVOLUTION, _ENGINE, _ENGINE_CONFIG, _HEURISTICS, _KNOB_CHOICE, _GRAPH, _TENSOR, _DEVICE = 1, 2, 3, 4, 7, 15, 17, 38
 _IS_TYPE, _IS_INT64, _IS_FLOAT, _IS_MODE, _IS_HEURISTIC, _IS_KNOB, _IS_DESCRIPTOR, _IS_CHAR = 1, 3, 4, 7, 8, 9, 15, 24
-_DATA_TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 9}
-_SUMMED_IN = {torch.float64: 1}
+_OPERATIONS = {
+    ConvPass.FORWARD: (10, 700, 701, 702, 703, 704, 705),
+    ConvPass.IMAGES: (12, 706, 707, 708, 709, 710, 711),
+    ConvPass.WEIGHTS: (11, 712, 713, 714, 715, 716, 717),
+}
+"""Kind of descriptor, and its attributes for scales, convolution, weight, input, output."""
+_DATA_TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 9}
+_SUMMED_IN = {"f64": 1}
 _CROSS_CORRELATION, _INSTANT = 1, 0
 _DEVICE_AS_JSON, _GRAPH_OPERATIONS = 2702, 801
 _ENGINE_OF_CONFIG, _KNOBS_OF_CONFIG, _WORKSPACE_OF_CONFIG, _NUMBER_OF_ENGINE = 300, 302, 303, 1301
@@ -49,16 +60,16 @@ _HEURISTIC_MODE, _HEURISTIC_GRAPH, _HEURISTIC_RESULTS, _HEURISTIC_DEVICE = 200, 
 _ALIGNMENT, _BYTES = 900, 16
 
 
-def workspace_bytes(target: Target, convolution: Convolution) -> int | None:
-    """What the kernel takes that torch would run, or ``None`` where there is nobody to ask."""
+def workspace_bytes(target: Target, conv_pass: ConvPass, geometry: ConvGeometry) -> int | None:
+    """What the kernel takes that torch would run, or ``None`` where no library is installed that can be asked."""
     cudnn = torch.backends.cudnn
-    if convolution.dtype not in _DATA_TYPES or cudnn.deterministic or not cudnn.allow_tf32 or not target.gpu.arch.startswith("sm_"):
+    if geometry.dtype not in _DATA_TYPES or cudnn.deterministic or not cudnn.allow_tf32 or not target.gpu.arch.startswith("sm_"):
         return None  # torch leaves kernels out then
-    return _ask(target.gpu, target.capability, convolution.in_two_dimensions())
+    return _ask(target.gpu, target.capability, conv_pass, geometry.in_two_dimensions())
 
 
 def reservations(target: Target) -> list[str] | None:
-    """What may be different in the run that is predicted, in words; ``None`` where there is nobody to ask."""
+    """What may be different in the run that is predicted, in words; ``None`` where no library can be asked."""
     library = _installed()
     if library is None or not target.gpu.arch.startswith("sm_"):
         return None
@@ -66,8 +77,8 @@ def reservations(target: Target) -> list[str] | None:
     found = [] if installed == expected else [f"torch {target.torch[0]}.{target.torch[1]} comes with cuDNN {expected}"]
     if target.gpu.name not in _CLOCKED:
         found.append(f"the clock rates of an H200 were taken for those of the {target.gpu.name}")
-    if target.capability == (9, 0) and target.gpu.num_sms != SMS:
-        found.append(f"its clusters of thread blocks were taken in proportion to those of an H200 with {SMS} SMs")
+    if target.capability == (9, 0) and target.gpu.num_sms != measured_sms():
+        found.append(f"its clusters of thread blocks were taken in proportion to those of an H200 with {measured_sms()} SMs")
     return [f"asked of cuDNN {installed} without a GPU", *found]
 
 
@@ -76,21 +87,23 @@ def _readable(version: int) -> str:
 
 
 @cache
-def _ask(gpu: Gpu, capability: tuple[int, int], convolution: Convolution) -> int | None:
+def _ask(gpu: Gpu, capability: tuple[int, int], conv_pass: ConvPass, geometry: ConvGeometry) -> int | None:
     library = _installed()
+    if library is None:
+        return None
     with suppress(_RefusedError):
-        return None if library is None else _with_segments(gpu, convolution, library.ask(_properties(gpu, capability), convolution))
+        return _with_segments(gpu, conv_pass, geometry, library.ask(_properties(gpu, capability), conv_pass, geometry))
     return None
 
 
-def _with_segments(gpu: Gpu, convolution: Convolution, answer: Answer) -> int:
+def _with_segments(gpu: Gpu, conv_pass: ConvPass, geometry: ConvGeometry, answer: Answer) -> int:
     """With the partial sums that there are on a real device, in place of those that cuDNN takes without one."""
-    tiling = Tiling.of_engine(convolution.of, answer.engine, answer.knobs)
+    tiling = Tiling.of_engine(conv_pass, answer.engine, answer.knobs)
     if tiling is None:
         return answer.workspace_bytes
     without_device = max(BLOCKS_WITHOUT_DEVICE // tiling.cluster_size, 1) * tiling.cluster_size
     with_device = num_resident_blocks(tiling.cluster_size, gpu.num_sms)
-    sums = (partial_sums(convolution, tiling, blocks) for blocks in (with_device, without_device))
+    sums = (partial_sums(conv_pass, geometry, tiling, blocks) for blocks in (with_device, without_device))
     return answer.workspace_bytes + next(sums) - next(sums)
 
 
@@ -171,10 +184,10 @@ class _Library:
         found: int = self._library.cudnnGetVersion()
         return found
 
-    def ask(self, properties: bytes, convolution: Convolution) -> Answer:
+    def ask(self, properties: bytes, conv_pass: ConvPass, geometry: ConvGeometry) -> Answer:
         with self._descriptors() as make:
             device = make(_DEVICE, (_DEVICE_AS_JSON, _IS_CHAR, properties))
-            operation = self._operation(make, convolution)
+            operation = self._operation(make, conv_pass, geometry)
             graph = make(_GRAPH, (_GRAPH_OPERATIONS, _IS_DESCRIPTOR, [operation]))
             heuristics = make(
                 _HEURISTICS,
@@ -205,29 +218,29 @@ class _Library:
             knobs[kind.value] = value.value
         return knobs
 
-    def _operation(self, make: Any, convolution: Convolution) -> Any:
-        kind, alpha, beta, described, *operands = convolution.of.value
-        shapes = (convolution.weight, convolution.x, convolution.y)
+    def _operation(self, make: Any, conv_pass: ConvPass, geometry: ConvGeometry) -> Any:
+        kind, alpha, beta, described, *operands = _OPERATIONS[conv_pass]
+        shapes = (geometry.weight, geometry.images, geometry.result)
         tensors = [
             make(
                 _TENSOR,
                 (_ALIGNMENT, _IS_INT64, [_BYTES]),
-                (_ALIGNMENT + 1, _IS_TYPE, [_DATA_TYPES[convolution.dtype]]),
+                (_ALIGNMENT + 1, _IS_TYPE, [_DATA_TYPES[geometry.dtype]]),
                 (_ALIGNMENT + 2, _IS_INT64, shape),
-                (_ALIGNMENT + 3, _IS_INT64, strides_of(shape, convolution.channels_last)),
+                (_ALIGNMENT + 3, _IS_INT64, strides_of(shape, geometry.channels_last)),
                 (_ALIGNMENT + 6, _IS_INT64, [number]),
             )
             for number, shape in enumerate(shapes, 1)
         ]
         of = make(
             _CONVOLUTION,
-            (100, _IS_TYPE, [_SUMMED_IN.get(convolution.dtype, 0)]),
+            (100, _IS_TYPE, [_SUMMED_IN.get(geometry.dtype, 0)]),
             (101, _IS_MODE, [_CROSS_CORRELATION]),
-            (102, _IS_INT64, convolution.dilation),
-            (103, _IS_INT64, convolution.stride),
-            (104, _IS_INT64, convolution.padding),
-            (105, _IS_INT64, convolution.padding),
-            (106, _IS_INT64, [len(convolution.stride)]),
+            (102, _IS_INT64, geometry.dilation),
+            (103, _IS_INT64, geometry.stride),
+            (104, _IS_INT64, geometry.padding),
+            (105, _IS_INT64, geometry.padding),
+            (106, _IS_INT64, [len(geometry.stride)]),
         )
         return make(
             kind,

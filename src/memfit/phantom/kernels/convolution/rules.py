@@ -17,17 +17,19 @@ from typing import Any
 
 import torch
 
+from memfit.convolution import ConvPass
 from memfit.phantom.kernels.convolution.layouts import (
+    conv_tensor,
     convolve,
     convolve_backward,
     copies_after_input_gradient,
     copies_after_result,
     copies_of_backward,
     copies_of_forward,
+    geometry_of,
     is_channels_last,
 )
 from memfit.phantom.kernels.convolution.library import reservations, workspace_bytes
-from memfit.phantom.kernels.convolution.passes import Convolution, Pass
 from memfit.phantom.kernels.convolution.segments import DEPTHS, Tiling, num_resident_blocks, partial_sums
 from memfit.phantom.kernels.convolution.trials import try_backward, try_forward, winograd_bytes
 from memfit.phantom.kernels.reduction import staging_blocks
@@ -83,7 +85,7 @@ def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     x, weight, stride, groups = args[0], args[1], args[3], args[8]
     if _is_of_torch(x, weight, groups):
         return copies_after_result(args)
-    asked = _ask_cudnn(target, Pass.FORWARD, x, weight, result, args[3:7])
+    asked = _ask_cudnn(target, ConvPass.FORWARD, x, weight, result, args[3:7])
     if asked is not None:
         return (*copies_after_result(args), asked)
     if _lies_well(x, weight) or _is_patches(x, weight, stride) or _is_depthwise(weight, groups):
@@ -103,7 +105,7 @@ def backward(target: Target, args: Arguments, result: Any) -> Sequence[Sequence[
     bias = staging_blocks(target, grad, (0, *range(2, grad.dim()))) if result[2] is not None else ()
     if _is_of_torch(x, weight, groups):
         return copies_after_input_gradient(args), (), bias
-    asked = [_ask_cudnn(target, of, x, weight, grad, args[4:8]) for of in (Pass.OF_INPUT, Pass.OF_WEIGHT)]
+    asked = [_ask_cudnn(target, each, x, weight, grad, args[4:8]) for each in (ConvPass.IMAGES, ConvPass.WEIGHTS)]
     for_input, for_weight = (
         estimated if told is None else told
         for told, estimated in zip(asked, _estimate_backward(target, x, weight, grad, args[4:8], groups), strict=True)
@@ -142,41 +144,23 @@ def _estimate_backward(
 
 def _segments(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, settings: Any) -> int:
     """Partial sums of a float32 weight's gradient, with tiles as wide as its channels ask for."""
-    convolution = _described(Pass.OF_WEIGHT, x, weight, grad, settings)
-    channels = convolution.weight[0] * convolution.weight[1] // convolution.x[1], convolution.weight[1]
+    geometry = geometry_of(x, weight, grad, settings)
+    channels = geometry.weight[0] * geometry.weight[1] // geometry.images[1], geometry.weight[1]
     rows, columns = (NARROW_TILE if each <= NARROW_TILE else SPLIT_TILE for each in channels)
     filled = math.prod(channels) / math.prod(-(-each // tile) * tile for each, tile in zip(channels, (rows, columns), strict=True))
     if filled < FILLED_TILES:
         return 0
-    return partial_sums(
-        convolution, Tiling(rows=rows, columns=columns, depth=DEPTHS[0]), num_resident_blocks(1, target.gpu.num_sms)
-    )
+    tiling = Tiling(rows=rows, columns=columns, depth=DEPTHS[0])
+    return partial_sums(ConvPass.WEIGHTS, geometry, tiling, num_resident_blocks(1, target.gpu.num_sms))
 
 
-def _ask_cudnn(target: Target, of: Pass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Any) -> int | None:
+def _ask_cudnn(
+    target: Target, conv_pass: ConvPass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Any
+) -> int | None:
     """What the installed library would take, if there is one and this is not a product, which is cuBLAS's."""
     if _is_matrix_product(weight, settings[0]):
         return None
-    return workspace_bytes(target, _described(of, x, weight, y, settings))
-
-
-def _described(of: Pass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Any) -> Convolution:
-    """A transposed convolution computes the gradient of the input of the plain one that it is named after."""
-    stride, padding, dilation, is_transposed = settings
-    channels_last = is_channels_last(x, weight)
-    if is_transposed:
-        x, y, of = y, x, {Pass.FORWARD: Pass.OF_INPUT, Pass.OF_INPUT: Pass.FORWARD}.get(of, of)
-    return Convolution(
-        of=of,
-        x=tuple(x.shape),
-        weight=tuple(weight.shape),
-        y=tuple(y.shape),
-        dtype=weight.dtype,
-        channels_last=channels_last,
-        stride=tuple(stride),
-        padding=tuple(padding),
-        dilation=tuple(dilation),
-    )
+    return workspace_bytes(target, conv_pass.transposed() if settings[3] else conv_pass, geometry_of(x, weight, y, settings))
 
 
 def _product_parts(target: Target, x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor) -> int:
@@ -255,7 +239,9 @@ def _is_patches(x: torch.Tensor, weight: torch.Tensor, stride: Any) -> bool:
 
 
 def _has_few_channels(x: torch.Tensor) -> bool:
-    return x.element_size() >= 4 and x.shape[1] <= FEW_CHANNELS and not _is_channels_last(x)
+    # A tensor with one channel has both layouts at once, and nothing needs to be copied.
+    is_last = x.dim() >= 4 and x.shape[1] > 1 and conv_tensor(x).asks_for_channels_last
+    return x.element_size() >= 4 and x.shape[1] <= FEW_CHANNELS and not is_last
 
 
 def _copied_by_cudnn(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, stride: Any) -> int:
@@ -346,11 +332,6 @@ def _padded_bytes(x: torch.Tensor, *channel_dims: int) -> int:
 
 def _is_matrix_product(weight: torch.Tensor, stride: Any) -> bool:
     return all(size == 1 for size in weight.shape[2:]) and all(step == 1 for step in stride)
-
-
-def _is_channels_last(x: torch.Tensor) -> bool:
-    """A tensor with one channel has both layouts at once, and nothing needs to be copied."""
-    return x.dim() >= 4 and x.stride(1) == 1 and x.shape[1] > 1
 
 
 @cache

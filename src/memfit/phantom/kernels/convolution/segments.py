@@ -18,33 +18,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
-import torch
-
-from memfit.phantom.kernels.convolution.passes import Convolution, Pass
-
-CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15, 9: 13, 10: 11, 12: 7, 14: 7, 15: 7, 16: 7}
-"""Clusters that run at a time on an H200, by blocks in each: grids of kernels as measured, one block for each of 132 SMs. Those of
-9, 10 and 15 blocks were not seen."""
-SMS = CLUSTERS[1]
+from memfit.convolution import ConvGeometry, ConvPass
+from memfit.data import FOLDER, parse_table, read_toml
 
 BLOCKS_WITHOUT_DEVICE = 18
 """So many blocks cuDNN reckons with where it cannot ask a driver."""
 
-STEPS_OF_SUM = {torch.bfloat16: 30}
+STEPS_OF_SUM = {"bf16": 30}
 OTHER_STEPS_OF_SUM = 6
 """What doubling the number of segments costs, in steps of a kernel's main loop. It is twice that where all tiles are cut, and
 nothing else runs meanwhile."""
 
-TILES = {
-    0: (128, 128), 1: (128, 64), 2: (128, 32), 3: (256, 128), 4: (256, 64), 5: (64, 64), 6: (128, 256), 7: (64, 128), 8: (64, 32),
-    9: (64, 256), 16: (256, 32), 18: (64, 192), 19: (128, 192), 20: (256, 96),
-}  # fmt: skip
-"""Rows and columns of a tile by cuDNN's number for it, as the names of kernels have them."""
 DEPTHS = (32, 64)
 """Products that a step sums up, by cuDNN's number."""
 
-ENGINES = {Pass.FORWARD: (62, 67), Pass.OF_INPUT: (67, 71), Pass.OF_WEIGHT: (65, 68)}
+ENGINES = {ConvPass.FORWARD: (62, 67), ConvPass.IMAGES: (67, 71), ConvPass.WEIGHTS: (65, 68)}
 """Those of cuDNN's engines whose kernels sum in segments."""
 _TILE, _DEPTH, _WITHOUT_WORKSPACE, _CLUSTER_ROWS, _CLUSTER_COLUMNS = 2, 13, 25, 27, 28
 KNOBS = (_TILE, _DEPTH, _WITHOUT_WORKSPACE, _CLUSTER_ROWS, _CLUSTER_COLUMNS)
@@ -62,11 +52,14 @@ class Tiling:
     cluster_columns: int = 1
 
     @classmethod
-    def of_engine(cls, of: Pass, engine: int, knobs: Mapping[int, int]) -> Tiling | None:
+    def of_engine(cls, conv_pass: ConvPass, engine: int, knobs: Mapping[int, int]) -> Tiling | None:
         """``None`` for kernels that do not sum in segments."""
-        if engine not in ENGINES[of] or not set(KNOBS) <= set(knobs) or knobs[_WITHOUT_WORKSPACE] or knobs[_TILE] not in TILES:
+        if engine not in ENGINES[conv_pass] or not set(KNOBS) <= set(knobs) or knobs[_WITHOUT_WORKSPACE]:
             return None
-        rows, columns = TILES[knobs[_TILE]]
+        tile = _facts().tiles.get(str(knobs[_TILE]))
+        if tile is None:
+            return None
+        rows, columns = tile
         return cls(
             rows=rows, columns=columns, depth=DEPTHS[min(knobs[_DEPTH], 1)],
             cluster_rows=knobs[_CLUSTER_ROWS], cluster_columns=knobs[_CLUSTER_COLUMNS],
@@ -79,30 +72,50 @@ class Tiling:
 
 def num_resident_blocks(cluster_size: int, num_sms: int) -> int:
     """How many blocks run at a time."""
-    clusters = CLUSTERS.get(cluster_size, SMS // cluster_size - 1)
-    return max(clusters * num_sms // SMS, 1) * cluster_size
+    clusters = _facts().clusters.get(str(cluster_size), measured_sms() // cluster_size - 1)
+    return max(clusters * num_sms // measured_sms(), 1) * cluster_size
 
 
-def partial_sums(convolution: Convolution, tiling: Tiling, num_blocks: int) -> int:
-    """Bytes of the partial sums, in float32, where so many blocks run at a time."""
-    num_tiles, num_steps = _tiles_and_steps(convolution, tiling)
+def measured_sms() -> int:
+    """The multiprocessors of the GPU on which clusters were counted."""
+    return _facts().clusters["1"]
+
+
+@dataclass(frozen=True)
+class SegmentFacts:
+    """``[segments]`` of ``data/cudnn.toml``."""
+
+    clusters: Mapping[str, int]
+    """Clusters that run at a time, by blocks in each."""
+    tiles: Mapping[str, tuple[int, int]]
+    """Rows and columns of a tile by cuDNN's number for it."""
+
+
+@cache
+def _facts() -> SegmentFacts:
+    return parse_table(SegmentFacts, read_toml(FOLDER / "cudnn.toml")["segments"], "cudnn.toml, segments")
+
+
+def partial_sums(conv_pass: ConvPass, geometry: ConvGeometry, tiling: Tiling, num_blocks: int) -> int:
+    """Bytes of the partial sums, in float32, where ``num_blocks`` run at a time."""
+    num_tiles, num_steps = _tiles_and_steps(conv_pass, geometry, tiling)
     rest = num_tiles % num_blocks
     if not rest:
         return 0
-    price = STEPS_OF_SUM.get(convolution.dtype, OTHER_STEPS_OF_SUM) * (2 if num_tiles < num_blocks else 1)
+    price = STEPS_OF_SUM.get(geometry.dtype, OTHER_STEPS_OF_SUM) * (2 if num_tiles < num_blocks else 1)
     counts = range(1, num_blocks // rest + 1)
     num_segments = min(counts, key=lambda count: -(-num_steps // count) + price * math.log2(count))
     return rest * num_segments * tiling.rows * tiling.columns * 4 if num_segments > 1 else 0
 
 
-def _tiles_and_steps(of: Convolution, tiling: Tiling) -> tuple[int, int]:
+def _tiles_and_steps(conv_pass: ConvPass, of: ConvGeometry, tiling: Tiling) -> tuple[int, int]:
     """Tiles of the result, in whole clusters, and the steps in which each of them is summed up."""
-    inputs, groups, taps = of.weight[1], of.x[1] // of.weight[1], math.prod(of.weight[2:])
+    inputs, groups, taps = of.weight[1], of.groups, of.taps
     outputs = of.weight[0] // groups
-    pixels_in, pixels_out = (tensor[0] * math.prod(tensor[2:]) for tensor in (of.x, of.y))
-    if of.of is Pass.FORWARD:
+    pixels_in, pixels_out = (tensor[0] * math.prod(tensor[2:]) for tensor in (of.images, of.result))
+    if conv_pass is ConvPass.FORWARD:
         rows, columns, steps = _ceil(pixels_out, tiling.rows), _ceil(outputs, tiling.columns), _ceil(inputs, tiling.depth) * taps
-    elif of.of is Pass.OF_INPUT:
+    elif conv_pass is ConvPass.IMAGES:
         rows, columns, steps = _ceil(pixels_in, tiling.rows), _ceil(inputs, tiling.columns), _ceil(outputs, tiling.depth) * taps
     else:
         rows, columns, steps = _ceil(outputs, tiling.rows), _ceil(inputs, tiling.columns) * taps, _ceil(pixels_out, tiling.depth)

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from memfit.convolution import ConvGeometry, ConvPass
+from memfit.phantom.kernels.convolution.layouts import geometry_of
 from memfit.phantom.kernels.rule import Arguments, Trial
+from memfit.timing.operators.calls import TYPE_BYTES
 from memfit.units import KIB, MIB
 
 COMPLEX = 8
@@ -45,61 +47,41 @@ PARTIAL_SUMS_OF_VOLUMES = 8 * MIB
 """The most that was seen where the summands of one result are summed in parts; it varies with what cuDNN considers."""
 
 
-@dataclass(frozen=True)
-class Convolution:
-    """A plain convolution, of which a call computes the result or one of the gradients.
+def _is_single(of: ConvGeometry) -> bool:
+    return TYPE_BYTES[of.dtype] >= 4
 
-    A transposed convolution computes the gradient of the input of the plain one that it is named after.
-    """
 
-    x: tuple[int, ...]
-    weight: tuple[int, ...]
-    out: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    dtype: torch.dtype
-    has_channels_last: bool
+def _is_strided(of: ConvGeometry) -> bool:
+    return any(step > 1 for step in of.stride)
 
-    @property
-    def is_single(self) -> bool:
-        return self.dtype.itemsize >= 4
 
-    @property
-    def num_taps(self) -> int:
-        return math.prod(self.weight[2:])
+def _is_flat(of: ConvGeometry) -> bool:
+    """Images rather than volumes; a sound is an image with one row."""
+    return len(of.images) < 5
 
-    @property
-    def is_strided(self) -> bool:
-        return any(step > 1 for step in self.stride)
 
-    @property
-    def is_flat(self) -> bool:
-        """Images rather than volumes; a sound is an image with one row."""
-        return len(self.x) < 5
+def _is_known(of: ConvGeometry) -> bool:
+    """Its like was measured."""
+    is_plain = len(of.images) > 3 and of.groups == 1 and all(step == 1 for step in of.dilation)
+    return is_plain and (of.dtype, of.channels_last) in (("f32", False), ("bf16", True))
 
-    @property
-    def is_known(self) -> bool:
-        """Its like was measured."""
-        is_plain = len(self.x) > 3 and self.groups == 1 and all(step == 1 for step in self.dilation)
-        return is_plain and (self.dtype, self.has_channels_last) in ((torch.float32, False), (torch.bfloat16, True))
 
-    @property
-    def may_be_transformed(self) -> bool:
-        """Kernels that use Fourier transforms want float32, images, and padding that is smaller than the kernel."""
-        is_image = self.dtype == torch.float32 and len(self.x) == 4
-        return is_image and self.is_known and all(map(operator.lt, self.padding, self.weight[2:]))
+def _may_be_transformed(of: ConvGeometry) -> bool:
+    """Kernels that use Fourier transforms want float32, images, and padding that is smaller than the kernel."""
+    is_image = of.dtype == "f32" and len(of.images) == 4
+    return is_image and _is_known(of) and all(map(operator.lt, of.padding, of.weight[2:]))
 
-    def size(self, shape: tuple[int, ...], *channel_dims: int) -> int:
-        """Bytes of a tensor, with channels in fours or eights where dims are given."""
-        multiple = CHANNELS_OF_SINGLES if self.is_single else CHANNELS_OF_HALVES
-        sizes = (-(-size // multiple) * multiple if dim in channel_dims else size for dim, size in enumerate(shape))
-        return math.prod(sizes) * self.dtype.itemsize
 
-    def copies(self) -> int:
-        """Everything laid out anew."""
-        return self.size(self.x, 1) + self.size(self.out, 1) + self.size(self.weight, 0, 1) + HEADER
+def _size(of: ConvGeometry, shape: tuple[int, ...], *channel_dims: int) -> int:
+    """Bytes of a tensor, with channels in fours or eights where dims are given."""
+    multiple = CHANNELS_OF_SINGLES if _is_single(of) else CHANNELS_OF_HALVES
+    sizes = (-(-size // multiple) * multiple if dim in channel_dims else size for dim, size in enumerate(shape))
+    return math.prod(sizes) * TYPE_BYTES[of.dtype]
+
+
+def _copies(of: ConvGeometry) -> int:
+    """Everything laid out anew."""
+    return _size(of, of.images, 1) + _size(of, of.result, 1) + _size(of, of.weight, 0, 1) + HEADER
 
 
 # -- what is tried -------------------------------------------------------------------------------------------------------------
@@ -107,131 +89,99 @@ class Convolution:
 
 def try_forward(args: Arguments, result: Any) -> Sequence[Trial | None]:
     """Once for each different call with ``cudnn.benchmark``: the largest workspace among all kernels."""
-    x, weight, _, stride, padding, dilation, transposed, _, groups = args
-    convolution = _plain(x, weight, result, stride, padding, dilation, transposed, groups)
-    return (_trial(input_gradient if transposed else forward, convolution),)
+    return (_trial(ConvPass.FORWARD, args[0], args[1], result, args[3:7]),)
 
 
 def try_backward(args: Arguments, result: Any) -> Sequence[Trial | None]:
     """Once for each different call with ``cudnn.benchmark``: the largest workspace among all kernels, for each gradient."""
-    grad, x, weight, _, stride, padding, dilation, transposed, _, groups, mask = args
-    convolution = _plain(x, weight, grad, stride, padding, dilation, transposed, groups)
-    for_input = _trial(forward if transposed else input_gradient, convolution) if mask[0] else None
-    return for_input, _trial(weight_gradient, convolution) if mask[1] else None, None
+    grad, x, weight, mask = *args[:3], args[10]
+    wanted = zip((ConvPass.IMAGES, ConvPass.WEIGHTS), mask[:2], strict=True)
+    return *(_trial(each, x, weight, grad, args[4:8]) if is_wanted else None for each, is_wanted in wanted), None
 
 
-def _trial(computes: Any, convolution: Convolution | None) -> Trial | None:
-    if convolution is None:
-        return None
-    key: Hashable = (computes.__name__, convolution)
-    return Trial(key=key, sizes=tuple(computes(convolution)), is_known=convolution.is_known)
-
-
-def _plain(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    out: torch.Tensor,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    groups: int,
-) -> Convolution | None:
+def _trial(conv_pass: ConvPass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Sequence[Any]) -> Trial | None:
     """``None`` where a kernel of torch's own runs (ATen/native/cuda/DepthwiseConv2d.cu)."""
-    if groups > 1 and weight.shape[1] == 1:
+    geometry = geometry_of(x, weight, y, settings)
+    if geometry.is_depthwise:
         return None
-    of_input, of_output = (tuple(out.shape), tuple(x.shape)) if transposed else (tuple(x.shape), tuple(out.shape))
-    return Convolution(
-        x=of_input,
-        weight=tuple(weight.shape),
-        out=of_output,
-        stride=tuple(stride),
-        padding=tuple(padding),
-        dilation=tuple(dilation),
-        groups=groups,
-        dtype=x.dtype,
-        has_channels_last=any(_has_channels_last(tensor) for tensor in (x, weight)),
-    )
-
-
-def _has_channels_last(x: torch.Tensor) -> bool:
-    return x.dim() >= 4 and x.stride(1) == 1 and x.shape[1] > 1 and math.prod(x.shape[2:]) > 1
+    conv_pass = conv_pass.transposed() if settings[3] else conv_pass
+    sizes = {ConvPass.FORWARD: forward, ConvPass.IMAGES: input_gradient, ConvPass.WEIGHTS: weight_gradient}[conv_pass](geometry)
+    return Trial(key=(conv_pass, geometry), sizes=tuple(sizes), is_known=_is_known(geometry))
 
 
 # -- workspaces of the kernels that are tried ----------------------------------------------------------------------------------
 
 
-def forward(of: Convolution) -> list[int]:
-    batch, channels, outputs = of.x[0], of.x[1], of.out[1]
-    if of.is_single or not of.has_channels_last:
-        sizes = [of.copies() + _sums_of_result(of)]
-    elif of.is_flat:
-        offsets = 4 * channels * of.num_taps + HEADER
-        sizes = [of.size(of.x) + of.size(of.out) + (of.size(of.weight) if of.num_taps > 1 else 0) + offsets]
-        if channels < CHANNELS_OF_HALVES and of.num_taps >= LARGE_KERNEL:
-            sizes.append(
-                of.size(of.x, 1) + of.size(of.weight, 0, 1) + 4 * math.prod(of.out) + _counters(of.out, ROWS_OF_NARROW_TILE)
-            )
-    elif of.num_taps > 1:
-        unaligned = of.size(of.x, 1) if channels % CHANNELS_OF_HALVES else 0
-        sizes = [unaligned + of.size(of.weight, 0, 1) + HEADER, 0 if unaligned else PARTIAL_SUMS]
+def forward(of: ConvGeometry) -> list[int]:
+    batch, channels, outputs = of.images[0], of.images[1], of.result[1]
+    if _is_single(of) or not of.channels_last:
+        sizes = [_copies(of) + _sums_of_result(of)]
+    elif _is_flat(of):
+        offsets = 4 * channels * of.taps + HEADER
+        sizes = [_size(of, of.images) + _size(of, of.result) + (_size(of, of.weight) if of.taps > 1 else 0) + offsets]
+        if channels < CHANNELS_OF_HALVES and of.taps >= LARGE_KERNEL:
+            summed = 4 * math.prod(of.result) + _counters(of.result, ROWS_OF_NARROW_TILE)
+            sizes.append(_size(of, of.images, 1) + _size(of, of.weight, 0, 1) + summed)
+    elif of.taps > 1:
+        unaligned = _size(of, of.images, 1) if channels % CHANNELS_OF_HALVES else 0
+        sizes = [unaligned + _size(of, of.weight, 0, 1) + HEADER, 0 if unaligned else PARTIAL_SUMS]
     else:
         sizes = [0]
     if side := _side_of_transform(of):
         pairs = max(channels * (batch + outputs), batch * outputs)
-        sizes.append(2 * _transform(side) * pairs + of.size(of.weight))
+        sizes.append(2 * _transform(side) * pairs + _size(of, of.weight))
     return sizes
 
 
-def input_gradient(of: Convolution) -> list[int]:
-    batch, channels, outputs = of.x[0], of.x[1], of.out[1]
-    if of.is_strided and of.is_flat:
+def input_gradient(of: ConvGeometry) -> list[int]:
+    batch, channels, outputs = of.images[0], of.images[1], of.result[1]
+    if _is_strided(of) and _is_flat(of):
         sizes = [_strided_gradient(of)]
-    elif of.is_strided:
-        sizes = [of.copies()]
-    elif of.is_single or not of.has_channels_last:
-        sizes = [of.copies() + PARTIAL_SUMS]
+    elif _is_strided(of):
+        sizes = [_copies(of)]
+    elif _is_single(of) or not of.channels_last:
+        sizes = [_copies(of) + PARTIAL_SUMS]
     else:
-        sizes = [of.size(of.x) + of.size(of.out) + (of.size(of.weight) if of.num_taps > 1 else 0) + HEADER]
-        sizes += [] if of.is_flat else [PARTIAL_SUMS]
+        sizes = [_size(of, of.images) + _size(of, of.result) + (_size(of, of.weight) if of.taps > 1 else 0) + HEADER]
+        sizes += [] if _is_flat(of) else [PARTIAL_SUMS]
     kernels = _kernels_of_phases(of)
-    if of.may_be_transformed and all(size > 1 for size in kernels):
+    if _may_be_transformed(of) and all(size > 1 for size in kernels):
         num_phases = math.prod(of.stride)
-        inputs = (-(-size // step) for size, step in zip(of.x[2:], of.stride, strict=True))
+        inputs = (-(-size // step) for size, step in zip(of.images[2:], of.stride, strict=True))
         num_tiles = math.prod(-(-size // (TILE_SIDE - kernel + 1)) for size, kernel in zip(inputs, kernels, strict=True))
         pairs = num_phases * channels * outputs + min(2, num_tiles) * batch * (num_phases * channels + outputs)
-        sizes.append(_transform(TILE_SIDE) * pairs + (_phases(of) if of.is_strided else 0))
+        sizes.append(_transform(TILE_SIDE) * pairs + (_phases(of) if _is_strided(of) else 0))
     return sizes
 
 
-def weight_gradient(of: Convolution) -> list[int]:
-    batch, channels, outputs = of.x[0], of.x[1], of.out[1]
+def weight_gradient(of: ConvGeometry) -> list[int]:
+    batch, channels, outputs = of.images[0], of.images[1], of.result[1]
     in_float32 = 4 * math.prod(of.weight)
     with_counters = in_float32 + in_float32 // 512 + HEADER
-    if of.is_single:
-        sums = max(PARTIAL_SUMS, 3 * in_float32) if of.is_flat else max(PARTIAL_SUMS_OF_VOLUMES, in_float32 + in_float32 // KIB)
-        sizes = [of.copies() + sums]
-    elif not of.is_flat:
-        sizes = [of.size(of.x, 1) + of.size(of.out, 1) + with_counters]
+    if _is_single(of):
+        sums = max(PARTIAL_SUMS, 3 * in_float32) if _is_flat(of) else max(PARTIAL_SUMS_OF_VOLUMES, in_float32 + in_float32 // KIB)
+        sizes = [_copies(of) + sums]
+    elif not _is_flat(of):
+        sizes = [_size(of, of.images, 1) + _size(of, of.result, 1) + with_counters]
     else:
-        copies = sum(of.size(each, 1) for each in (of.x, of.out) if each[1] % CHANNELS_OF_HALVES or not of.has_channels_last)
+        copies = sum(_size(of, each, 1) for each in (of.images, of.result) if each[1] % CHANNELS_OF_HALVES or not of.channels_last)
         if outputs < CHANNELS_OF_HALVES:
-            copies += 4 * math.prod(of.x)
+            copies += 4 * math.prod(of.images)
         sizes = [copies + max(HALF_PARTIAL_SUMS, with_counters)]
     if side := _side_of_transform(of):
         pairs = max(channels * outputs, batch * (channels + outputs))
-        sizes.append(2 * _transform(side) * pairs + of.size(of.out))
-    if of.may_be_transformed and not of.is_strided and of.weight[2:] == (3, 3):
-        sizes.append(winograd_bytes(of.x, of.out))
+        sizes.append(2 * _transform(side) * pairs + _size(of, of.result))
+    if _may_be_transformed(of) and not _is_strided(of) and of.weight[2:] == (3, 3):
+        sizes.append(winograd_bytes(of.images, of.result))
     return sizes
 
 
-def _sums_of_result(of: Convolution) -> int:
-    if of.out[1] <= NARROW and not of.is_strided and of.is_single:
-        return 4 * math.prod(of.out) + _counters(of.out, ROWS_OF_TILE)
-    if of.is_strided and of.x[1] < CHANNELS_OF_SINGLES:
+def _sums_of_result(of: ConvGeometry) -> int:
+    if of.result[1] <= NARROW and not _is_strided(of) and _is_single(of):
+        return 4 * math.prod(of.result) + _counters(of.result, ROWS_OF_TILE)
+    if _is_strided(of) and of.images[1] < CHANNELS_OF_SINGLES:
         return 0
-    return PARTIAL_SUMS if of.num_taps > 1 else PARTIAL_SUMS_OF_PRODUCT
+    return PARTIAL_SUMS if of.taps > 1 else PARTIAL_SUMS_OF_PRODUCT
 
 
 def _counters(out: tuple[int, ...], rows: int) -> int:
@@ -241,30 +191,30 @@ def _counters(out: tuple[int, ...], rows: int) -> int:
 # -- strides: a gradient falls apart into one convolution for each phase of the stride -----------------------------------------
 
 
-def _kernels_of_phases(of: Convolution) -> list[int]:
+def _kernels_of_phases(of: ConvGeometry) -> list[int]:
     return [-(-size // step) for size, step in zip(of.weight[2:], of.stride, strict=True)]
 
 
-def _phases(of: Convolution) -> int:
+def _phases(of: ConvGeometry) -> int:
     """The gradient of the input and that of the result with a margin, and a weight for each phase."""
     kernels = _kernels_of_phases(of)
-    with_margin = [size + kernel - 1 for size, kernel in zip(of.out[2:], kernels, strict=True)]
-    weights = math.prod((*of.weight[:2], *of.stride, *kernels)) * of.dtype.itemsize
-    return of.size(of.x) + of.size((*of.out[:2], *with_margin)) + weights + HEADER
+    with_margin = [size + kernel - 1 for size, kernel in zip(of.result[2:], kernels, strict=True)]
+    weights = math.prod((*of.weight[:2], *of.stride, *kernels)) * TYPE_BYTES[of.dtype]
+    return _size(of, of.images) + _size(of, (*of.result[:2], *with_margin)) + weights + HEADER
 
 
-def _strided_gradient(of: Convolution) -> int:
-    return _phases(of) + (0 if of.is_single else 4 * math.prod(of.x) + _counters(of.x, ROWS_OF_NARROW_TILE))
+def _strided_gradient(of: ConvGeometry) -> int:
+    return _phases(of) + (0 if _is_single(of) else 4 * math.prod(of.images) + _counters(of.images, ROWS_OF_NARROW_TILE))
 
 
 # -- transforms ----------------------------------------------------------------------------------------------------------------
 
 
-def _side_of_transform(of: Convolution) -> int:
+def _side_of_transform(of: ConvGeometry) -> int:
     """The square that whole images fit, with their padding; 0 where there is none."""
-    if not of.may_be_transformed or of.is_strided:
+    if not _may_be_transformed(of) or _is_strided(of):
         return 0
-    longest = max(size + 2 * around for size, around in zip(of.x[2:], of.padding, strict=True))
+    longest = max(size + 2 * around for size, around in zip(of.images[2:], of.padding, strict=True))
     return next((side for side in SIDES if longest <= side), 0)
 
 

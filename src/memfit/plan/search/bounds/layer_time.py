@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from memfit.hardware import Gpu
 from memfit.models import ModelConfig, find_model
 from memfit.plan.search.bounds.shapes import LayerShape, Pass, Product, layer_shape
-from memfit.timing import Chip, Interconnect
+from memfit.timing import Interconnect, rates_of
 from memfit.timing.collectives import all_gather_seconds, all_to_all_seconds, reduce_scatter_seconds
-from memfit.timing.operators.attention import BACKWARD_FLOPS, CUDNN, price_attention
+from memfit.timing.operators.attention import BACKWARD_FLOPS, price_attention
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.prices import price
 from memfit.timing.operators.products import product_cost
 
 Kernel = Literal["cudnn", "flash"]
 
-_FASTEST_ATTENTION = max(*CUDNN.forward, *CUDNN.backward)
 """Of the GPU's peak, for any kernel and any size of a head."""
 
 
@@ -59,7 +59,7 @@ class LayerKind:
 
 
 @lru_cache(maxsize=4096)
-def layer_seconds(kind: LayerKind, chip: Chip, links: Interconnect) -> LayerSeconds:
+def layer_seconds(kind: LayerKind, chip: Gpu, links: Interconnect) -> LayerSeconds:
     """Of a layer of this kind."""
     config, part = find_model(kind.model), kind.part
     shape = layer_shape(config, config.layers - 1 if kind.has_experts else 0, part)
@@ -90,26 +90,28 @@ def _recompute(kind: LayerKind, products: Sequence[float], attention: float, ele
     return sum(products) + elements.recompute + (attention + shared.recompute if is_full else 0.0)
 
 
-def product_seconds(product: Product, chip: Chip, dtype: str, item_bytes: int) -> float:
+def product_seconds(product: Product, chip: Gpu, dtype: str, item_bytes: int) -> float:
     """At the clock's price; where rows do not begin at good addresses the clock's is higher. Of the smaller the bytes are those of
     16 bits."""
     if not product.rows * product.inner * product.columns:
         return 0.0
     moved = product.rows * product.inner + product.inner * product.columns + product.rows * product.columns
     size = 1 if dtype == "f8" else item_bytes
-    return product_cost("mm", chip, dtype, 1, product.rows, product.columns, product.inner, float(moved * size)).seconds
+    sizes = (product.rows, product.columns, product.inner)
+    return product_cost("mm", chip, rates_of(chip), dtype, 1, *sizes, float(moved * size)).seconds
 
 
 # -- attention --------------------------------------------------------------------------------------------------------------------
 
 
-def _attention(shape: LayerShape, part: Pass, chip: Chip, kind: LayerKind) -> tuple[float, float]:
+def _attention(shape: LayerShape, part: Pass, chip: Gpu, kind: LayerKind) -> tuple[float, float]:
     """Forward and backward, by the fastest kernel that the GPU has. In a ring, the first turn is about a GPU's own keys, and each
     of the others about half of all pairs: no position looks ahead."""
     dtype = "bf16" if kind.dtype in ("f8", "tf32") else kind.dtype
     if kind.dtype == "tf32":
         flops = 2.0 * part.sequences * shape.heads * (part.seq / part.cp) * part.seq * 2 * shape.head_dim / 2
-        forward = flops / (chip.product_flops(dtype) * _FASTEST_ATTENTION)
+        cudnn = rates_of(chip).attention.kernels["cudnn"]
+        forward = flops / (chip.product_flops(dtype) * max(*cudnn.forward, *cudnn.backward))
         return forward, BACKWARD_FLOPS * forward
 
     def turn(queries: int, keys: int, is_causal: bool) -> tuple[float, float]:
@@ -126,7 +128,7 @@ def _attention(shape: LayerShape, part: Pass, chip: Chip, kind: LayerKind) -> tu
     return sum(each[0] for each in turns) + merging[0], sum(each[1] for each in turns) + merging[1]
 
 
-def _attention_call(query: Operand, key: Operand, is_causal: bool, chip: Chip, kernel: Kernel) -> tuple[float, float]:
+def _attention_call(query: Operand, key: Operand, is_causal: bool, chip: Gpu, kernel: Kernel) -> tuple[float, float]:
     name = f"_scaled_dot_product_{kernel}_attention"
     if kernel == "flash":
         given: tuple[object, ...] = (query, key, key, 0.0, is_causal)
@@ -134,11 +136,12 @@ def _attention_call(query: Operand, key: Operand, is_causal: bool, chip: Chip, k
     else:
         given = (query, key, key, None, True, 0.0, is_causal)
         back = (query, query, key, key, query, *(None,) * 4, 0, 0, 0, 0, 0.0, is_causal)
-    forward = price_attention(Call(name, given, ()), chip).seconds  # type: ignore[arg-type]
-    return forward, price_attention(Call(f"{name}_backward", back, ()), chip).seconds  # type: ignore[arg-type]
+    rates = rates_of(chip)
+    forward = price_attention(Call(name, given, ()), chip, rates).seconds  # type: ignore[arg-type]
+    return forward, price_attention(Call(f"{name}_backward", back, ()), chip, rates).seconds  # type: ignore[arg-type]
 
 
-def _merging(shape: LayerShape, part: Pass, chip: Chip) -> tuple[float, float]:
+def _merging(shape: LayerShape, part: Pass, chip: Gpu) -> tuple[float, float]:
     """What each turn of a ring gives is added to what those before it gave, in float32: at least for half of the queries."""
     whole, half = (Operand("f32", (part.sequences, shape.heads, part.seq // part.cp // parts, shape.head_dim)) for parts in (1, 2))
     weights = Operand("f32", (*half.shape[:-1], 1))
@@ -157,11 +160,11 @@ def _merging(shape: LayerShape, part: Pass, chip: Chip) -> tuple[float, float]:
 # -- what is done to every element ------------------------------------------------------------------------------------------------
 
 
-def _seconds(calls: Sequence[Call], chip: Chip) -> float:
+def _seconds(calls: Sequence[Call], chip: Gpu) -> float:
     return sum(price(call, chip).seconds for call in calls)
 
 
-def _in_eager_code(shape: LayerShape, part: Pass, chip: Chip, has_normed_heads: bool) -> LayerSeconds:
+def _in_eager_code(shape: LayerShape, part: Pass, chip: Gpu, has_normed_heads: bool) -> LayerSeconds:
     """Operator by operator, as the transformer in ``memfit.models`` has them."""
     kind = "bf16" if part.item_bytes == 2 else "f32"
     stream, gathered, hidden = (Operand(kind, (numbers,)) for numbers in (shape.stream, shape.gathered, shape.hidden))
@@ -214,12 +217,12 @@ def _steps(given: Operand) -> tuple[int, ...]:
     return heads * tokens * width, tokens * width, width, 1
 
 
-def _fused(shape: LayerShape, part: Pass, chip: Chip) -> LayerSeconds:
+def _fused(shape: LayerShape, part: Pass, chip: Gpu) -> LayerSeconds:
     """Products read what is in memory, so that something has to write it there: what goes into the MLP's last product, out of the
     norms, and the gradients of all that. What the cache can hold costs nothing."""
 
     def moving(numbers: int, times: int) -> float:
-        return max(0.0, numbers * part.item_bytes - chip.cache_bytes) * times / chip.memory_bandwidth
+        return max(0.0, numbers * part.item_bytes - chip.last_level_cache_bytes) * times / chip.memory_bandwidth
 
     forward = moving(shape.hidden, 3 if shape.has_gate else 2) + moving(shape.stream, 4)
     return LayerSeconds(
@@ -230,7 +233,7 @@ def _fused(shape: LayerShape, part: Pass, chip: Chip) -> LayerSeconds:
 # -- tensor and expert parallelism ------------------------------------------------------------------------------------------------
 
 
-def _shared(shape: LayerShape, part: Pass, chip: Chip, links: Interconnect, kind: LayerKind) -> LayerSeconds:
+def _shared(shape: LayerShape, part: Pass, chip: Gpu, links: Interconnect, kind: LayerKind) -> LayerSeconds:
     """Attention and MLP each gather the sequence and scatter their result, and wait for it; experts are given each GPU's own part
     of it. What comes back lies GPU by GPU, and is put in order."""
     if part.tp == 1:

@@ -23,12 +23,12 @@ from dataclasses import replace
 from typing import Any
 
 from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, layers_of_stages
-from memfit.hardware import find_gpu
+from memfit.hardware import Gpu, find_gpu
 from memfit.models import ModelConfig, find_model
 from memfit.plan.search.bounds.layer_time import LayerKind, LayerSeconds, layer_seconds, product_seconds
 from memfit.plan.search.bounds.shapes import Pass, head_product, kinds_of_layers
 from memfit.plan.search.bounds.sharing import Shared, numbers_of_a_gpu, shared_weights
-from memfit.timing import Chip, Interconnect, chip_of, parse_interconnect, usual_interconnect
+from memfit.timing import Interconnect, parse_interconnect, usual_interconnect
 from memfit.timing.collectives import all_gather_seconds, reduce_scatter_seconds
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.prices import price
@@ -38,7 +38,7 @@ Inputs = dict[str, Any]
 
 def least_seconds(inputs: Inputs, interconnect: str = "") -> float:
     """Of a training step of a named model: ``inputs`` are those of a cell of ``memfit.compare``."""
-    config, chip = find_model(inputs["model"]), chip_of(find_gpu(inputs["gpu"]))
+    config, chip = find_model(inputs["model"]), find_gpu(inputs["gpu"])
     links = parse_interconnect(interconnect) if interconnect else usual_interconnect(chip)
     part, num_passes = one_pass(inputs)
     layers = _layers(config, inputs, part, chip, links)
@@ -72,7 +72,7 @@ def one_pass(inputs: Inputs) -> tuple[Pass, int]:
 # -- the stream that computes -----------------------------------------------------------------------------------------------------
 
 
-def _layers(config: ModelConfig, inputs: Inputs, part: Pass, chip: Chip, links: Interconnect) -> Counter[float]:
+def _layers(config: ModelConfig, inputs: Inputs, part: Pass, chip: Gpu, links: Interconnect) -> Counter[float]:
     """Seconds of a layer in one pass, and how many layers take so long."""
     # Torch takes cuDNN's kernels where they are the fastest, and never on older GPUs.
     is_old = find_gpu(inputs["gpu"]).arch.startswith(("sm_7", "sm_8"))
@@ -101,7 +101,7 @@ def _product_type(inputs: Inputs) -> str:
     return {"bfloat16": "bf16", "float16": "f16", "float32": "tf32"}[name]
 
 
-def _head(config: ModelConfig, inputs: Inputs, part: Pass, chip: Chip) -> float:
+def _head(config: ModelConfig, inputs: Inputs, part: Pass, chip: Gpu) -> float:
     """The last product, and the loss in float32."""
     product, dtype = head_product(config, part), _product_type(inputs)
     dtype = "bf16" if dtype == "f8" else dtype
@@ -119,20 +119,20 @@ def _head(config: ModelConfig, inputs: Inputs, part: Pass, chip: Chip) -> float:
     return products + sum(price(call, chip).seconds for call in calls)
 
 
-def _updating(inputs: Inputs, chip: Chip) -> float:
+def _updating(inputs: Inputs, chip: Gpu) -> float:
     """The optimizer reads gradients, and reads and writes weights and what it keeps of them."""
     if inputs["offload"] != "none":
         return 0.0
     size = numbers_of_a_gpu(inputs) * PRECISIONS[inputs["precision"]].weight_bytes
     copies = OPTIMIZERS[inputs["optimizer"]].state_copies
-    return max(0.0, size - chip.cache_bytes) * (3 + 2 * copies) / chip.memory_bandwidth
+    return max(0.0, size - chip.last_level_cache_bytes) * (3 + 2 * copies) / chip.memory_bandwidth
 
 
 # -- pipelines --------------------------------------------------------------------------------------------------------------------
 
 
 def _in_pipeline(
-    config: ModelConfig, inputs: Inputs, num_passes: int, per_layer: float, head: float, chip: Chip, links: Interconnect
+    config: ModelConfig, inputs: Inputs, num_passes: int, per_layer: float, head: float, chip: Gpu, links: Interconnect
 ) -> float:
     schedule = SCHEDULES[inputs["schedule"]]
     pp: int = inputs["pp"]
@@ -160,7 +160,7 @@ def pipeline_least_seconds(ranks: Sequence[float], num_passes: int, stages_a_ran
     return max(one_by_one, (num_passes + (len(ranks) - 1) / stages_a_rank) * min(ranks))
 
 
-def _adding_up(inputs: Inputs, numbers: int, num_passes: int, chip: Chip) -> float:
+def _adding_up(inputs: Inputs, numbers: int, num_passes: int, chip: Gpu) -> float:
     """FSDP2 adds the gradients of a microbatch to those of all before it, whole and in the type in which they are reduced. On
     average of all microbatches: the first one finds none."""
     if not numbers or num_passes < 2 or inputs["schedule"] not in WITH_BUBBLE:
@@ -205,7 +205,7 @@ def _reduce(inputs: Inputs, shared: Shared, links: Interconnect) -> float:
     return reduce_scatter_seconds(float(size), shared.ranks, links, shared.are_adjacent)
 
 
-def _copying(config: ModelConfig, inputs: Inputs, num_passes: int, chip: Chip) -> float:
+def _copying(config: ModelConfig, inputs: Inputs, num_passes: int, chip: Gpu) -> float:
     """What was gathered lies rank by rank, and is copied to where weights are whole; gradients are copied to where they are reduced
     from: by the stream that computes."""
     rounds, gathers = _rounds(inputs, num_passes)

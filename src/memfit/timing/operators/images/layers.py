@@ -7,129 +7,74 @@ channel, or one thread for each place in the result.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
 
-from memfit.timing.chips import GIGA, MICRO, PICO, Chip
+from memfit.hardware import GIGA, Gpu
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.elementwise import H200_F32
-from memfit.timing.operators.memory_bound import memory_cost, price_row, read_and_written
-
-# -- batch norm --------------------------------------------------------------------------------------------------------------------
+from memfit.timing.operators.memory_bound import price_row, read_and_written, row_cost
+from memfit.timing.rates import MICRO, PICO, ChannelGroups, Rates
 
 
-@dataclass(frozen=True)
-class ChannelGroups:
-    """How a kernel goes through images with channels first: a group of threads for each channel."""
-
-    rate: float
-    """Billions of elements a second of one group that has its multiprocessor to itself."""
-    sharing: float
-    """So much longer, of one, for each group more on the same multiprocessor."""
-    start: float
-    """Microseconds for each wave of groups, four on a multiprocessor."""
-    planes: float
-    """Billions of planes, channels of one image, a second at most: small ones leave threads without work."""
-    threads: int = 1
-    """So many go through a plane together, or the next power of two where it is smaller; some have no pixel left at its end."""
-
-    def seconds(self, given: Operand, chip: Chip) -> float:
-        channels = given.shape[1]
-        on_one = math.ceil(channels / chip.num_sms)
-        waves = math.ceil(channels / (4 * chip.num_sms))
-        pixels = math.prod(given.shape[2:])
-        together = min(self.threads, 1 << max(0, pixels - 1).bit_length())
-        places = given.shape[0] * math.ceil(pixels / together) * together
-        each = places / (self.rate * GIGA) * (1 + self.sharing * (on_one - 1))
-        return waves * self.start * MICRO + max(each, given.shape[0] * channels / (self.planes * GIGA))
+def _is_last(given: Operand) -> bool:
+    """Whether a kernel finds channels innermost. Unlike a convolution, it does not ask how the other dimensions lie."""
+    return given.stride is not None and len(given.shape) > 2 and given.stride[1] == 1
 
 
-BATCH_NORM: Final = {
-    (True, False): ChannelGroups(1.9, 1.0, 1.0, 2.4),
-    (True, True): ChannelGroups(0.68, 0.36, 1.0, 2.2),
-    (False, False): ChannelGroups(1.2, 0.05, 4.0, math.inf, threads=512),
-    (False, True): ChannelGroups(0.585, 0.15, 3.0, math.inf, threads=512),
-}
-"""By cuDNN's or torch's, and by backward. Of torch's forward it is the statistics alone."""
-
-TORCH_NORMALIZING: Final = (460.0, 1.6)
-"""Torch's forward after its statistics: billions of elements, and of planes, a second."""
+# -- norms -------------------------------------------------------------------------------------------------------------------------
 
 
-def price_batch_norm(call: Call, chip: Chip) -> Cost:
+def price_batch_norm(call: Call, chip: Gpu, rates: Rates) -> Cost:
     """Channels are the work of one group each where they come first, and there may be fewer than the GPU has multiprocessors."""
-    given = call.inputs[0]
-    is_last = given.stride is not None and len(given.shape) > 2 and given.stride[1] == 1
+    given, own = call.inputs[0], rates.batch_norm
     # Torch leaves all but bfloat16 to cuDNN; a prediction calls it by torch's name all the same.
     is_backward, is_cudnn = "backward" in call.name, given.dtype != "bf16"
-    moved = read_and_written(call)
-    if is_last or len(given.shape) < 2 or not given.numel:
-        bandwidth, start = (2100.0, 4 * MICRO) if is_cudnn else (1400.0, 7 * MICRO) if is_backward else (850.0, 12 * MICRO)
-        return memory_cost(call, chip, start, moved, bandwidth, num_kernels=2)
-    speed = chip.f32_flops / H200_F32
-    seconds = MICRO + BATCH_NORM[is_cudnn, is_backward].seconds(given, chip) / speed
+    if _is_last(given) or len(given.shape) < 2 or not given.numel:
+        last = own.cudnn_last if is_cudnn else own.torch_last_backward if is_backward else own.torch_last
+        return row_cost(call, chip, rates, last)
+    speed = chip.f32_flops / rates.f32_flops
+    groups = own.groups[("cudnn" if is_cudnn else "torch") + ("_backward" if is_backward else "")]
+    seconds = own.start_us * MICRO + _group_seconds(groups, given, chip) / speed
     if not is_cudnn and not is_backward:
-        elements, planes = TORCH_NORMALIZING
-        seconds += max(given.numel / (elements * GIGA), given.shape[0] * given.shape[1] / (planes * GIGA)) / speed + 2 * MICRO
-    at_memory = moved / (chip.memory_bandwidth * 0.9)
+        planes = given.shape[0] * given.shape[1]
+        each = max(given.numel / (own.normalizing_rate * GIGA), planes / (own.normalizing_planes * GIGA))
+        seconds += each / speed + own.normalizing_us * MICRO
+    moved = read_and_written(call)
+    at_memory = moved / (chip.memory_bandwidth * own.memory_share)
     return Cost(call.operator, max(seconds, at_memory), Bound.MEMORY, num_kernels=1 if is_cudnn else 2, moved_bytes=moved)
 
 
-GROUP_STATISTICS: Final = 1.25
-"""Billions of elements a second, of the threads that have one image's group of channels."""
+def _group_seconds(groups: ChannelGroups, given: Operand, chip: Gpu) -> float:
+    channels = given.shape[1]
+    on_one = math.ceil(channels / chip.num_sms)
+    waves = math.ceil(channels / (4 * chip.num_sms))
+    pixels = math.prod(given.shape[2:])
+    together = min(groups.threads, 1 << max(0, pixels - 1).bit_length())
+    places = given.shape[0] * math.ceil(pixels / together) * together
+    each = places / (groups.rate * GIGA) * (1 + groups.sharing * (on_one - 1))
+    return waves * groups.start_us * MICRO + max(each, given.shape[0] * channels / (groups.planes * GIGA))
 
 
-def price_group_norm(call: Call, chip: Chip) -> Cost:
+def price_group_norm(call: Call, chip: Gpu, rates: Rates) -> Cost:
     """``native_group_norm``: statistics of each group of channels of each image, then one pass over all. Few and large groups leave
     multiprocessors without work."""
-    row = price_row(call, chip)
+    row, own = price_row(call, chip, rates), rates.group_norm
     given, groups = call.inputs[0], call.arguments[6] if len(call.arguments) > 6 else 1
     if not isinstance(groups, int) or not given.numel:
         return row
-    each = given.numel / (given.shape[0] * groups) / (GROUP_STATISTICS * GIGA)
-    seconds = 4 * MICRO + (each + given.numel / (400 * GIGA)) * H200_F32 / chip.f32_flops
+    each = given.numel / (given.shape[0] * groups) / (own.statistics * GIGA)
+    seconds = own.start_us * MICRO + (each + given.numel / (own.rate * GIGA)) * rates.f32_flops / chip.f32_flops
     return replace(row, seconds=max(row.seconds, seconds))
 
 
 # -- pooling and resizing ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Places:
-    """Picoseconds for each place of the larger of a gradient and a result, channels first and last."""
-
-    first: float
-    last: float
-    per_window: float = 0.0
-    """More for each pixel of a window; backward, for each window that a place is in."""
-    of_half: tuple[float, float] = (1.0, 1.0)
-    """So many times as long in types of two bytes, whose sums are added up one at a time; channels first and last."""
-
-
-PLACES: Final = {
-    "max_pool2d_with_indices": Places(9.5, 11.0, 0.73),
-    "max_pool2d_with_indices_backward": Places(10.0, 7.0, 0.7),
-    "avg_pool2d": Places(12.4, 24.0),
-    "avg_pool2d_backward": Places(16.0, 16.0, 1.6),
-    "_adaptive_avg_pool2d": Places(88.0, 150.0),
-    "_adaptive_avg_pool2d_backward": Places(12.0, 7.0, of_half=(1.9, 1.0)),
-    "upsample_nearest2d": Places(2.7, 6.4),
-    "upsample_nearest2d_backward": Places(2.2, 3.4),
-    "upsample_bilinear2d": Places(6.0, 9.3),
-    "upsample_bilinear2d_backward": Places(9.0, 9.0, of_half=(2.15, 1.4)),
-}
-
-BILINEAR_PLANE: Final = 0.375 * MICRO
-"""Seconds of a plane, channels first: a thread for each pixel goes through the channels of all images, one after the other."""
-
-
-def price_places(call: Call, chip: Chip) -> Cost:
+def price_places(call: Call, chip: Gpu, rates: Rates) -> Cost:
     """Pooling and resizing: one thread for each place."""
-    given, result = call.inputs[0], call.outputs[0]
-    is_last = given.stride is not None and len(given.shape) > 2 and given.stride[1] == 1
-    is_backward = call.name.endswith("backward")
-    rates, speed = PLACES[call.name], chip.f32_flops / H200_F32
+    given, result, own = call.inputs[0], call.outputs[0], rates.places
+    is_last, is_backward = _is_last(given), call.name.endswith("backward")
+    rate, speed = own.operators[call.name], chip.f32_flops / rates.f32_flops
     is_resized = call.name.startswith("upsample")
     places = max(given.numel, result.numel) if is_backward or is_resized else result.numel
     window = next((argument for argument in call.arguments if isinstance(argument, tuple)), ())
@@ -141,10 +86,10 @@ def price_places(call: Call, chip: Chip) -> Cost:
     )
     if is_backward:
         pixels = min(pixels, pixels * given.numel / max(1, result.numel))
-    each = (rates.last if is_last else rates.first) + rates.per_window * pixels
-    seconds = places * each * PICO * (rates.of_half[is_last] if given.item_bytes == 2 else 1.0)
+    each = rate.per_place_ps[is_last] + rate.per_window_ps * pixels
+    seconds = places * each * PICO * (rate.of_half[is_last] if given.item_bytes == 2 else 1.0)
     if call.name == "upsample_bilinear2d" and not is_last:
-        seconds = max(seconds, BILINEAR_PLANE * math.prod(given.shape[:2]))
+        seconds = max(seconds, own.bilinear_plane_us * MICRO * math.prod(given.shape[:2]))
     moved = read_and_written(call)
-    seconds = 2 * MICRO + max(seconds / speed, moved / (chip.memory_bandwidth * 0.9))
+    seconds = own.start_us * MICRO + max(seconds / speed, moved / (chip.memory_bandwidth * own.memory_share))
     return Cost(call.operator, seconds, Bound.ARITHMETIC, num_kernels=2 if is_backward else 1, moved_bytes=moved)

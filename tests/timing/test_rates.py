@@ -1,0 +1,57 @@
+"""What was measured: the files, and what is said of a GPU that has none."""
+
+from pathlib import Path
+
+import pytest
+
+from memfit.data import FOLDER
+from memfit.errors import ConfigError
+from memfit.hardware import GIGA, find_gpu
+from memfit.timing.rates import Rates, rates_of, what_times_are_from
+
+FILES = sorted((FOLDER / "rates").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_peaks_of_a_file_are_those_of_its_gpu(path: Path):
+    rates = Rates.load(path)
+    gpu = find_gpu(rates.measured_on)
+    assert path.stem == gpu.name.lower()
+    assert rates.memory_bandwidth * GIGA == gpu.memory_bandwidth
+    assert rates.f32_flops == pytest.approx(gpu.f32_flops, rel=1e-12)
+
+
+def test_a_gpu_that_was_not_measured_has_the_rates_of_one_that_was():
+    assert rates_of(find_gpu("A100-40GB")) is rates_of(find_gpu("H200"))
+
+
+@pytest.mark.parametrize(("name", "said"), [("H200", "read off an H200"), ("A100-40GB", "no operator was timed on A100-40GB")])
+def test_a_time_says_what_it_is_from(name, said):
+    assert said in what_times_are_from(find_gpu(name), 1)
+    assert "links" not in what_times_are_from(find_gpu(name), 1)
+    assert "links between GPUs were never measured" in what_times_are_from(find_gpu(name), 8)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("sustained_share = 0.67", "", "products: sustained_share is missing"),
+        ("sustained_share = 0.67", "sustained_share = 0.67\nshare = 1", "products: unknown key share"),
+        ("sustained_share = 0.67", 'sustained_share = "two thirds"', "sustained_share: 'two thirds' is not what is expected"),
+        ('moved = "written"', 'moved = "some"', "nll_loss_backward, moved: 'some' is not what is expected"),
+        ("[products]", "[products", "cannot read"),
+    ],
+)
+def test_a_file_that_is_not_complete_is_refused_when_it_is_read(tmp_path: Path, old: str, new: str, problem: str):
+    text = (FOLDER / "rates" / "h200.toml").read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "h200.toml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(ConfigError, match=problem):
+        Rates.load(tmp_path / "h200.toml")
+
+
+def test_no_formula_names_a_gpu():
+    """``rates.py`` alone says whose rates stand for those that were not measured."""
+    timing = Path(rates_of.__code__.co_filename).parent
+    named = [path.name for path in timing.rglob("*.py") if "H200" in path.read_text(encoding="utf-8")]
+    assert set(named) <= {"rates.py", "links.py"}  # whose sources name GPUs
