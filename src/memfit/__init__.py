@@ -15,11 +15,13 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # as typing's own, which would take longer to import than all of this: every watched Python does
 if TYPE_CHECKING:
+    from typing import Any
+
     from memfit.analysis import Report, build_report
     from memfit.compare import Comparison, compare
     from memfit.guard.golden import assert_no_regression

@@ -1,5 +1,7 @@
 """Programs that are watched without a change: whatever their end, the ledger ends there."""
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -17,10 +19,22 @@ from memfit.watch.launch import STARTUP, python_command, watched_environment
 from memfit.watch.settings import WatchSettings
 
 SCRIPT = """
+    import os
     import sys
     import torch
     from torch import nn
 
+    if "stacks" in sys.argv:
+        import faulthandler, signal
+        faulthandler.register(signal.SIGUSR1)
+    if "handler" in sys.argv:
+        import signal
+        def handle(number, frame):
+            print(signal.Signals(number).name, flush=True)
+            if number == signal.SIGTERM:
+                sys.exit(5)
+        for number in (signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, handle)
     net = nn.Linear(16, 16)
     optimizer = torch.optim.AdamW(net.parameters())
     for _ in range(3):
@@ -29,10 +43,22 @@ SCRIPT = """
         optimizer.zero_grad()
     if "fail" in sys.argv:
         raise ValueError("bad luck")
-    if "wait" in sys.argv:
+    if "wait" in sys.argv or "handler" in sys.argv:
         print("ready", flush=True)
         import time
         time.sleep(600)
+    if "stuck" in sys.argv:
+        import ctypes
+        print("ready", flush=True)
+        lock = ctypes.create_string_buffer(64)
+        while True:  # the second call never returns
+            ctypes.CDLL(None).pthread_mutex_lock(lock)
+    if "stacks" in sys.argv:
+        import time
+        print("ready", flush=True)
+        time.sleep(600)
+    if "out of memory" in sys.argv and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     if "leave" in sys.argv:
         sys.exit(7)
 """
@@ -71,15 +97,163 @@ def test_an_error_is_the_programs_own_and_in_the_ledger(script, tmp_path):
     assert len(ledger.step_numbers) == 3
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGTERM") or sys.platform == "win32", reason="needs signals")
-def test_a_signal_ends_the_program_and_the_ledger(script, tmp_path):
-    command = [sys.executable, "-m", "memfit", "watch", sys.executable, str(script), "wait"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+
+
+@contextlib.contextmanager
+def watching(script, *words, folder):
+    """A watched program that has said that it is ready."""
+    command = [sys.executable, "-m", "memfit", "watch", sys.executable, str(script), *words]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=folder, env=environment(), **output) as process:
         assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def program_of(process):
+    """The process that ``memfit watch`` has started."""
+    return int(subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(process.pid)], text=True).split()[0])
+
+
+@needs_signals
+def test_a_signal_ends_the_program_and_the_ledger(script, tmp_path):
+    with watching(script, "wait", folder=tmp_path) as process:
         process.terminate()
         assert process.wait(timeout=HANGS_AFTER) == 128 + signal.SIGTERM
     assert Ledger.load(tmp_path / "run.memfit").check().info.problem == "the program was ended by SIGTERM"
+
+
+@needs_signals
+def test_a_program_that_is_stuck_in_c_ends_all_the_same(script, tmp_path):
+    with watching(script, "stuck", folder=tmp_path) as process:
+        process.terminate()
+        assert process.wait(timeout=HANGS_AFTER) == 128 + signal.SIGTERM
+    ledger = Ledger.load(tmp_path / "run.memfit").check()
+    assert ledger.info.problem == "the program was ended by SIGTERM while it was stuck"
+    assert len(ledger.step_numbers) == 3
+
+
+@needs_signals
+def test_every_signal_is_handed_on_once(script, tmp_path):
+    with watching(script, "handler", folder=tmp_path) as process:
+        for name in ("SIGUSR1", "SIGHUP", "SIGQUIT", "SIGINT"):
+            process.send_signal(getattr(signal, name))
+            assert process.stdout.readline() == f"{name}\n"
+        process.terminate()
+        assert process.stdout.read() == "SIGTERM\n"
+        assert process.wait(timeout=HANGS_AFTER) == 5
+
+
+@needs_signals
+def test_a_handler_in_c_stays(script, tmp_path):
+    with watching(script, "stacks", folder=tmp_path) as process:
+        process.send_signal(signal.SIGUSR1)
+        assert "most recent call first" in process.stdout.readline()
+        assert process.poll() is None
+
+
+@needs_signals
+def test_ctrl_c_on_a_terminal_comes_once(script, tmp_path):
+    import pty
+
+    program = tmp_path / "interrupted.py"
+    program.write_text(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, lambda number, frame: print('interrupted', flush=True))\n"
+        "print('ready', flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    sys.exit(3)\n"
+    )
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, [sys.executable, "-m", "memfit", "watch", sys.executable, str(program)], environment())
+    told = b""
+    for awaited, typed in ((b"ready", b"\x03"), (b"interrupted", b"enough\n")):
+        while awaited not in told:
+            told += os.read(terminal, 1000)
+        os.write(terminal, typed)
+    with contextlib.suppress(OSError):  # the other end is closed
+        while more := os.read(terminal, 1000):
+            told += more
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert told.count(b"interrupted") == 1
+
+
+@needs_signals
+def test_a_fork_of_a_watched_program_does_not_speak_for_it(script, tmp_path):
+    """A data loader ends its workers by SIGTERM."""
+    forking = "\nimport signal, time\nchild = os.fork()\nif child == 0:\n    time.sleep(600)\nos.kill(child, signal.SIGTERM)\n"
+    waits = "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM\ntime.sleep(2.5)\n"
+    script.write_text(script.read_text() + forking + waits)
+    done = watch(script, folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Ledger.load(tmp_path / "run.memfit").check().info.complete
+
+
+def test_nothing_that_is_there_is_replaced(script, tmp_path):
+    (tmp_path / "run.rank0.memfit").write_text("an older run")
+    assert "this run is recorded in run-2.memfit" in watch(script, folder=tmp_path).stderr
+    found = environment(PYTHONPATH=str(watched_environment(WatchSettings())["PYTHONPATH"]), MEMFIT="run-2.memfit")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=found, cwd=tmp_path, timeout=HANGS_AFTER)
+    assert done.stderr == "memfit: run-2.memfit is there already: this run is recorded in run-2-2.memfit\n"
+    assert (tmp_path / "run.rank0.memfit").read_text() == "an older run"
+    assert sorted(path.name for path in tmp_path.glob("*.memfit")) == ["run-2-2.memfit", "run-2.memfit", "run.rank0.memfit"]
+
+
+def test_a_command_that_records_nothing_beside_an_older_run_is_told_so(tmp_path):
+    (tmp_path / "run.memfit").write_text("an older run")
+    assert "nothing was recorded" in watch(sys.executable, "-c", "pass", folder=tmp_path).stderr
+
+
+def test_a_restart_leaves_the_attempt_that_ran_out_of_memory(script, tmp_path):
+    for attempt in ("0", "1"):
+        found = environment(
+            PYTHONPATH=str(watched_environment(WatchSettings())["PYTHONPATH"]),
+            MEMFIT="run.memfit",
+            TORCHELASTIC_RESTART_COUNT=attempt,
+        )
+        command = [sys.executable, script, "out of memory"]
+        subprocess.run(command, capture_output=True, env=found, cwd=tmp_path, timeout=HANGS_AFTER)
+    assert Ledger.load(tmp_path / "run.memfit").info.failure
+    assert not Ledger.load(tmp_path / "run.restart1.memfit").info.failure
+
+
+@needs_signals
+def test_a_run_that_goes_on_is_not_called_ended(script, tmp_path):
+    def status():
+        told = subprocess.check_output(
+            [sys.executable, "-m", "memfit", "top", "--json", "run.memfit"], cwd=tmp_path, env=environment()
+        )
+        found = json.loads(told)
+        return found["is_running"], found["problem"]
+
+    with watching(script, "wait", folder=tmp_path) as process:
+        assert status() == (True, "")
+        assert Ledger.load(tmp_path / "run.memfit").info.problem.startswith("the run goes on")
+        os.kill(program_of(process), signal.SIGKILL)
+        process.wait(timeout=HANGS_AFTER)
+    is_running, problem = status()
+    assert not is_running
+    assert problem.startswith("the process ended before")
+
+
+def test_a_folder_in_place_of_a_file_is_said(script, tmp_path):
+    (tmp_path / "folder").mkdir()
+    found = environment(PYTHONPATH=str(watched_environment(WatchSettings())["PYTHONPATH"]), MEMFIT="folder")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=found, cwd=tmp_path, timeout=HANGS_AFTER)
+    assert (done.returncode, "folder, a folder" in done.stderr) == (0, True)
+    assert list(tmp_path.glob("folder*")) == [tmp_path / "folder"]
+
+
+def test_a_python_without_torch_imports_almost_nothing_of_memfit(tmp_path):
+    code = "import sys; print(sorted(name for name in sys.modules if name.startswith(('memfit', 'typing', 'dataclasses'))))"
+    found = watched_environment(WatchSettings(save_to=tmp_path / "run.memfit"))
+    told = subprocess.check_output([sys.executable, "-S", "-c", "import sitecustomize; " + code], text=True, env=found)
+    assert told.strip() == "['memfit', 'memfit.watch', 'memfit.watch.program']"
 
 
 def test_a_sitecustomize_of_the_users_own_is_run_too(script, tmp_path):

@@ -13,6 +13,7 @@ from memfit.analysis.report import plain
 from memfit.analysis.timeline import Breakdown
 from memfit.ledger import INIT, Ledger
 from memfit.ledger.schema import Array, Levels
+from memfit.ledger.storage import RUNNING
 
 NUM_ROWS: Final = 200
 """The trend is that of so many rows."""
@@ -40,6 +41,8 @@ class Status:
     breakdown_step: int
     alarms: tuple[str, ...]
     problem: str
+    """Why the ledger is incomplete; empty while the run goes on."""
+    is_running: bool
 
     @property
     def headroom_bytes(self) -> int | None:
@@ -81,7 +84,7 @@ def find_status(ledger: Ledger) -> Status:
         breakdown=now,
         breakdown_step=kept,
         alarms=ledger.info.alarms,
-        problem=ledger.info.problem,
+        **_ending(ledger),
     )
 
 
@@ -113,6 +116,11 @@ def _growth(rows: Levels) -> float | None:
     return float(allocated[last] - allocated[first]) / max(1, int(steps[last] - steps[first]))
 
 
+def _ending(ledger: Ledger) -> dict[str, Any]:
+    is_running = ledger.info.problem == RUNNING
+    return {"problem": "" if is_running else ledger.info.problem, "is_running": is_running}
+
+
 def _nothing(ledger: Ledger) -> Status:
     return Status(
         rank=ledger.info.rank,
@@ -127,5 +135,5 @@ def _nothing(ledger: Ledger) -> Status:
         breakdown={},
         breakdown_step=INIT,
         alarms=ledger.info.alarms,
-        problem=ledger.info.problem,
+        **_ending(ledger),
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from memfit.cli.outputs import check_output
 from memfit.errors import ConfigError
 from memfit.watch.launch import python_command, run_watched
-from memfit.watch.settings import WatchSettings
+from memfit.watch.settings import WatchSettings, files_of_run, unused_name
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -18,9 +18,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="run a training command for real, and record where its GPU memory goes",
         description="Runs the command as it is, and records every block of GPU memory from the history of CUDA's allocator. "
         "Some steps are kept in full, of all others how full the GPU was: a job may last for weeks. However it ends, the ledger "
-        "ends there. With torchrun and its kin, every rank writes a file of its own.",
+        "ends there. With torchrun and its like, every rank writes a file of its own.",
     )
-    parser.add_argument("--save-to", type=Path, default=Path("run.memfit"), metavar="FILE", help="run.memfit by default")
+    parser.add_argument(
+        "--save-to",
+        type=Path,
+        default=Path("run.memfit"),
+        metavar="FILE",
+        help="run.memfit by default; a file that is there is never replaced, run-2.memfit is written beside it",
+    )
     parser.add_argument("--first", type=int, metavar="N", help="keep so many first steps in full, 3 by default")
     parser.add_argument("--every", type=int, metavar="N", help="keep every so many-th step in full, 1000 by default")
     parser.add_argument("--against", type=Path, metavar="FILE", help="a predicted ledger: say while the run lasts where it differs")
@@ -38,13 +44,16 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"there is no {args.against} to compare with: predict the run first, with memfit run --save-to {args.against}"
         )
+    save_to = unused_name(args.save_to, lambda path: bool(files_of_run(path)))
+    if save_to != args.save_to:
+        print(f"memfit: {files_of_run(args.save_to)[0]} is there already: this run is recorded in {save_to}", file=sys.stderr)
     settings = WatchSettings(
-        save_to=args.save_to.absolute(),
+        save_to=save_to.absolute(),
         first=args.first,
         every=args.every,
         against=args.against.absolute() if args.against is not None else None,
     )
     status = run_watched(python_command(words), settings)
-    if not any(args.save_to.parent.glob(f"{args.save_to.stem}*{args.save_to.suffix}")):
+    if not files_of_run(save_to):
         print("memfit: the command never used CUDA, so nothing was recorded", file=sys.stderr)
     return status

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memfit.ledger.schema import RunInfo, Table
-from memfit.ledger.storage import MAGIC, frame, write_whole
+from memfit.ledger.storage import MAGIC, frame, is_being_written, write_whole
 
 try:
     import fcntl
@@ -25,7 +25,7 @@ class Journal:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._end_writing: Callable[[], Any] = lambda: None
-        if _is_being_written(self.path):
+        if is_being_written(self.path):
             raise BlockingIOError(errno.EAGAIN, "another recording is writing to it")
         self.replace({}, {"strings": [], "devices": [], "info": RunInfo().to_json()})
 
@@ -56,17 +56,6 @@ def path_of_rank(path: Path | str, rank: int, world_size: int) -> Path:
     if "{rank}" in path.name:
         return path.with_name(path.name.replace("{rank}", str(rank)))
     return path if world_size == 1 else path.with_suffix(f".rank{rank}{path.suffix}")
-
-
-def _is_being_written(path: Path) -> bool:
-    if fcntl is None or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno in (errno.EAGAIN, errno.EACCES)  # other errors: a file system without locks
-    return False
 
 
 def _mark_as_being_written(file: int) -> None:

@@ -13,6 +13,7 @@ against the tables before anything is indexed with it: a ledger from a stranger 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -20,7 +21,7 @@ import tempfile
 import zlib
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import safetensors
@@ -43,6 +44,11 @@ from memfit.ledger.schema import (
     WorkKind,
 )
 from memfit.reading import MAX_DEPTH, MAX_DEVICES, RefusedFileError, demand_memory, read_regular
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 MAGIC = b"memfit-journal-1\n"
 _FRAME = struct.Struct("<QII")
@@ -194,8 +200,24 @@ def _load_journal(path: Path, data: bytes, contents: Contents) -> None:
     if not num_frames:
         raise LedgerFormatError(path, "is damaged at its first frame", _DAMAGED)
     if contents.info.complete:
-        problem = "the process ended before the recording was closed; this is what it had flushed"
-        contents.info = replace(contents.info, problem=problem)
+        contents.info = replace(contents.info, problem=RUNNING if is_being_written(path) else ENDED)
+
+
+RUNNING: Final = "the run goes on; this is what it had written when the file was read"
+ENDED: Final = "the process ended before the recording was closed; this is what it had flushed"
+"""Why a journal is incomplete."""
+
+
+def is_being_written(path: Path) -> bool:
+    """Does a process hold the lock of a journal? False on file systems without locks."""
+    if fcntl is None or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in (errno.EAGAIN, errno.EACCES)  # other errors: a file system without locks
+    return False
 
 
 def _load_safetensors(path: Path, data: bytes, contents: Contents) -> None:

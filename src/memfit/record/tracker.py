@@ -120,9 +120,10 @@ class Tracker:
         return self._ledger if self._ledger is not None else self._builder.build()
 
     def mark_ended(self, problem: str) -> None:
-        """Notes how the program ended, if not well; the ledger is not the whole run then."""
+        """Notes how the program ended, if not well, and writes it to the file; the ledger is not the whole run then."""
         if problem and self._builder.info.complete:
             self._builder.mark_incomplete(problem)
+            self._builder.flush()
 
     def running_totals(self) -> RunningTotals:
         """What is in use now and was at most, up to date: to ask costs what happened since somebody last asked."""
@@ -229,11 +230,16 @@ def _flatten(value: Any) -> Any:
         )
 
 
-def _run_info() -> RunInfo:
-    rank, world_size = 0, 1
+def rank_of_process() -> tuple[int, int]:
+    """This process's rank and the number of all, as far as it knows them."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    elif os.environ.get("RANK", "").isdigit() and os.environ.get("WORLD_SIZE", "").isdigit():
-        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if os.environ.get("RANK", "").isdigit() and os.environ.get("WORLD_SIZE", "").isdigit():
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return 0, 1
+
+
+def _run_info() -> RunInfo:
+    rank, world_size = rank_of_process()
     versions = {"memfit": memfit.__version__, "torch": torch.__version__, "python": platform.python_version()}
     return RunInfo(versions=versions, rank=rank, world_size=world_size, alloc_conf=alloc_conf_of_environment())

@@ -15,8 +15,6 @@ from memfit.views.tables import plain_table
 from memfit.views.words.moments import count, name_step
 
 BAR_WIDTH = 40
-ENDED = "the process ended before the recording was closed"
-"""How a ledger begins to tell of a run that has not ended, or was killed."""
 
 
 def draw_status(statuses: Sequence[Status]) -> RenderableType:
@@ -61,7 +59,7 @@ def _one(status: Status) -> Iterator[RenderableType]:
         yield table
     for alarm in status.alarms:
         yield Text(f"  ! {printable(alarm)}", style="bold red")
-    if status.problem and not status.problem.startswith(ENDED):
+    if status.problem:
         yield Text(f"  {printable(status.problem)}", style="yellow")
 
 

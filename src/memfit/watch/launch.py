@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import memfit
 from memfit.errors import ConfigError
@@ -24,23 +24,52 @@ def watched_environment(settings: WatchSettings) -> dict[str, str]:
     return {**os.environ, VARIABLE: settings.to_text(), "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
 
 
+_HANDED_ON: Final = tuple(
+    getattr(signal, f"SIG{name}")
+    for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "XCPU")
+    if hasattr(signal, f"SIG{name}")
+)
+_BY_THE_KERNEL: Final = 0x80
+"""Of a signal that a terminal sends: to every process in its foreground, so the command has it already."""
+
+
 def run_watched(command: Sequence[str], settings: WatchSettings) -> int:
-    """Runs a command to its end; gives its exit status, as a shell would. Signals are handed on to it."""
+    """Runs a command to its end; gives its exit status, as a shell would. Signals are handed on to it, each once."""
+    can_wait = hasattr(signal, "sigwaitinfo")  # Linux
+    waited = {*_HANDED_ON, signal.SIGCHLD} if can_wait else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited) if can_wait else set()
     try:
-        process = subprocess.Popen(command, env=watched_environment(settings))
+        process = subprocess.Popen(
+            command,
+            env=watched_environment(settings),
+            preexec_fn=(lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)) if can_wait else None,
+        )
+        status = _wait_and_hand_on(process, waited) if can_wait else _wait(process)
     except OSError as error:
         raise ConfigError(f"cannot run {command[0]!r} ({error.strerror}): write the command as you would without memfit") from error
+    finally:
+        if can_wait:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return status if status >= 0 else 128 - status
 
-    def hand_on(number: int, frame: Any) -> None:
-        process.send_signal(number)
 
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGINT)}
+def _wait_and_hand_on(process: subprocess.Popen[bytes], waited: set[signal.Signals]) -> int:
+    while (status := process.poll()) is None:
+        received = signal.sigwaitinfo(waited)
+        if received.si_signo != signal.SIGCHLD and received.si_code != _BY_THE_KERNEL:
+            process.send_signal(received.si_signo)
+    return status
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Where nothing says who sent a signal: SIGINT is taken to come from the terminal, which has told the command too."""
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
     try:
-        status = process.wait()
+        return process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return status if status >= 0 else 128 - status
 
 
 def python_command(command: Sequence[str]) -> list[str]:

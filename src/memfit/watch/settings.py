@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import glob
+import itertools
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, Self
@@ -37,7 +40,10 @@ class WatchSettings:
             if name not in kinds or name in found:
                 raise ConfigError(f"cannot read {VARIABLE}={text!r}: write a file name, then any of {', '.join(sorted(kinds))}=...")
             found[name] = Path(value) if "Path" in kinds[name] else _number(name, value)
-        return cls(**found)  # type: ignore[arg-type]
+        settings = cls(**found)  # type: ignore[arg-type]
+        if settings.save_to.is_dir():
+            raise ConfigError(f"{VARIABLE} names {settings.save_to}, a folder: write a file name, as in {VARIABLE}=run.memfit")
+        return settings
 
     def to_text(self) -> str:
         """What ``parse`` reads."""
@@ -54,3 +60,15 @@ def _number(name: str, value: str) -> int:
     if not value.isdecimal():
         raise ConfigError(f"{name} must be a number of steps, not {value!r}")
     return int(value)
+
+
+def unused_name(path: Path, is_used: Callable[[Path], bool]) -> Path:
+    """The path, or the first of ``run-2.memfit``, ``run-3.memfit``, ... that is not used yet."""
+    names = (path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
+    return next(name for name in names if not is_used(name))
+
+
+def files_of_run(path: Path) -> list[Path]:
+    """What a watched run has written: the file itself, or those of its ranks, restarts and processes (``run.rank3.memfit``)."""
+    stem = glob.escape(path.stem).replace("{rank}", "*")
+    return sorted(found for pattern in (f"{stem}{path.suffix}", f"{stem}.*{path.suffix}") for found in path.parent.glob(pattern))

@@ -16,6 +16,9 @@ if importlib.util.find_spec("sitecustomize") is not None:
 sys.modules.setdefault("sitecustomize", _own)
 
 if os.environ.get("MEMFIT"):
-    from memfit.watch.program import begin
+    try:
+        from memfit.watch.program import begin
 
-    begin()
+        begin()
+    except Exception as error:
+        sys.stderr.write(f"memfit: not watching: {error!r}\n")
