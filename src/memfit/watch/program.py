@@ -33,11 +33,7 @@ def _watch() -> None:
 
         watch_this_program()
     except Exception as error:
-        say(f"not watching: {error}")
-
-
-def say(line: str) -> None:
-    print(f"memfit: {line}", file=sys.stderr, flush=True)
+        print(f"memfit: not watching: {error}", file=sys.stderr, flush=True)
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from memfit.watch.ending import at_deadly_signals
-from memfit.watch.program import say
 from memfit.watch.settings import VARIABLE, WatchSettings, unused_name
 
 if TYPE_CHECKING:
@@ -135,3 +134,7 @@ def _guarded(action: Callable[[], None]) -> None:
         action()
     except Exception as error:
         say(f"not watching: {type(error).__name__}: {error}")
+
+
+def say(line: str) -> None:
+    print(f"memfit: {line}", file=sys.stderr, flush=True)
