@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from memfit.errors import ConfigError
@@ -59,6 +60,8 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _convert(kind: Any, value: Any, where: str) -> Any:
+    if isinstance(kind, UnionType):  # a value that may be left out
+        kind = next(part for part in get_args(kind) if part is not NoneType)
     origin, parts = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return parse_table(kind, value, where)  # type: ignore[arg-type]
