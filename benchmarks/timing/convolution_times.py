@@ -140,12 +140,12 @@ def is_held_out(name: str) -> bool:
 def compare(shown: list[str]) -> str:
     """Rows of a table: how far the clock is from what was measured, of cases that were fitted and of those held out."""
     from memfit.hardware import find_gpu
-    from memfit.timing import Settings, price
+    from memfit.timing import KernelSettings, price
 
     chip = find_gpu("H200")
     off: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for name, is_tf32, call, measured in measured_calls():
-        predicted = 1e6 * price(call, chip, Settings(convolution_tf32=is_tf32, is_sustained=False)).seconds
+        predicted = 1e6 * price(call, chip, KernelSettings(convolution_tf32=is_tf32, is_sustained=False)).seconds
         kind = kind_of(call)
         if predicted and kind:
             off[kind][is_held_out(name)].append(abs(predicted / measured - 1))

@@ -146,11 +146,11 @@ def measure(path: pathlib.Path, families: list[str]) -> None:
 def compare(shown: list[str]) -> str:
     """Families and their operators: how far the clock is from what was measured."""
     from memfit.hardware import find_gpu
-    from memfit.timing import Call, Settings, price
+    from memfit.timing import Call, KernelSettings, price
 
     chip, lines = find_gpu("H200"), []
     for family, found in json.loads(TRUTH.read_text())["families"].items():
-        settings = Settings(allow_tf32=family == "tf32", is_sustained=False)
+        settings = KernelSettings(allow_tf32=family == "tf32", is_sustained=False)
         off: dict[str, list[float]] = {}
         for text, entry in found["calls"].items():
             if "hot" not in entry:

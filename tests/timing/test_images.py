@@ -18,7 +18,7 @@ from memfit.hardware import Gpu, find_gpu, gpus
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.images.convolution import turning_seconds
 from memfit.timing.operators.images.work import work_of
-from memfit.timing.operators.prices import Settings, least_seconds, price
+from memfit.timing.operators.prices import KernelSettings, least_seconds, price
 from memfit.timing.rates import rates_of
 
 H200 = find_gpu("H200")
@@ -100,7 +100,7 @@ def test_no_convolution_is_faster_than_physics(
 ) -> None:
     assume(inputs % groups == 0 and outputs % groups == 0)
     forward = convolution(dtype, batch, inputs, side, outputs, kernel, stride, groups, is_last=is_last)
-    settings = Settings(convolution_tf32=tf32)
+    settings = KernelSettings(convolution_tf32=tf32)
     peak = chip.tf32_flops if dtype == "f32" and tf32 else chip.product_flops(dtype)
     flops = 2 * forward.outputs[0].numel * inputs // groups * kernel**2
     for call, parts in ((forward, 1), (gradients(forward, True, False), 1), (gradients(forward, True, True), 2)):
@@ -287,7 +287,7 @@ def test_prices_are_near_what_an_h200_did_also_where_they_were_not_fitted() -> N
             call = Call.parse(text)
             if "hot" in entry and (call.name in MEDIANS or call.name == "convolution_backward"):
                 seconds = 1e-6 * math.sqrt(max(entry["hot"], 0.5) * max(entry.get("cold", entry["hot"]), 0.5))
-                cost = price(call, H200, Settings(convolution_tf32=case["tf32"], is_sustained=False))
+                cost = price(call, H200, KernelSettings(convolution_tf32=case["tf32"], is_sustained=False))
                 errors.setdefault((kind_of(call), is_held_out), []).append(abs(math.log(cost.seconds / seconds)))
     assert {kind for kind, _ in errors} == MEDIANS.keys()
     far = {key: statistics.median(found) for key, found in errors.items() if statistics.median(found) > MEDIANS[key[0]]}

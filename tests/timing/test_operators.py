@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memfit.hardware import Gpu, find_gpu, gpus
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound
-from memfit.timing.operators.prices import Settings, least_seconds, price
+from memfit.timing.operators.prices import KernelSettings, least_seconds, price
 
 H200 = find_gpu("H200")
 TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth" / "operator_times.json"
@@ -27,7 +27,7 @@ ANY_CHIP = st.sampled_from(gpus())
 @given(SIZES, SIZES, SIZES, TYPES, ANY_CHIP, st.booleans())
 def test_no_product_is_faster_than_physics(m: int, n: int, k: int, dtype: str, chip: Gpu, tf32: bool) -> None:
     call = Call("mm", (Operand(dtype, (m, k)), Operand(dtype, (k, n))), (Operand(dtype, (m, n)),))
-    settings = Settings(allow_tf32=tf32)
+    settings = KernelSettings(allow_tf32=tf32)
     cost = price(call, chip, settings)
     peak = chip.tf32_flops if dtype == "f32" and tf32 else chip.product_flops(dtype)
     assert cost.flops == 2 * m * n * k
@@ -99,7 +99,7 @@ def test_a_last_wave_that_is_nearly_empty_takes_as_long_as_a_full_one() -> None:
 
     def teraflops(m: int, n: int) -> float:
         call = Call("mm", (Operand("bf16", (m, 8192)), Operand("bf16", (8192, n))), (Operand("bf16", (m, n)),))
-        cost = price(call, H200, Settings(is_sustained=False))
+        cost = price(call, H200, KernelSettings(is_sustained=False))
         return cost.flops / cost.seconds / 1e12
 
     assert teraflops(11 * 128, 12 * 128) > 1.2 * teraflops(12 * 128, 12 * 128)
@@ -139,7 +139,7 @@ MEDIANS = {
 def test_prices_are_near_what_an_h200_did() -> None:
     errors: dict[str, list[float]] = {}
     for family, call, seconds in measured():
-        cost = price(call, H200, Settings(allow_tf32=family == "tf32", is_sustained=False))
+        cost = price(call, H200, KernelSettings(allow_tf32=family == "tf32", is_sustained=False))
         if cost.seconds:
             errors.setdefault(family, []).append(abs(math.log(cost.seconds / seconds)))
     assert errors.keys() == MEDIANS.keys()

@@ -19,7 +19,7 @@ from memfit.choices import SCHEDULES, Schedule
 from memfit.ledger import Phase
 from memfit.predict import JobPrediction, Prediction
 from memfit.timing.breakdown import RunTime
-from memfit.timing.pipelines import StageTime, Task, Work, all_forward_first, one_forward_one_backward, pipeline_seconds
+from memfit.timing.pipelines import StageTime, StageWork, Task, all_forward_first, one_forward_one_backward, pipeline_seconds
 from memfit.timing.timeline import COMMUNICATION
 from memfit.torch_compat.pipelining import orders_of
 
@@ -145,5 +145,5 @@ def pipeline_orders(row: Schedule, pp: int, microbatches: int) -> list[list[Task
     """What each rank does, in its order."""
     if row.stages_a_rank > 1:
         found = orders_of(row.torch_name, pp, microbatches, row.stages_a_rank)
-        return [[Task(stage, Work(work), microbatch) for stage, work, microbatch in order] for order in found]
+        return [[Task(stage, StageWork(work), microbatch) for stage, work, microbatch in order] for order in found]
     return one_forward_one_backward(pp, microbatches) if row.name == "1f1b" else all_forward_first(pp, microbatches)

@@ -15,7 +15,7 @@ from memfit.timing.breakdown import RunTime, TimeBreakdown
 from memfit.timing.links import FREE, Interconnect, parse_interconnect, usual_interconnect
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.prices import Settings, least_seconds, price
+from memfit.timing.operators.prices import KernelSettings, least_seconds, price
 from memfit.timing.rates import Rates, rates_of
 from memfit.timing.timeline import Timeline
 
@@ -25,10 +25,10 @@ __all__ = [
     "Call",
     "Cost",
     "Interconnect",
+    "KernelSettings",
     "Operand",
     "Rates",
     "RunTime",
-    "Settings",
     "TimeBreakdown",
     "Timeline",
     "least_seconds",

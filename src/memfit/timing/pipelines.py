@@ -19,7 +19,7 @@ from enum import StrEnum
 from memfit.errors import ConfigError
 
 
-class Work(StrEnum):
+class StageWork(StrEnum):
     """What a rank does to one microbatch with one of its stages."""
 
     FORWARD = "F"
@@ -35,7 +35,7 @@ class Task:
     """One piece of work."""
 
     stage: int
-    work: Work
+    work: StageWork
     microbatch: int
 
 
@@ -46,17 +46,17 @@ class StageTime:
     forward: float
     backward: float
 
-    def of(self, work: Work) -> float:
+    def of(self, work: StageWork) -> float:
         """Gradients of inputs and of weights take half of backward each."""
-        if work is Work.FORWARD:
+        if work is StageWork.FORWARD:
             return self.forward
-        return self.backward if work is Work.BACKWARD else self.backward / 2
+        return self.backward if work is StageWork.BACKWARD else self.backward / 2
 
 
 def all_forward_first(num_ranks: int, num_microbatches: int) -> list[list[Task]]:
     """GPipe: every rank has one stage, and goes back when all microbatches have come through."""
     return [
-        [Task(rank, work, microbatch) for work in (Work.FORWARD, Work.BACKWARD) for microbatch in range(num_microbatches)]
+        [Task(rank, work, microbatch) for work in (StageWork.FORWARD, StageWork.BACKWARD) for microbatch in range(num_microbatches)]
         for rank in range(num_ranks)
     ]
 
@@ -68,11 +68,11 @@ def one_forward_one_backward(num_ranks: int, num_microbatches: int) -> list[list
 
 def _in_turn(rank: int, ahead: int, num_microbatches: int) -> list[Task]:
     """As many forward as there are ranks behind, then backward and forward in turn, then what is left of backward."""
-    order = [Task(rank, Work.FORWARD, microbatch) for microbatch in range(ahead)]
+    order = [Task(rank, StageWork.FORWARD, microbatch) for microbatch in range(ahead)]
     for microbatch in range(num_microbatches):
-        order.append(Task(rank, Work.BACKWARD, microbatch))
+        order.append(Task(rank, StageWork.BACKWARD, microbatch))
         if microbatch + ahead < num_microbatches:
-            order.append(Task(rank, Work.FORWARD, microbatch + ahead))
+            order.append(Task(rank, StageWork.FORWARD, microbatch + ahead))
     return order
 
 
@@ -103,11 +103,11 @@ def _ready(task: Task, last_stage: int, done: Mapping[Task, float]) -> float | N
     """When what a task needs from another rank is there; ``None`` where it is not known yet. What it needs from its own rank comes
     before it in the rank's order."""
     stage, microbatch = task.stage, task.microbatch
-    if task.work is Work.FORWARD:
-        return 0.0 if stage == 0 else done.get(Task(stage - 1, Work.FORWARD, microbatch))
-    if task.work is Work.OF_WEIGHTS:
+    if task.work is StageWork.FORWARD:
+        return 0.0 if stage == 0 else done.get(Task(stage - 1, StageWork.FORWARD, microbatch))
+    if task.work is StageWork.OF_WEIGHTS:
         return 0.0
     if stage == last_stage:
-        return done.get(Task(stage, Work.FORWARD, microbatch))
-    behind = (done.get(Task(stage + 1, work, microbatch)) for work in (Work.BACKWARD, Work.OF_INPUTS))
+        return done.get(Task(stage, StageWork.FORWARD, microbatch))
+    behind = (done.get(Task(stage + 1, work, microbatch)) for work in (StageWork.BACKWARD, StageWork.OF_INPUTS))
     return next((moment for moment in behind if moment is not None), None)

@@ -11,7 +11,7 @@ from memfit.hardware import find_gpu
 from memfit.phantom.clock.describe import describe
 from memfit.phantom.kernels.library_handles import Libraries
 from memfit.phantom.target import DEFAULT_TORCH, Target
-from memfit.timing import Call, Operand, Settings, price, usual_interconnect
+from memfit.timing import Call, KernelSettings, Operand, price, usual_interconnect
 from memfit.timing.collectives import all_gather_seconds, all_reduce_seconds
 from memfit.torch_compat.fake_tensors import device_query
 
@@ -43,7 +43,7 @@ class OperatorPrices:
         call = _on_gpu(describe(func, args, result))
         known = self._known.get(call)
         if known is None:
-            settings = Settings(allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32))
+            settings = KernelSettings(allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32))
             known = self._known[call] = price(call, self._gpu, settings).seconds
         return known
 

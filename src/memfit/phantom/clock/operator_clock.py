@@ -23,7 +23,7 @@ from memfit.timing.host import HostPace
 from memfit.timing.links import Interconnect, parse_interconnect, usual_interconnect
 from memfit.timing.operators.calls import Call
 from memfit.timing.operators.costs import Bound, Cost
-from memfit.timing.operators.prices import MAY_LOOK, UNPRICED, Settings, price
+from memfit.timing.operators.prices import MAY_LOOK, UNPRICED, KernelSettings, price
 from memfit.timing.rates import Rates, rates_of
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
@@ -199,7 +199,7 @@ class OperatorClock:
 
     def _price(self, func: Any, args: Any, result: Any, in_backward: bool) -> tuple[float, float, int, bool]:
         call = describe(func, args, result)
-        settings = Settings(
+        settings = KernelSettings(
             allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32), convolution_tf32=bool(torch.backends.cudnn.allow_tf32)
         )
         cost = price(call, self.chip, settings, self.rates)

@@ -21,7 +21,7 @@ from memfit.plan.applying.running_statistics import Statistics
 from memfit.plan.checkpointing.recorded import RecordedCall, RecordedUnit
 from memfit.record.tensors import PLAIN_TYPES, plain_tensors
 from memfit.timing.operators.costs import Cost
-from memfit.timing.operators.prices import Settings, price
+from memfit.timing.operators.prices import KernelSettings, price
 from memfit.torch_compat.dispatch import TorchDispatchMode, tree_leaves
 from memfit.torch_compat.fake_tensors import FakeTensor
 
@@ -53,7 +53,7 @@ class Capture(TorchDispatchMode):
         """``spared`` are not changed when the unit is computed again."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._gpu = gpu
-        self._settings = Settings(
+        self._settings = KernelSettings(
             allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32), convolution_tf32=bool(torch.backends.cudnn.allow_tf32)
         )
         self._alive: list[Any] = []

@@ -43,7 +43,7 @@ from memfit.timing.rates import Rates, rates_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class KernelSettings:
     """What a run has set that decides which kernels are chosen."""
 
     allow_tf32: bool = False
@@ -60,7 +60,7 @@ UNPRICED: Final = "no rule prices it: it is taken to go once over every element"
 """The assumption of a cost that is a guess."""
 
 Price = Callable[[Call, Gpu, Rates], Cost]
-PriceBySettings = Callable[[Call, Gpu, Rates, Settings], Cost]
+PriceBySettings = Callable[[Call, Gpu, Rates, KernelSettings], Cost]
 
 
 def _nothing(call: Call, chip: Gpu, rates: Rates) -> Cost:
@@ -68,22 +68,22 @@ def _nothing(call: Call, chip: Gpu, rates: Rates) -> Cost:
     return Cost(call.operator, 0.0, Bound.NOTHING, num_kernels=0)
 
 
-def _product(call: Call, chip: Gpu, rates: Rates, settings: Settings) -> Cost:
+def _product(call: Call, chip: Gpu, rates: Rates, settings: KernelSettings) -> Cost:
     """A product with a vector is bound by what it reads."""
     if sum(len(tensor.shape) >= 2 and not tensor.device_kind for tensor in call.inputs) < 2:
         return price_elementwise(call, chip, rates)
     return price_product(call, chip, rates, settings.allow_tf32, settings.is_sustained)
 
 
-def _grouped_product(call: Call, chip: Gpu, rates: Rates, settings: Settings) -> Cost:
+def _grouped_product(call: Call, chip: Gpu, rates: Rates, settings: KernelSettings) -> Cost:
     return price_grouped_product(call, chip, rates, settings.allow_tf32, settings.is_sustained)
 
 
-def _convolution(call: Call, chip: Gpu, rates: Rates, settings: Settings) -> Cost:
+def _convolution(call: Call, chip: Gpu, rates: Rates, settings: KernelSettings) -> Cost:
     return price_convolution(call, chip, rates, settings.convolution_tf32, settings.is_sustained)
 
 
-def _recurrent(call: Call, chip: Gpu, rates: Rates, settings: Settings) -> Cost:
+def _recurrent(call: Call, chip: Gpu, rates: Rates, settings: KernelSettings) -> Cost:
     return price_recurrent(call, chip, rates, settings.convolution_tf32)
 
 
@@ -129,7 +129,7 @@ FAMILIES: Final[dict[str, Price]] = _by_name(
 )
 
 
-def price(call: Call, chip: Gpu, settings: Settings = Settings(), rates: Rates | None = None) -> Cost:  # noqa: B008 (it never changes)
+def price(call: Call, chip: Gpu, settings: KernelSettings = KernelSettings(), rates: Rates | None = None) -> Cost:  # noqa: B008 (it never changes)
     """What a call costs, by default at the rates of its GPU. No cost is below what the GPU's peaks allow."""
     rates = rates or rates_of(chip)
     tensors = (*call.inputs, *call.outputs)
@@ -145,7 +145,7 @@ def price(call: Call, chip: Gpu, settings: Settings = Settings(), rates: Rates |
     return cost
 
 
-def _price_on_gpu(call: Call, chip: Gpu, settings: Settings, rates: Rates) -> Cost:
+def _price_on_gpu(call: Call, chip: Gpu, settings: KernelSettings, rates: Rates) -> Cost:
     name = call.name
     if by_settings := FAMILIES_BY_SETTINGS.get(name):
         return by_settings(call, chip, rates, settings)
@@ -182,7 +182,7 @@ def _looks_first(call: Call) -> bool:
     return call.name in _SIZED_BY_DATA and bool(call.inputs) and not call.inputs[0].device_kind
 
 
-def least_seconds(call: Call, chip: Gpu, settings: Settings = Settings()) -> float:  # noqa: B008
+def least_seconds(call: Call, chip: Gpu, settings: KernelSettings = KernelSettings()) -> float:  # noqa: B008
     """What physics forbids to beat: the arithmetic of products at the peak of their type, what is written at the memory's rate less
     what the cache can hold."""
     cost = price(call, chip, settings)
