@@ -12,16 +12,9 @@ Call = tuple[int, int]
 """A call of a module: its own number and the module's."""
 Chain = tuple[Call, ...]
 """The calls around a moment of forward, outermost first."""
-NextNode = Callable[[], tuple[int, int]]
-"""Gives the thread that is at work, and the sequence number that the next autograd node of that thread will have."""
 
 KEPT_BOUNDARIES = 100_000
 """How far back in forward a backward can be placed, in module boundaries; bounds memory over long runs."""
-
-
-def next_node_here() -> tuple[int, int]:
-    """Of the thread that asks."""
-    return threading.get_ident(), next_sequence_nr()
 
 
 class SequenceTable:
@@ -68,10 +61,15 @@ class SequenceTable:
 
 
 class ModuleCalls:
-    """The open module calls. ``mark`` is the caller's own note on a call, handed back when it ends."""
+    """The open module calls. ``mark`` is the caller's own note on a call, handed back when it ends.
 
-    def __init__(self, next_node: NextNode = next_node_here) -> None:
-        self._next_node = next_node
+    ``this_thread`` and ``next_node`` give the thread that is at work and the sequence number of its next autograd node.
+    """
+
+    def __init__(
+        self, this_thread: Callable[[], int] = threading.get_ident, next_node: Callable[[], int] = next_sequence_nr
+    ) -> None:
+        self._this_thread, self._next_node = this_thread, next_node
         self._open: list[tuple[int, int, Chain]] = []
         self._tables: dict[int, SequenceTable] = {}
         self.latest = SequenceTable()
@@ -118,6 +116,6 @@ class ModuleCalls:
         self._tables.clear()
 
     def _note(self) -> None:
-        thread, sequence_nr = self._next_node()
-        self.latest = self.table(thread)
-        self.latest.note(sequence_nr, self.chain)
+        thread = self._this_thread()
+        self.latest = self._tables.get(thread) or self.table(thread)
+        self.latest.note(self._next_node(), self.chain)

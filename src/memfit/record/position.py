@@ -12,7 +12,7 @@ was made. Scopes open and close as the engine moves from one module's nodes to t
 from __future__ import annotations
 
 from memfit.ledger import LedgerBuilder, Phase
-from memfit.record.module_calls import Chain, ModuleCalls, NextNode, SequenceTable, next_node_here
+from memfit.record.module_calls import Chain, ModuleCalls, SequenceTable
 
 
 class ScopeOwner:
@@ -99,14 +99,11 @@ class BackwardPass:
 
 
 class RunPosition:
-    """Keeps the open scopes in step with the run, as a source tells of it.
+    """Keeps the open scopes in step with the run, as a source tells of it."""
 
-    ``next_node`` gives the thread that is at work and the sequence number that its next autograd node will have.
-    """
-
-    def __init__(self, builder: LedgerBuilder, owner: ScopeOwner | None = None, next_node: NextNode = next_node_here) -> None:
+    def __init__(self, builder: LedgerBuilder, owner: ScopeOwner | None = None, calls: ModuleCalls | None = None) -> None:
         self.scopes = ScopeStack(builder, owner)
-        self.calls = ModuleCalls(next_node)
+        self.calls = calls if calls is not None else ModuleCalls()
         self.task = -1
         """The backward pass that runs, -1 outside one."""
         self.pinned = 0

@@ -26,6 +26,7 @@ from memfit.allocator import AllocatorSettings
 from memfit.allocator.sources.entries import ALLOC, FREE_COMPLETED, FREE_REQUESTED, OOM, SEGMENT_ALLOC, SEGMENT_FREE
 from memfit.ledger import INIT, Category, LedgerBuilder, Phase
 from memfit.ledger.schema import Array
+from memfit.record.module_calls import ModuleCalls
 from memfit.record.position import RunPosition
 from memfit.record.sources.allocator.backward_plans import BackwardPlans
 from memfit.record.sources.allocator.extents import Extents
@@ -149,7 +150,8 @@ class Joiner:
         self._sequence_nr = 0
         """The number of the next autograd node when the last mark was written."""
         # Marks do not say in which thread they were written. Sequence numbers are a thread's own, and on a GPU a pass has one.
-        self._position = RunPosition(builder, next_node=lambda: (len(self._position.passes), self._sequence_nr))
+        calls = ModuleCalls(lambda: len(self._position.passes), lambda: self._sequence_nr)
+        self._position = RunPosition(builder, calls=calls)
         self._reset_position()
 
     @property

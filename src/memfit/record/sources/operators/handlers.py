@@ -57,10 +57,9 @@ class OutputHandlers(dict[Any, "OutputHandler | None"]):
         """The code of the function that calls the handlers: its caller issued the operator."""
         self._refs = blocks.table.refs
 
-    def move_to(self, position: LivePosition, dispatcher: CodeType) -> None:
+    def move_to(self, position: LivePosition) -> None:
         """What comes next is the work of another thread."""
-        self._position, self._dispatcher = position, dispatcher
-        self._blocks.scopes = position.scopes
+        self._position, self._blocks.scopes = position, position.scopes
 
     def __missing__(self, func: Any) -> OutputHandler | None:
         handler = self._choose(func)

@@ -56,12 +56,6 @@ class LivePosition(RunPosition):
         if self.task == task and self.passes:
             self._switch_pass(self.passes[-2].task if len(self.passes) > 1 else -1)
 
-    def exit_module(self, identity: int, size: int = 0) -> None:
-        task = graph_task_id()
-        if task != self.task:
-            self.follow(task)
-        super().exit_module(identity, size)
-
     def _switch_pass(self, task: int) -> None:
         while self.passes and self.passes[-1].task != task and (task == -1 or any(p.task == task for p in self.passes)):
             self.leave_pass()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -51,6 +51,11 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         super().__init__()
         self.builder = builder
         self._silenced, self._counting = 0, threading.Lock()
+        self._turn: Any = None
+        """Where several threads record: the lock that each takes for an operator, or for a look of our own."""
+        self._thread = 0
+        self._positions: dict[int, LivePosition] = {}
+        """Where several threads record: the position of each. Blocks, roles and names are those of the run."""
         self._owner = ScopeOwner()
         self.position = LivePosition(builder, self._owner, self._after_backward, self._end_pass)
         self._blocks = BlockWriter(builder, self.position.scopes)
@@ -72,53 +77,69 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
     # -- every operator ------------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types and self._deferred[types]:
-            self.num_deferred += 1
-            return NotImplemented
-        if self._silenced or func is device_query:  # asking a fake tensor for its device: the most frequent operator of all
-            if func is device_query and type(args[0]) is FakeTensor:
-                return device_handlers[device_query](args)  # no other mode need be asked
-            return func(*args, **kwargs) if kwargs else func(*args)
-        task, position = graph_task_id(), self.position
-        if task != -1 or position.task != -1:
+        turn = self._turn
+        if turn is not None:
+            self._take_turn(turn)
+        try:
+            if types and self._deferred[types]:
+                self.num_deferred += 1
+                return NotImplemented
+            if self._silenced or func is device_query:  # asking a fake tensor for its device: the most frequent operator of all
+                if func is device_query and type(args[0]) is FakeTensor:
+                    return device_handlers[device_query](args)  # no other mode need be asked
+                return func(*args, **kwargs) if kwargs else func(*args)
+            task, position = graph_task_id(), self.position
+            if task != -1 or position.task != -1:
+                try:
+                    position.follow(task)
+                except Exception as error:
+                    self.fail(error)
             try:
-                position.follow(task)
+                result = func(*args, **kwargs) if kwargs else func(*args)
+            except torch.OutOfMemoryError as error:
+                self.out_of_memory = (id(error), self.builder.elapsed_ns(), str(func))
+                raise
+            try:
+                handle = self._handlers[func]
+                if handle is not None:
+                    handle(func, args, result)
             except Exception as error:
                 self.fail(error)
-        try:
-            result = func(*args, **kwargs) if kwargs else func(*args)
-        except torch.OutOfMemoryError as error:
-            self.out_of_memory = (id(error), self.builder.elapsed_ns(), str(func))
-            raise
-        try:
-            handle = self._handlers[func]
-            if handle is not None:
-                handle(func, args, result)
-        except Exception as error:
-            self.fail(error)
-        return result
+            return result
+        finally:
+            if turn is not None:
+                turn.release()
 
     # -- what run_hooks.py tells ---------------------------------------------------------------------------------------------
 
     def listening(self) -> bool:
-        return not self.failed and not self._silenced and self in modes_of_this_thread()
+        if self._turn is None:
+            return not self.failed and not self._silenced and self in modes_of_this_thread()
+        with self._turn:  # another thread may be looking for itself
+            return not self.failed and not self._silenced and self in modes_of_this_thread()
 
     def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self.position.catch_up()  # a recomputation belongs to the module whose node asks for it
         if not self.position.calls and graph_task_id() == -1:
             self.models.enter_root(module, (args, kwargs))
-        self.position.enter_module(id(module), self.models.number_of(module), _bytes_of((args, kwargs)))
+        number = self._names.number(module)
+        if number is None:
+            number = self.models.number_of(module)
+        self.position.enter_module(id(module), number, _bytes_of((args, kwargs)))
 
     def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
-        self.position.exit_module(id(module), _bytes_of(result))
-        if not self.position.calls:
+        position, task = self.position, graph_task_id()
+        if task != position.task:
+            position.follow(task)
+        position.exit_module(id(module), _bytes_of(result))
+        if not position.calls:
             self.builder.flush_if_due()
 
     # -- calls of modules that are written down without being run ----------------------------------------------------------------
 
     def is_at_rest(self) -> bool:
         """Is this thread the only one that records, outside every module, backward pass and optimizer's step?"""
-        if type(self) is not Recorder or not self.listening():
+        if self._turn is not None or not self.listening():
             return False
         self.catch_up()
         return not self.position.calls and not self.position.scopes.depth and graph_task_id() == -1
@@ -179,8 +200,18 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self._blocks.empty_caches()
 
     def silence(self, by: int) -> None:
+        """No other thread gets a turn while we look for ourselves: its work would not be written down."""
+        if by > 0 and self._turn is not None:
+            self._take_turn(self._turn)
         with self._counting:  # another thread may give up or fail at the same time
             self._silenced += by
+        if by < 0 and self._turn is not None:
+            self._turn.release()
+
+    def _silence_for_good(self) -> None:
+        """Operators from here on only pass through, also those of other threads; waits for no turn."""
+        with self._counting:
+            self._silenced += 1
 
     @property
     def running_scope(self) -> int:
@@ -231,24 +262,41 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
 
     def end(self) -> None:
         """Closes the scopes that are open."""
-        try:
-            self.position.close()
-        except Exception as error:
-            self.fail(error)
+        with self._turn or nullcontext():
+            try:
+                for position in self._positions.values() or (self.position,):
+                    position.close()
+            except Exception as error:
+                self.fail(error)
+            if self._turn is not None:
+                self._silence_for_good()  # threads that go on are no part of the recording
 
     def let_compile(self) -> None:
         """Torch compiles although this recorder is active; what the compiled code does is recorded, and not the compiling."""
         self.ignore_compile_internals = lambda: True  # type: ignore[method-assign]
 
     def share(self, turn: Any) -> None:
-        """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
-        self.__class__ = _SharedRecorder
-        assert isinstance(self, _SharedRecorder)
-        self.begin(turn)
+        """Operators of several threads come from now on; ``turn`` is the lock that each takes. This thread goes on where it is."""
+        self._thread = threading.get_ident()
+        self._positions = {self._thread: self.position}
+        self._turn = turn
+
+    def _take_turn(self, turn: Any) -> None:
+        """Waits for the lock, and moves to where this thread is."""
+        turn.acquire()
+        thread = threading.get_ident()
+        if thread == self._thread:
+            return
+        position = self._positions.get(thread)
+        if position is None:
+            position = self._positions[thread] = LivePosition(self.builder, self._owner, self._after_backward, self._end_pass)
+        self._thread, self.position = thread, position
+        self._handlers.move_to(position)
 
     def give_up(self) -> None:
         """Listens no more, without a word: the recording belongs to another process."""
-        Recorder.silence(self, not self.failed)  # a thread of that process may have had its turn: no waiting for it
+        if not self.failed:
+            self._silence_for_good()
         self.failed = True
 
     def fail(self, error: BaseException) -> None:
@@ -257,64 +305,14 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
                 raise error  # a phantom GPU's memory has run out: that is the run's to know
             finally:
                 del error  # this frame is in its traceback: together they would keep the run's tensors alive
-        Recorder.silence(self, not self.failed)  # operators from here on only pass through, also those of other threads
+        if not self.failed:
+            self._silence_for_good()
         super().fail(error)
 
     def describe_failure(self, error: BaseException) -> str:
         problem = f"the recorder failed and detached: {type(error).__name__}: {error}"
         self.builder.mark_incomplete(problem)
         return problem
-
-
-class _SharedRecorder(Recorder):
-    """What a recorder becomes when a second thread enters it: each operator and each hook waits for its turn.
-
-    Every thread has a position of its own. Blocks, roles and names are those of the run.
-    """
-
-    def begin(self, turn: Any) -> None:
-        """This thread, the first one, goes on where it is."""
-        self._turn = turn
-        self._thread = threading.get_ident()
-        self._positions = {self._thread: self.position}
-        self._handlers.move_to(self.position, _SharedRecorder.__torch_dispatch__.__code__)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with self._turn:
-            self._turn_to_this_thread()
-            return Recorder.__torch_dispatch__(self, func, types, args, kwargs)
-
-    def _turn_to_this_thread(self) -> None:
-        thread = threading.get_ident()
-        if thread == self._thread:
-            return
-        position = self._positions.get(thread)
-        if position is None:
-            position = self._positions[thread] = LivePosition(self.builder, self._owner, self._after_backward, self._end_pass)
-        self._thread, self.position = thread, position
-        self._handlers.move_to(position, _SharedRecorder.__torch_dispatch__.__code__)
-
-    def listening(self) -> bool:
-        with self._turn:
-            return super().listening()
-
-    def silence(self, by: int) -> None:
-        """Nobody else gets a turn while we look for ourselves: their work would not be written down."""
-        if by > 0:
-            self._turn.acquire()
-            self._turn_to_this_thread()
-        super().silence(by)
-        if by < 0:
-            self._turn.release()
-
-    def end(self) -> None:
-        with self._turn:
-            try:
-                for position in self._positions.values():
-                    position.close()
-            except Exception as error:
-                self.fail(error)
-            super().silence(1)  # threads that go on are no part of the recording
 
 
 def _bytes_of(value: Any) -> int:
