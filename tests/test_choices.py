@@ -11,14 +11,15 @@ from helpers.compare_cells import cell
 
 from memfit import choices
 from memfit.choices import AXES, Choice, Optimizer, Precision, Split, Strategy
-from memfit.cli.recipe_flags import add_recipe
-from memfit.compare.api import make_grid
-from memfit.compare.defaults import least_bytes
-from memfit.compare.grid import Subject, read_axes
+from memfit.cli.flags import add_recipe
+from memfit.compare.grid import make_grid
 from memfit.compare.recommendation import Recommendation, advise, choose
 from memfit.errors import ConfigError
-from memfit.models import Recipe, find_model
-from memfit.models.training import make_optimizer
+from memfit.job import PredictOptions, Recipe, Subject
+from memfit.job.axes import read_axes
+from memfit.job.states import least_state_bytes
+from memfit.job.training import make_optimizer
+from memfit.models import find_model
 from memfit.views.words.comparison import closing_words
 
 LION = Optimizer(name="lion", torch_name="RMSprop", options={"momentum": 0.9}, state_copies=4, lighter="sgd")
@@ -63,8 +64,8 @@ def test_without_the_row_the_word_is_refused(word: dict[str, str]):
 @pytest.mark.usefixtures("more")
 def test_a_new_row_is_compared_if_nobody_says_what():
     def values(axis: str, world_size: int) -> set[str]:
-        cells = make_grid(Subject(model="gpt2"), read_axes({"gpu": "H200", "world_size": world_size})).cells
-        return {cell[axis] for cell in cells}
+        cells = make_grid(Subject(model="gpt2"), read_axes({"gpu": "H200", "world_size": world_size}), PredictOptions()).cells
+        return {cell.inputs[axis] for cell in cells}
 
     assert values("strategy", 8) == {"full_shard", "shard_grad_op", "no_shard", "gather_once"}
     assert values("precision", 1) == {"bf16-mixed", "bf16", "fp8-mixed"}
@@ -81,9 +82,9 @@ def test_a_new_row_has_its_cost():
 
 @pytest.mark.usefixtures("more")
 def test_a_new_optimizer_has_its_state_its_class_and_its_advice():
-    inputs = cell(50, model="gpt2", strategy="", world_size=1, optimizer="lion").inputs
+    asked = cell(50, model="gpt2", strategy="", world_size=1, seq=1024, optimizer="lion").configuration
     weights = 4 * find_model("gpt2").num_parameters
-    assert least_bytes(inputs) == weights * (1 + 4) + weights
+    assert least_state_bytes(asked) == weights * (1 + 4) + weights
     made = make_optimizer("lion", torch.nn.Linear(2, 2))
     assert (type(made), made.defaults["momentum"]) == (torch.optim.RMSprop, 0.9)
     found = advise([cell(60, {"peak_phase": "optimizer"}, optimizer="lion")], (), "H100-80GB")

@@ -12,8 +12,8 @@ from helpers.compare_cells import cell
 from rich.console import Console
 
 from memfit.compare import Comparison
-from memfit.compare.grid import Subject
 from memfit.drawing import Drawn, drawing_of
+from memfit.job import Subject
 from memfit.testing import ledger
 
 RUN = ledger("alloc 4MiB parameter w on cuda:0; step; enter forward; alloc 2MiB x on cuda:0; exit")

@@ -40,12 +40,14 @@ TORCH_FREE = (
     "memfit.drawing",
     "memfit.explain",
     "memfit.guard.plugin",
+    "memfit.job",
     "memfit.ledger",
     "memfit.models",
     "memfit.plan",
     "memfit.testing",
     "memfit.views",
     "memfit.views.drawings",
+    "memfit.workers",
 )
 
 

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 import memfit
-from memfit.compare import processes
 from memfit.errors import ConfigError
-from memfit.predict import child_process
+from memfit.workers import executors, forking, lanes
 
 WHAT_OTHERS_NEED = """
 import sysconfig
@@ -110,27 +109,29 @@ def test_the_proof_can_fail(code):
     assert run(TAKEN_AWAY + code, "win32").returncode == 1
 
 
-class LaneWithoutFork(processes.Lane):
+class LaneWithoutFork(lanes.Lane):
     command = (
         sys.executable,
         "-c",
-        "from memfit.compare import processes; processes.CAN_FORK = False; from memfit.compare import worker; worker.main()",
+        "from memfit.workers import lanes; lanes.CAN_FORK = False; from memfit.workers import worker; worker.main()",
+        "memfit.predict.cells",
     )
 
 
 def test_cells_are_predicted_without_fork(monkeypatch):
     """A worker that has answered is not asked again: it may still be ending when the next job comes."""
-    monkeypatch.setattr(processes, "CAN_FORK", False)
-    monkeypatch.setattr(processes, "Lane", LaneWithoutFork)
+    monkeypatch.setattr(lanes, "CAN_FORK", False)
+    monkeypatch.setattr(executors, "Lane", LaneWithoutFork)
     job = {"model": "no-such-model"}
-    found = dict(processes.run_jobs([job, job, job], num_lanes=1))
-    assert [sorted(answer) for answer in found.values()] == [["details", "error", "is_lasting"]] * 3
-    assert not [answer for answer in found.values() if "no answer" in answer["error"]]
+    with executors.open_runner("processes:1") as runner:
+        found = [future.result() for future in [runner.submit(job), runner.submit(job), runner.submit(job)]]
+    assert [sorted(answer) for answer in found] == [["details", "error", "is_lasting"]] * 3
+    assert not [answer for answer in found if "no answer" in answer["error"]]
 
 
 def test_a_dead_worker_is_described_on_windows(monkeypatch):
-    monkeypatch.delattr(processes.signal, "SIGKILL")
-    assert processes.died(3) == "its process ended with status 3 and no answer"
+    monkeypatch.delattr(lanes.signal, "SIGKILL")
+    assert lanes.died(3) == "its process ended with status 3 and no answer"
 
 
 def build():
@@ -140,8 +141,8 @@ def build():
 
 def test_without_fork_the_process_itself_predicts_and_says_so(monkeypatch):
     expected = memfit.predict(build, gpu="T4", steps=1).peak_allocated
-    monkeypatch.setattr(child_process, "CAN_FORK", False)
-    monkeypatch.setattr(child_process.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(forking, "CAN_FORK", False)
+    monkeypatch.setattr(forking.platform, "system", lambda: "Darwin")
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     with pytest.warns(
         UserWarning, match=r"^macOS can make predictions only in the process itself: .*memfit predict FILE.py:FUNCTION$"
@@ -150,7 +151,7 @@ def test_without_fork_the_process_itself_predicts_and_says_so(monkeypatch):
 
 
 def test_without_fork_a_process_that_used_its_gpu_is_refused(monkeypatch):
-    monkeypatch.setattr(child_process, "CAN_FORK", False)
+    monkeypatch.setattr(forking, "CAN_FORK", False)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(ConfigError, match="predict before the first work on the GPU"):

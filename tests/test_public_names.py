@@ -29,8 +29,9 @@ def test_the_public_names_are_what_they_were():
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("memfit.prediction", ("PhantomSession", "Prediction", "StepPrediction", "predict")),
-        ("memfit.comparison", ("Cell", "Comparison", "Figures", "compare")),
+        ("memfit.predict", ("PhantomSession", "Prediction", "StepPrediction", "predict")),
+        ("memfit.compare", ("Comparison", "compare")),
+        ("memfit.job", ("Cell", "CellResult", "Configuration", "PredictOptions", "Recipe", "Subject")),
         ("memfit.analysis.diff", ("Diff", "diff_ledgers")),
         ("memfit.phantom", ("PhantomWorld", "Target")),
         ("memfit.record", ("Tracker", "in_checkpoint", "track")),

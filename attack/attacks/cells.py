@@ -34,14 +34,15 @@ class DamagedCells(Attack):
     share = 1.0
 
     def prepare(self, folder: Path) -> None:
-        from memfit.compare.api import make_grid, read_axes
         from memfit.compare.cache import CellCache
-        from memfit.compare.grid import Subject
+        from memfit.compare.grid import make_grid
+        from memfit.job import PredictOptions, Subject
+        from memfit.job.axes import read_axes
 
         self.subject = Subject(model="llama3-8b")
         axes = {"gpu": ["H100-80GB"], "world_size": [8], "strategy": ["full_shard", "shard_grad_op"]}
-        self.grid = make_grid(self.subject, read_axes(axes))
-        self.job = {"inputs": self.grid.cells[0], "steps": 3}
+        self.grid = make_grid(self.subject, read_axes(axes), PredictOptions())
+        self.job = self.grid.cells[0].to_json()
         self.cache = CellCache(folder)
         self.cache.keep(self.job, {"sources": {str(Path(__file__)): "0"}, "figures": FIGURES})
         (self.path,) = (folder / "cells").rglob("*.json")
@@ -55,14 +56,14 @@ class DamagedCells(Attack):
 
     def show(self) -> bool:
         """Draws a comparison of the cell, if there is one."""
-        from memfit.compare import Cell
-        from memfit.compare.result import Comparison
+        from memfit.compare import Comparison
+        from memfit.job import Cell
 
         figures = self.cache.find(self.job)
         if figures is None:
             return False
         one, other = self.grid.cells[:2]
-        cells = (Cell(inputs=one, figures=figures, cached=True), Cell(inputs=other, error="it did not build"))
+        cells = (Cell(configuration=one, figures=figures, cached=True), Cell(configuration=other, error="it did not build"))
         comparison = Comparison(subject=self.subject, cells=cells, varying=self.grid.varying, gpus=("H100-80GB",))
         with open("/dev/null", "w") as nowhere:
             Console(file=nowhere, width=120).print(comparison)

@@ -9,7 +9,8 @@ import torch.distributed as dist
 
 from benchmarks.workloads.frontier_zoo import world
 from benchmarks.workloads.zoo import Run
-from memfit.models import Recipe
+from memfit.job import Recipe
+from memfit.job.configuration import build_recipe
 from memfit.models.transformer.experts import Experts
 
 
@@ -21,7 +22,7 @@ def recipe(model: str, mesh: str, rank: int, *, size: int, **words) -> Callable[
     def build(device):
         if dist.get_backend() == "fake":
             send_evenly(made.ep)
-        step = made.build()
+        step = build_recipe(made)
         return Run(None, None, lambda mark: step())
 
     return build

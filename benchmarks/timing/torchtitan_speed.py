@@ -27,7 +27,6 @@ PUBLISHED = {(8, "none"): 5762, (8, "blocks"): 6667, (128, "none"): 5605, (128, 
 def predict_here(world_size: int, compiled: str) -> dict[str, Any]:
     import memfit
     from memfit import hardware
-    from memfit.compare.user_functions import build_of
     from memfit.phantom.clock import operator_clock
     from memfit.timing import rates_of
 
@@ -44,7 +43,7 @@ def predict_here(world_size: int, compiled: str) -> dict[str, Any]:
         "optimizer": "adamw-fused",
         "compile": compiled,
     }
-    prediction = memfit.predict(build_of(inputs), gpu="H100-80GB", world_size=world_size, steps=2)
+    prediction = memfit.predict(gpu="H100-80GB", world_size=world_size, steps=2, **inputs)
     parts = prediction.time_breakdown
     assert parts is not None
     return {

@@ -114,13 +114,12 @@ def _look_for_parts() -> list[PrivateParts]:
 
 
 def _list_patches() -> tuple[Replaced, ...]:
+    from memfit.job import PredictOptions
     from memfit.phantom.distributed.environment import RankInfo
-    from memfit.phantom.target import DEFAULT_TORCH
-    from memfit.phantom.values.expected import Expected
     from memfit.predict import PhantomSession
     from memfit.torch_compat.patches import active_patches
 
-    session = PhantomSession.prepare("H200", DEFAULT_TORCH, "", RankInfo(), Expected())
+    session = PhantomSession.prepare(PredictOptions(), RankInfo())
     with session.running():
         return tuple(Replaced(place=patch.place, who=patch.who, why=patch.why) for patch in active_patches())
 

@@ -14,6 +14,7 @@ with the variable that the refusal names.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -123,3 +124,8 @@ def _unreadable(error: OSError) -> RefusedFileError:
 
 def _rounded_up(size_bytes: int) -> str:
     return f"{-(-size_bytes // GIB)}GiB"
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a regular file."""
+    return hashlib.sha256(read_regular(path)).hexdigest()

@@ -12,7 +12,7 @@ from rich.console import Console
 from memfit.cli import compare as command
 from memfit.cli import main
 from memfit.compare import Comparison
-from memfit.compare.grid import Subject
+from memfit.job import Subject
 from memfit.units import GIB
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.prepared_process import MEMFIT, run_prepared
 
-from memfit.cli import consoles, main
+from memfit.cli import main, outputs
 
 PRINTING = """
 import os
@@ -78,7 +78,7 @@ def test_a_run_that_never_trained_is_not_said_to_fit(capsys: pytest.CaptureFixtu
 def test_progress_is_told_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     assert main(["run", "train.py"]) == 0
     assert not any("step" in line for line in capfd.readouterr().err.splitlines())
-    monkeypatch.setattr(consoles, "_is_watched", lambda: True)
+    monkeypatch.setattr(outputs, "_is_watched", lambda: True)
     assert main(["run", "train.py"]) == 0
     told = capfd.readouterr().err.splitlines()
     assert {line.partition(",")[0] for line in told} >= {"memfit: 1 training step", "memfit: 2 training steps"}

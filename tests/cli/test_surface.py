@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 import memfit
-from memfit.cli import COMMANDS, build_parser, main
+from memfit.cli import COMMANDS, build_parser, load, main
+
+SUBJECT = ("--hf", "--model")
+RECIPE = (
+    *("--axis", "--batch", "--checkpointing", "--compile", "--cp", "--dtype", "--engine", "--ep", "--float8", "--mesh"),
+    *("--microbatches", "--offload", "--optimizer", "--pp", "--precision", "--prefetch", "--schedule", "--seq", "--strategy"),
+    "--tp",
+)
+OPTIONS = (*("--alloc-conf", "--expected", "--gpu", "--interconnect", "--nproc", "--steps", "--torch-version", "--world-size"),)
+RANKS = ("--rank", "--ranks")
+OUTPUT = ("--out", "-o")
+HELP = ("--help", "-h")
 
 SURFACE = {
     "memfit": ["--help", "--version", "-h", "COMMAND"],
@@ -19,81 +30,25 @@ SURFACE = {
     "memfit explain": ["--gpu", "--help", "--json", "-h", "FILE"],
     "memfit diff": ["--fail-over", "--help", "--json", "-h", "BEFORE", "AFTER"],
     "memfit export": ["--help", "--out", "--to", "-h", "-o", "FILE"],
-    "memfit predict": [
-        *(
-            "--alloc-conf",
-            "--batch",
-            "--checkpointing",
-            "--compile",
-            "--cp",
-            "--dtype",
-            "--engine",
-            "--ep",
-            "--expected",
-            "--float8",
-            "--gpu",
-            "--help",
-            "--hf",
-            "--interconnect",
-        ),
-        *(
-            "--json",
-            "--mesh",
-            "--microbatches",
-            "--model",
-            "--offload",
-            "--optimizer",
-            "--out",
-            "--pp",
-            "--precision",
-            "--prefetch",
-        ),
-        *("--rank", "--ranks", "--schedule", "--seq", "--steps", "--strategy", "--torch-version", "--tp", "--world-size"),
-        *("-h", "-o", "FILE.py:FUNCTION"),
-    ],
+    "memfit predict": [*sorted((*SUBJECT, *RECIPE, *OPTIONS, *RANKS, *OUTPUT, *HELP, "--json")), "FILE.py:FUNCTION"],
     "memfit compare": [
-        *("--alloc-conf", "--axis", "--batch", "--checkpointing", "--compile", "--cp", "--csv", "--dtype", "--engine", "--ep"),
-        *("--float8", "--gpu", "--help", "--hf"),
-        *("--jobs", "--json", "--mesh", "--microbatches", "--model", "--no-cache", "--offload", "--optimizer", "--pp"),
-        *("--precision", "--prefetch", "--schedule", "--seq"),
-        *("--steps", "--strategy", "--torch-version", "--tp", "--world-size", "-h", "FILE.py:FUNCTION"),
+        *sorted((*SUBJECT, *RECIPE, *OPTIONS, *OUTPUT, *HELP, "--csv", "--jobs", "--json", "--no-cache")),
+        "FILE.py:FUNCTION",
     ],
     "memfit plan": [
-        *(
-            "--alloc-conf",
-            "--allow",
-            "--axis",
-            "--batch",
-            "--budget",
-            "--checkpointing",
-            "--compile",
-            "--cp",
-            "--dtype",
-            "--engine",
+        *sorted(
+            (
+                *(*SUBJECT, *RECIPE, *OPTIONS, *OUTPUT, *HELP, "--allow", "--budget", "--executor", "--global-batch", "--json"),
+                *("--margin", "--no-cache", "--predictions", "--refine", "--report"),
+            )
         ),
-        *("--ep", "--executor", "--float8", "--global-batch", "--gpu", "--help", "--hf", "--interconnect", "--json", "--margin"),
-        *("--mesh", "--microbatches", "--model", "--no-cache", "--offload", "--optimizer", "--out", "--pp", "--precision"),
-        *("--predictions", "--prefetch", "--refine", "--report", "--schedule", "--seq", "--steps", "--strategy"),
-        *("--torch-version", "--tp", "--world-size", "-h", "-o", "FILE.py:FUNCTION"),
+        "FILE.py:FUNCTION",
     ],
     "memfit run": [
-        *(
-            "--alloc-conf",
-            "--expected",
-            "--gpu",
-            "--help",
-            "--interconnect",
-            "--json",
-            "--max-seconds",
-            "--nproc",
-            "--out",
-            "--rank",
-            "--ranks",
-            "--steps",
-        ),
-        *("--torch-version", "--unprotected", "--write", "-h", "-m", "-o", "SCRIPT", "ARGUMENTS"),
+        *sorted((*OPTIONS, *RANKS, *OUTPUT, *HELP, "--json", "--max-seconds", "--unprotected", "--write", "-m")),
+        *("SCRIPT", "ARGUMENTS"),
     ],
-    "memfit watch": ["--against", "--every", "--first", "--help", "--save-to", "-h", "COMMAND"],
+    "memfit watch": ["--against", "--every", "--first", "--help", "--out", "--save-to", "-h", "-o", "COMMAND"],
     "memfit top": ["--help", "--interval", "--json", "--once", "-h", "FILE"],
     "memfit doctor": ["--help", "--json", "--patches", "-h"],
 }
@@ -144,7 +99,7 @@ def test_too_little_memory_on_this_machine_is_told_in_a_line(
     def run(args: object) -> int:
         raise MemoryError
 
-    monkeypatch.setattr(COMMANDS["show"], "run", run)
+    monkeypatch.setattr(load("show"), "run", run)
     assert main(["show", str(tmp_path / "run.memfit")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "more memory than there is" in line

@@ -17,8 +17,9 @@ from helpers.hanging import HANGS_AFTER, wait_until
 from rich.console import Console
 
 import memfit
-from memfit.compare.processes import Lane, died, run_jobs
+from memfit.compare.api import predict_cells
 from memfit.errors import ConfigError
+from memfit.workers.lanes import Lane, died
 
 TRAIN = """
 import os, signal, sys
@@ -143,7 +144,7 @@ def test_functions_that_no_file_defines():
         memfit.compare(lambda: None)
     with pytest.raises(ConfigError, match=r"write it like train\.py:build"):
         memfit.compare("train:build")
-    with pytest.raises(ConfigError, match="at least one of each"):
+    with pytest.raises(ConfigError, match="at least one"):
         memfit.compare(model="gpt2", jobs=0)
 
 
@@ -152,8 +153,8 @@ def test_a_function_is_found_in_its_file(tmp_path: Path):
     assert found.best.inputs["function"] == f"{Path(compare_cells.__file__).resolve()}:build_little"
 
 
-def test_no_jobs_start_no_process():
-    assert list(run_jobs([], 4)) == []
+def test_no_cells_start_no_process():
+    assert predict_cells((), None, 4, lambda cell, done, total: None) == ()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from helpers.compare_cells import figures
 
 from memfit.compare import cache
 from memfit.compare.cache import CellCache
-from memfit.compare.source_files import hash_file
+from memfit.reading import hash_file
 
 JOB = {"inputs": {"model": "gpt2", "mesh": ()}, "steps": 3}
 

@@ -7,20 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.choices import CHECKPOINTINGS, STRATEGIES
-from memfit.compare.api import make_grid
-from memfit.compare.defaults import least_bytes
-from memfit.compare.grid import Subject, read_axes, recipe_of
+from memfit.compare.grid import make_grid
 from memfit.errors import ConfigError
 from memfit.fsdp import ShardingStrategy
+from memfit.job import PredictOptions, Subject
+from memfit.job.axes import read_axes
+from memfit.job.states import least_state_bytes
 from memfit.models import find_model
 
 
 def grid(subject: Subject = Subject(model="llama3-8b"), gpu="H100-80GB", world_size=8, **axes):  # noqa: B008
-    return make_grid(subject, read_axes({"gpu": gpu, "world_size": world_size, **axes}))
+    return make_grid(subject, read_axes({"gpu": gpu, "world_size": world_size, **axes}), PredictOptions())
 
 
 def pairs(found) -> set[tuple[str, str]]:
-    return {(cell["strategy"], cell["checkpointing"]) for cell in found.cells}
+    return {(cell.inputs["strategy"], cell.inputs["checkpointing"]) for cell in found.cells}
 
 
 def test_the_usual_grid_on_several_gpus():
@@ -40,23 +41,23 @@ def test_what_cannot_fit_is_left_out_with_the_reason():
 
 def test_where_nothing_can_fit_offloading_is_tried():
     found = grid(Subject(model="llama3-405b"), world_size=8)
-    assert {cell["offload"] for cell in found.cells} == {"params"}
+    assert {cell.inputs["offload"] for cell in found.cells} == {"params"}
     assert found.left_out
-    assert {cell["offload"] for cell in grid(Subject(model="llama3-405b"), offload="none").cells} == {"none"}
+    assert {cell.inputs["offload"] for cell in grid(Subject(model="llama3-405b"), offload="none").cells} == {"none"}
 
 
 def test_one_gpu():
     found = grid(Subject(model="gpt2"), world_size=1)
-    assert {cell["strategy"] for cell in found.cells} == {""}
-    assert {cell["precision"] for cell in found.cells} == {"bf16-mixed", "bf16"}
-    assert {cell["precision"] for cell in grid(Subject(model="gpt2"), gpu="T4", world_size=1).cells} == {"fp16-mixed"}
+    assert {cell.inputs["strategy"] for cell in found.cells} == {""}
+    assert {cell.inputs["precision"] for cell in found.cells} == {"bf16-mixed", "bf16"}
+    assert {cell.inputs["precision"] for cell in grid(Subject(model="gpt2"), gpu="T4", world_size=1).cells} == {"fp16-mixed"}
     both = grid(Subject(model="gpt2"), gpu=["T4", "H100"], world_size=1)
-    assert {cell["precision"] for cell in both.cells} == {"fp16-mixed"}, "GPUs that are compared compute the same"
+    assert {cell.inputs["precision"] for cell in both.cells} == {"fp16-mixed"}, "GPUs that are compared compute the same"
 
 
 def test_axes_that_are_given_are_the_only_ones():
     found = grid(strategy=["full_shard", "no_shard"], batch=2)
-    assert [(cell["strategy"], cell["checkpointing"], cell["batch"]) for cell in found.cells] == [
+    assert [(cell.inputs["strategy"], cell.inputs["checkpointing"], cell.inputs["batch"]) for cell in found.cells] == [
         ("full_shard", "none", 2),
         ("no_shard", "none", 2),
     ]
@@ -64,7 +65,7 @@ def test_axes_that_are_given_are_the_only_ones():
 
 def test_a_settled_value_leaves_the_rest_to_vary():
     found = grid(Subject(model="gpt2"), checkpointing="full", batch=4)
-    assert {cell["checkpointing"] for cell in found.cells} == {"full"}
+    assert {cell.inputs["checkpointing"] for cell in found.cells} == {"full"}
     assert len(found.cells) == 3
 
 
@@ -107,8 +108,8 @@ def test_one_thing_is_trained(given: dict):
 def test_a_function_gets_the_axes_by_name(tmp_path: Path):
     (tmp_path / "train.py").write_text("def build(*, layers, strategy='x'): ...\ndef loose(**any): ...\n")
     found = grid(Subject(function=f"{tmp_path}/train.py:build"), layers=[1, 2])
-    assert [cell["layers"] for cell in found.cells] == [1, 2]
-    assert grid(Subject(function=f"{tmp_path}/train.py:loose"), whatever=1).cells[0]["whatever"] == 1
+    assert [cell.inputs["layers"] for cell in found.cells] == [1, 2]
+    assert grid(Subject(function=f"{tmp_path}/train.py:loose"), whatever=1).cells[0].inputs["whatever"] == 1
     with pytest.raises(ConfigError, match=r"takes no argument 'width'.*write def build\(\*, width\)"):
         grid(Subject(function=f"{tmp_path}/train.py:build"), width=3)
 
@@ -123,6 +124,6 @@ def test_laws_of_a_cell(model: str, strategy: str, precision: str, world_size: i
     (cell,) = grid(
         Subject(model=model), strategy=[strategy], precision=[precision], checkpointing=["full", "none"], world_size=world_size
     ).cells[:1]
-    assert recipe_of(cell).settled(world_size, has_bf16=True) == recipe_of(cell), "a cell's inputs say everything"
+    assert cell.recipe.settled(world_size, has_bf16=True) == cell.recipe, "a cell's inputs say everything"
     weights = find_model(model).num_parameters * (2 if precision == "bf16" else 4)
-    assert 3 * weights // world_size <= least_bytes(cell) <= 4 * weights + weights
+    assert 3 * weights // world_size <= least_state_bytes(cell) <= 4 * weights + weights

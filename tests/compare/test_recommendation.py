@@ -1,6 +1,6 @@
 """Which cell is recommended, and in which words."""
 
-from helpers.compare_cells import CAPACITY, cell
+from helpers.compare_cells import CAPACITY, cell, configuration
 
 from memfit.compare.recommendation import choose, is_sure
 from memfit.units import GIB
@@ -86,7 +86,8 @@ def test_nothing_fits():
 
 def test_a_function_is_given_no_flags_of_ours():
     own = cell(100, {"least_gpu": ""})
-    own = type(own)(inputs={"function": "a.py:b", "gpu": "H100-80GB", "world_size": 1, "layers": 3}, figures=own.figures)
+    asked = configuration(function="a.py:b", gpu="H100-80GB", world_size=1, layers=3)
+    own = type(own)(configuration=asked, figures=own.figures)
     words = said([own], ("layers",))
     assert "Closest: layers 3, short by 20.00 GiB." in words
     assert "--" not in words

@@ -1,4 +1,4 @@
-"""Run by test_child_process.py in a process of its own: a prediction in a child process says what it says in this one.
+"""Run by test_forking.py in a process of its own: a prediction in a child process says what it says in this one.
 
 Torch refuses to copy a process whose autograd has threads, and so may the process that runs other tests.
 """

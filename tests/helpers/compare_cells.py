@@ -1,12 +1,12 @@
 """Cells made by hand, and a function for cells that are predicted."""
 
-from memfit.compare import Cell, Figures
+from memfit.job import Cell, CellResult, Configuration
 from memfit.units import GIB
 
 CAPACITY = 80 * GIB
 
 
-def figures(smallest_fit: float = 40, **others) -> Figures:
+def figures(smallest_fit: float = 40, **others) -> CellResult:
     size = round(smallest_fit * GIB)
     made = {
         "peak_allocated": size,
@@ -22,16 +22,22 @@ def figures(smallest_fit: float = 40, **others) -> Figures:
         "assumptions": (),
         "seconds": 1.0,
     }
-    return Figures(**made | others)
+    return CellResult(**made | others)
 
 
 def cell(smallest_fit: float | None = 40, outcome: dict | None = None, **inputs) -> Cell:
     usual = {"model": "llama3-8b", "gpu": "H100-80GB", "world_size": 8, "strategy": "full_shard", "engine": "fsdp2", "mesh": ()}
     usual |= {"batch": 1, "seq": 8192, "precision": "bf16-mixed", "checkpointing": "none", "offload": "none"}
     usual |= {"prefetch": "backward_pre", "optimizer": "adamw"}
+    asked = configuration(**usual | inputs)
     if smallest_fit is None:
-        return Cell(inputs=usual | inputs, error="it broke")
-    return Cell(inputs=usual | inputs, figures=figures(smallest_fit, **outcome or {}))
+        return Cell(configuration=asked, error="it broke")
+    return Cell(configuration=asked, figures=figures(smallest_fit, **outcome or {}))
+
+
+def configuration(**inputs) -> Configuration:
+    """From the flat form that a cell shows."""
+    return Configuration.from_json({"inputs": inputs, "options": {}})
 
 
 def build_little():

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from memfit.compare.cell import Inputs
-from memfit.compare.grid import Subject, recipe_inputs
+from memfit.job import Configuration, PredictOptions, Subject
 from memfit.models.catalog import MODELS
 
 
@@ -20,8 +19,9 @@ def few_layers(model: str, layers: int) -> Iterator[str]:
         del MODELS[name]
 
 
-def inputs_of(model: str, **chosen: object) -> Inputs:
-    return recipe_inputs(Subject(model=model), {"gpu": "H100-80GB", "world_size": 8, "seq": 1024} | chosen)
+def asked_of(model: str, *, gpu: str = "H100-80GB", world_size: int = 8, steps: int = 3, **words: object) -> Configuration:
+    options = PredictOptions(gpu=gpu, world_size=world_size, steps=steps)
+    return Configuration.of(Subject(model=model), {"seq": 1024} | words, options)
 
 
 TRAIN = """

@@ -11,7 +11,7 @@ import transformers
 
 import memfit
 from memfit.errors import ConfigError, StepFailedError
-from memfit.models import Recipe
+from memfit.job import Recipe
 
 TEXT = {
     "hidden_size": 64,
@@ -47,7 +47,7 @@ def saved(folder: Path, config, architecture: str = "") -> str:
 
 
 def predicted(path: str, world_size: int = 1, **choices):
-    return memfit.predict(Recipe(hf=path, **choices).build, gpu="H100-80GB", world_size=world_size, steps=2)
+    return memfit.predict(hf=path, gpu="H100-80GB", world_size=world_size, steps=2, **choices)
 
 
 @pytest.mark.parametrize(

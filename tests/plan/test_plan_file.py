@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.errors import ConfigError, PlanFormatError
-from memfit.plan import Action, CheckpointingPolicy, Figures, OperatorChoice, Plan, UnitPolicy
+from memfit.plan import Action, CheckpointingPolicy, OperatorChoice, Plan, PlanCost, UnitPolicy
 
-FIGURES = Figures(peak_allocated_bytes=10, peak_reserved_bytes=30, smallest_fit_bytes=20, step_seconds=0.5, recompute_seconds=0.1)
+FIGURES = PlanCost(peak_allocated_bytes=10, peak_reserved_bytes=30, smallest_fit_bytes=20, step_seconds=0.5, recompute_seconds=0.1)
 POLICY = CheckpointingPolicy(
     groups=(
         UnitPolicy(

@@ -11,11 +11,12 @@ from helpers.prepared_process import MEMFIT, run_prepared
 from memfit.allocator import AllocatorSettings
 from memfit.errors import RanOutError
 from memfit.hardware import find_gpu
+from memfit.job import PredictOptions
 from memfit.ledger import LedgerBuilder
 from memfit.predict.limit import MemoryLimit, limited_first
-from memfit.predict.ranks import Seen
+from memfit.predict.ranks import RankOutcome
 from memfit.predict.scripts.launchers import read_command
-from memfit.predict.scripts.running import see_script
+from memfit.predict.scripts.running import run_script
 from memfit.predict.scripts.stopping import Bounds
 from memfit.record.out_of_memory import read_message
 from memfit.units import GIB, MIB
@@ -93,10 +94,12 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
 
 
-def predict(script: str, gpu: str = "T4", *, is_limited: bool = True) -> Seen:
+def predict(script: str, gpu: str = "T4", *, is_limited: bool = True) -> RankOutcome:
     Path("train.py").write_text(START + script)
     bounds = Bounds(steps=4)
-    return see_script(read_command(["train.py"]), gpu=gpu, torch_version="2.11+cu130", bounds=bounds, is_limited=is_limited)
+    return run_script(
+        read_command(["train.py"]), PredictOptions(gpu=gpu, torch_version="2.11+cu130"), bounds, is_limited=is_limited
+    )
 
 
 @pytest.mark.parametrize(

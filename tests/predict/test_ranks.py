@@ -20,7 +20,7 @@ import memfit
 from memfit.cli import main
 from memfit.errors import ConfigError
 from memfit.phantom.distributed.layout import Layout
-from memfit.predict.ranks import RankKind, Seen, kinds_of, place_of, predict_ranks
+from memfit.predict.ranks import RankKind, RankOutcome, kinds_of, place_of, predict_ranks
 
 MESH = (("pp", 4), ("dp", 8), ("tp", 2))
 
@@ -102,9 +102,9 @@ def test_the_first_rank_and_the_last_begin_at_once(monkeypatch: pytest.MonkeyPat
     one = memfit.predict(build, steps=1)
     both_began = threading.Barrier(2, timeout=60)
 
-    def predict_rank(rank: int, told: dict) -> Seen:
+    def predict_rank(rank: int, stage_outputs: dict) -> RankOutcome:
         both_began.wait()
-        return Seen(prediction=one, layout=layout)
+        return RankOutcome(prediction=one, layout=layout)
 
     job = predict_ranks(predict_rank, "all", 8)
     assert [kind.rank for kind in job.kinds] == [0, 7]
@@ -126,9 +126,9 @@ UNEVEN = (tuple(range(48, 64, 2)),)
 def test_the_last_rank_speaks_for_its_stage(is_regular: bool, last: Layout, predicted: list[int]):
     one, asked = memfit.predict(build, steps=1), []
 
-    def predict_rank(rank: int, told: dict) -> Seen:
+    def predict_rank(rank: int, stage_outputs: dict) -> RankOutcome:
         asked.append(rank)
-        return Seen(prediction=one, layout=last if rank == 63 else PIPELINE, is_regular=is_regular)
+        return RankOutcome(prediction=one, layout=last if rank == 63 else PIPELINE, is_regular=is_regular)
 
     job = predict_ranks(predict_rank, "all", 64)
     assert sorted(asked) == predicted
@@ -139,7 +139,7 @@ def test_the_last_rank_speaks_for_its_stage(is_regular: bool, last: Layout, pred
 
 def test_ranks_that_are_named_are_all_predicted():
     one = memfit.predict(build, steps=1)
-    seen = Seen(prediction=one, layout=PIPELINE, is_regular=True)
+    seen = RankOutcome(prediction=one, layout=PIPELINE, is_regular=True)
     assert [kind.rank for kind in predict_ranks(lambda rank, told: seen, [0, 48, 63], 64).kinds] == [0, 48, 63]
 
 

@@ -2,53 +2,57 @@
 
 ::
 
-    main() ──> a command's module ──> add_parser: its flags, its help
-                                  └─> run: one call, one output
+    main() ──> a command's module ──> add_parser: its flags, its help (flags.py: those that several share)
+                                  └─> run: one call, one output (outputs.py)
 
-One small file per command. Mistakes in what the user gave are told in one line; nobody should read a traceback to learn that a file
-does not exist.
+One small file per command, and only the one that was asked for is imported. Mistakes in what the user gave
+are told in one line: no traceback says that a file does not exist.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 
 from memfit import __version__
-from memfit.cli import compare, demo, diff, doctor, explain, export, fit, plan, predict, report, run, show, top, watch
 from memfit.errors import MemfitError, StepFailedError
 from memfit.views.escaping import printable
 
-COMMANDS = {
-    "demo": demo,
-    "show": show,
-    "report": report,
-    "fit": fit,
-    "explain": explain,
-    "diff": diff,
-    "export": export,
-    "predict": predict,
-    "compare": compare,
-    "plan": plan,
-    "run": run,
-    "watch": watch,
-    "top": top,
-    "doctor": doctor,
-}
+COMMANDS = (
+    "demo",
+    "show",
+    "report",
+    "fit",
+    "explain",
+    "diff",
+    "export",
+    "predict",
+    "compare",
+    "plan",
+    "run",
+    "watch",
+    "top",
+    "doctor",
+)
+"""In the order of the help; each is a module of this package."""
 
 _PIPE_CLOSED, _MISUSED, _INTERRUPTED = 1, 2, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; gives the exit status."""
-    args = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    asked = words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS
+    args = build_parser(asked).parse_args(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status: int = COMMANDS[args.command].run(args)
+        status: int = load(args.command).run(args)
         sys.stdout.flush()
     except MemfitError as error:
         # A traceback is read line by line; anything else is one line, whatever a file may be called.
@@ -71,13 +75,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole surface of the command line."""
+def load(command: str) -> ModuleType:
+    """The module of a command."""
+    return importlib.import_module(f"memfit.cli.{command}")
+
+
+def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The surface of the command line, or of some commands: the others are not imported."""
     parser = argparse.ArgumentParser(
         prog="memfit", description="Will this training run fit on that GPU, and where does every byte go?"
     )
     parser.add_argument("--version", action="version", version=f"memfit {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS.values():
-        command.add_parser(subparsers)
+    for command in commands:
+        load(command).add_parser(subparsers)
     return parser

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.text import Text
 
 from memfit.analysis.diff.runs import Diff, diff_ledgers
-from memfit.cli.consoles import stdout_console, working
+from memfit.cli.outputs import stdout_console, working
 from memfit.ledger import Ledger
 from memfit.units import Allowance, format_bytes
 from memfit.views.diff import show_diff

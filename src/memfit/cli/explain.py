@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from memfit.cli.consoles import stdout_console, working
+from memfit.cli.outputs import stdout_console, working
 from memfit.explain import explain
 from memfit.hardware import gpus
 from memfit.views.explanation import show_explanation

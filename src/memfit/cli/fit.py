@@ -11,7 +11,7 @@ from rich.text import Text
 
 from memfit.allocator import Requests, Verdict, judge, load_requests, parse_alloc_conf, versions
 from memfit.allocator.versions import DEFAULT_TORCH_VERSION
-from memfit.cli.consoles import stdout_console, working
+from memfit.cli.outputs import stdout_console, working
 from memfit.hardware import find_gpu, gpus
 from memfit.views.escaping import printable
 from memfit.views.verdicts import verdict_sections

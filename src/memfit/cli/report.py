@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from memfit.cli.consoles import working
-from memfit.cli.outputs import check_output, write_output
+from memfit.cli.outputs import check_output, working, write_output
 from memfit.hardware import find_gpu, gpus
 from memfit.ledger import Ledger
 from memfit.units import format_bytes

@@ -7,9 +7,9 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from memfit.cli.consoles import stdout_kept_clean, tell_progress, tell_ran_out
-from memfit.cli.outputs import check_output
-from memfit.cli.predict import add_ranks, add_target, read_ranks, tell, tell_job
+from memfit.cli.flags import add_json, add_options, add_output, add_ranks, read_options, read_ranks, read_world_size
+from memfit.cli.outputs import check_output, stdout_kept_clean, tell_progress, tell_ran_out
+from memfit.cli.predict import tell, tell_job
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,18 +20,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "train.py, memfit run accelerate launch train.py. It runs the script on a simulated GPU until its memory has settled, and "
         "says whether it fits. Flags of memfit come first.",
     )
-    parser.add_argument(
-        "--nproc", type=int, metavar="N", help="processes, as torchrun would start them; not needed where a launcher says it"
-    )
+    add_options(parser, launches=True)
     add_ranks(parser)
-    parser.add_argument(
-        "--steps",
-        type=int,
-        metavar="N",
-        help="training steps; by default 3, and more while memory still grows or an optimizer waits",
-    )
     parser.add_argument("--max-seconds", type=float, metavar="S", help="stop the script after so long; never by default")
-    add_target(parser)
+    add_output(parser, "the ledger", "run.memfit")
+    add_json(parser)
     parser.add_argument("--write", action="store_true", help="let the script write, delete and rename files as in a real run")
     parser.add_argument(
         "--unprotected",
@@ -47,40 +40,27 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from memfit.phantom.target import DEFAULT_TORCH
-    from memfit.phantom.values.expected import Expected
     from memfit.predict.limit import limited_first
-    from memfit.predict.ranks import Seen, predict_ranks
+    from memfit.predict.ranks import RankOutcome, predict_ranks
     from memfit.predict.scripts.dry_run import choose_keeper, in_dry_run
     from memfit.predict.scripts.launchers import read_command
-    from memfit.predict.scripts.running import see_script
+    from memfit.predict.scripts.running import run_script
     from memfit.predict.scripts.stopping import Bounds
 
     words = ["-m", *args.module] if args.module is not None else [args.script, *args.arguments] if args.script else []
-    job = read_command(words, args.nproc)
+    job = read_command(words, read_world_size(args))
     bounds = Bounds(steps=args.steps, max_seconds=args.max_seconds)
     check_output(args.out, "--out")
-    expected = Expected.parse(args.expected)
-
+    options = read_options(args, world_size=job.world.world_size, rank=job.world.rank if args.rank is None else args.rank)
     ranks = read_ranks(args.ranks)
     keeper = None if args.write else choose_keeper(unprotected=args.unprotected)
     if keeper is not None:
         print(f"memfit: {keeper.before}", file=sys.stderr, flush=True)
 
-    def predict_rank(rank: int, told: dict[int, Any]) -> Seen:
-        def predict(is_limited: bool) -> Seen:
-            return see_script(
-                replace(job, world=replace(job.world, rank=rank)),
-                gpu=args.gpu,
-                torch_version=args.torch_version or DEFAULT_TORCH,
-                bounds=bounds,
-                alloc_conf=args.alloc_conf,
-                expected=expected,
-                progress=tell_progress,
-                told=told,
-                interconnect=args.interconnect,
-                is_limited=is_limited,
-            )
+    def predict_rank(rank: int, stage_outputs: dict[int, Any]) -> RankOutcome:
+        def predict(is_limited: bool) -> RankOutcome:
+            of_rank = replace(job, world=replace(job.world, rank=rank))
+            return run_script(of_rank, options, bounds, tell_progress, stage_outputs, is_limited=is_limited)
 
         if keeper is None:
             return limited_first(predict, tell_ran_out)
@@ -90,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
         if ranks is not None:
             found = predict_ranks(predict_rank, ranks, job.world.world_size, side_by_side=not args.write)
         else:
-            seen = predict_rank(job.world.rank if args.rank is None else args.rank, {})
+            outcome = predict_rank(options.rank, {})
     if ranks is not None:
         tell_job(found, args)
     else:
-        tell(seen.prediction, args)
+        tell(outcome.prediction, args)
     return 0

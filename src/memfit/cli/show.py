@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.text import Text
 
 from memfit.analysis import Report, build_report
-from memfit.cli.consoles import stdout_console, working
+from memfit.cli.outputs import stdout_console, working
 from memfit.ledger import Ledger
 from memfit.views import show
 from memfit.views.escaping import printable

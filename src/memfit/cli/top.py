@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.live import Live
 
 from memfit.analysis.status import Status, find_status, worst_first
-from memfit.cli.consoles import stdout_console
+from memfit.cli.outputs import stdout_console
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.views.status import draw_status

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from memfit.cli.flags import add_output
 from memfit.cli.outputs import check_output
 from memfit.errors import ConfigError
 from memfit.watch.launch import python_command, run_watched
@@ -27,8 +28,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FILE",
         help="run.memfit by default; a file that is there is never replaced, run-2.memfit is written beside it",
     )
-    parser.add_argument("--first", type=int, metavar="N", help="keep so many first steps in full, 3 by default")
-    parser.add_argument("--every", type=int, metavar="N", help="keep every so many-th step in full, 1000 by default")
+    add_output(parser, "the ledger (a file that is there is never replaced: run-2.memfit then)", "run.memfit", "--save-to")
+    parser.add_argument("--first", type=int, metavar="N", help="keep the first N steps in full, 3 by default")
+    parser.add_argument("--every", type=int, metavar="N", help="keep every Nth step in full, 1000 by default")
     parser.add_argument("--against", type=Path, metavar="FILE", help="a predicted ledger: say while the run lasts where it differs")
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="COMMAND", help="python train.py ..., torchrun ..., train.py ..."
@@ -39,14 +41,14 @@ def run(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise ConfigError("nothing to watch: write the command behind, like memfit watch python train.py")
-    check_output(args.save_to, "--save-to")
+    check_output(args.out, "--out")
     if args.against is not None and not args.against.is_file():
         raise ConfigError(
-            f"there is no {args.against} to compare with: predict the run first, with memfit run --save-to {args.against}"
+            f"there is no {args.against} to compare with: predict the run first, with memfit run --out {args.against}"
         )
-    save_to = unused_name(args.save_to, lambda path: bool(files_of_run(path)))
-    if save_to != args.save_to:
-        print(f"memfit: {files_of_run(args.save_to)[0]} is there already: this run is recorded in {save_to}", file=sys.stderr)
+    save_to = unused_name(args.out, lambda path: bool(files_of_run(path)))
+    if save_to != args.out:
+        print(f"memfit: {files_of_run(args.out)[0]} is there already: this run is recorded in {save_to}", file=sys.stderr)
     settings = WatchSettings(
         save_to=save_to.absolute(),
         first=args.first,

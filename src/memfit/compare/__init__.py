@@ -4,22 +4,21 @@
 
     compare(model="llama3-8b", strategy=[...], checkpointing=[...], gpu="H100-80GB")       api.py
         │
-        grid.py ──> the cells: what goes into each          defaults.py  what varies if nothing is said
-        │                                                   user_functions.py  train.py:build, and what a cell calls it with
+        grid.py ──> the cells: what goes into each, and what varies if nothing is said
+        │
         cache.py ── known already? ──────────────────────────────────────────┐
-        │ no                                       source_files.py: unless   │
-        │                                          a file has changed        │
-        processes.py ──> worker.py ──> a process per cell ──> predict, judge │
-        │                              cell_prediction.py                    │
+        │ no                                   unless a file has changed     │
+        │                                                                    │
+        memfit.workers ──> a process per cell ──> memfit.predict, judged     │
+        │                                                                    │
         v                                                                    v
     Comparison ── cells, best, recommended, to_json, to_csv <────────────── Cell
-     result.py            └─ recommendation.py: which to run, and why        cell.py
+     result.py            └─ recommendation.py: which to run, and why
 
 Only the processes of the cells import torch: a comparison that is all in the cache takes no longer than reading it.
 """
 
 from memfit.compare.api import compare
-from memfit.compare.cell import Cell, Figures
 from memfit.compare.result import Comparison
 
-__all__ = ["Cell", "Comparison", "Figures", "compare"]
+__all__ = ["Comparison", "compare"]

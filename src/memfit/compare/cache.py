@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import memfit
-from memfit.compare.cell import Figures
-from memfit.compare.source_files import hash_file
-from memfit.reading import read_regular
+from memfit.job import CellResult
+from memfit.reading import hash_file, read_regular
 
 
 def default_folder() -> Path:
@@ -33,19 +32,24 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memfit"
 
 
+def open_cache(wanted: bool | Path) -> CellCache | None:
+    """The user's cache, one in another folder, or none."""
+    return CellCache(wanted if isinstance(wanted, Path) else default_folder()) if wanted else None
+
+
 class CellCache:
-    """Figures by what went in."""
+    """Results by what went in."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "cells"
 
-    def find(self, job: dict[str, Any]) -> Figures | None:
+    def find(self, job: dict[str, Any]) -> CellResult | None:
         """``None`` where nothing is known, or what is known is torn or out of date."""
         try:
             entry = json.loads(read_regular(self._path(job)))
             if any(hash_file(Path(path)) != known for path, known in entry["sources"].items()):
                 return None
-            return Figures.from_json(entry["figures"])
+            return CellResult.from_json(entry["figures"])
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 

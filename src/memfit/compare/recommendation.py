@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from memfit.choices import CHEAPER_FIRST, OPTIMIZERS, STRATEGIES, Split, cost_of
-from memfit.compare.cell import Cell, Figures
+from memfit.job import Cell, CellResult
+from memfit.job.cell import SAFETY_MARGIN
 from memfit.ledger import Category, Phase
-
-SURE: Final = 0.02
-"""A fit by less than this part of the memory may be the prediction's error: its smallest fit is held to 2 %."""
 
 SAME_SPEED: Final = 0.03
 """Times that differ by less than this are taken to be the same."""
@@ -88,7 +86,7 @@ def _seconds_for_work(cell: Cell) -> float | None:
 
 
 def is_sure(cell: Cell) -> bool:
-    return cell.figures is not None and cell.figures.margin >= SURE * cell.figures.capacity
+    return cell.figures is not None and cell.figures.margin >= SAFETY_MARGIN * cell.figures.capacity
 
 
 def burden(cell: Cell) -> tuple[Any, ...]:
@@ -137,7 +135,7 @@ def _ways_out(cell: Cell) -> Iterator[Setting]:
         yield Setting(axis="gpu", value=figures.least_gpu)
 
 
-def _other_settings(inputs: dict[str, Any], figures: Figures) -> Iterator[Setting]:
+def _other_settings(inputs: dict[str, Any], figures: CellResult) -> Iterator[Setting]:
     if figures.largest in _GROWS_WITH_THE_BATCH:
         if inputs["checkpointing"] != "full":
             yield Setting(axis="checkpointing", value="full")
@@ -151,6 +149,6 @@ def _other_settings(inputs: dict[str, Any], figures: Figures) -> Iterator[Settin
         yield Setting(axis="offload", value="params")
 
 
-def _figures(cell: Cell) -> Figures:
+def _figures(cell: Cell) -> CellResult:
     assert cell.figures is not None
     return cell.figures

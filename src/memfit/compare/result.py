@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from memfit.compare.cell import Cell
-from memfit.compare.grid import Subject
 from memfit.compare.recommendation import choose
 from memfit.drawing import Drawn
+from memfit.job import Cell, Subject
 
 
 @dataclass(frozen=True, kw_only=True)

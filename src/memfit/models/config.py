@@ -1,10 +1,14 @@
-"""What tells one transformer from another."""
+"""What tells one transformer from another; and Hugging Face's ``config.json``, read without transformers."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from memfit.errors import ConfigError
+from memfit.reading import read_regular
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,11 @@ class ModelConfig:
         """How much of a head is turned by its position."""
         return self.latent.turned_dim if self.latent else self.head_dim
 
+    def kinds_of_layers(self) -> dict[bool, int]:
+        """How many layers have experts (``True``), and how many have none."""
+        dense = min(self.dense_layers, self.layers) if self.num_experts else self.layers
+        return {has_experts: count for has_experts, count in {False: dense, True: self.layers - dense}.items() if count}
+
     def has_experts(self, layer: int) -> bool:
         return self.num_experts > 0 and layer >= self.dense_layers
 
@@ -128,3 +137,32 @@ class ModelConfig:
     @property
     def _norm(self) -> int:
         return 2 * self.dim if self.gpt2 else self.dim
+
+
+# -- Hugging Face ----------------------------------------------------------------------------------------------------------------
+
+_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_target_positions")
+_WITHOUT_CONTEXT = 512
+"""Where a config has none, as T5's."""
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A Hugging Face ``config.json``."""
+    try:
+        config = json.loads(read_regular(path))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read as JSON ({error}): give the config.json of a Hugging Face model") from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise ConfigError(f"{path} has no model_type: give the config.json of a Hugging Face model")
+    return config
+
+
+def context_of(path: Path) -> int:
+    """The longest sequence that the model was made for."""
+    config = read_config(path)
+    nested = [part for part in (config.get("text_config"), config.get("decoder")) if isinstance(part, dict)]
+    for part in (config, *nested):
+        found = [part[name] for name in _CONTEXT_NAMES if isinstance(part.get(name), int) and part[name] > 0]
+        if found:
+            return int(found[0])
+    return _WITHOUT_CONTEXT

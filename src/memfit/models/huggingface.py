@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from memfit.errors import ConfigError
-from memfit.models.hf_config import read_config
-from memfit.models.settings import TrainingSettings
-from memfit.models.workload import Workload
+from memfit.models.config import read_config
 
 _AUTO_CLASSES = (
     "AutoModelForCausalLM",
@@ -29,13 +27,17 @@ _AUTO_CLASSES = (
 """Tried in this order where the config does not name the class."""
 
 
-def load_workload(recipe: TrainingSettings, dtype: torch.dtype) -> Workload:
-    """The model that the config names, and inputs made for it."""
-    config = _config(Path(recipe.hf))
+Loss = Callable[[nn.Module], Tensor]
+"""Forward of a model, as it was sharded, on data that is on the GPU."""
+
+
+def load_workload(path: Path, dtype: torch.dtype, *, batch: int, seq: int) -> tuple[nn.Module, Loss]:
+    """The model that a config names, on the meta device, and its loss on a batch made for it."""
+    config = _config(path)
     with torch.device("meta"):
         model = _model(config, dtype).train()
-    inputs = _inputs(model, recipe)
-    return Workload(model=model, loss=lambda model: _loss(model(**inputs)))
+    inputs = _inputs(model, batch, seq)
+    return model, lambda model: _loss(model(**inputs))
 
 
 def _transformers() -> Any:
@@ -80,13 +82,13 @@ def _candidates(config: Any) -> list[Callable[..., nn.Module]]:
 # -- inputs ----------------------------------------------------------------------------------------------------------------------
 
 
-def _inputs(model: Any, recipe: TrainingSettings) -> dict[str, Any]:
+def _inputs(model: Any, batch: int, seq: int) -> dict[str, Any]:
     """What the model's forward takes, on the GPU, with labels where it takes them."""
     takes = inspect.signature(model.forward).parameters
     _refuse_several_senses(model, takes)
-    found: dict[str, Any] = _main_input(model, recipe)
+    found: dict[str, Any] = _main_input(model, batch, seq)
     if "labels" in takes and "CTC" not in type(model).__name__:  # how much CTC keeps depends on the labels themselves
-        found["labels"] = _labels(model, recipe, found)
+        found["labels"] = _labels(model, batch, seq, found)
     if "use_cache" in takes:
         found["use_cache"] = False
     return found
@@ -102,11 +104,11 @@ def _refuse_several_senses(model: Any, takes: Iterable[str]) -> None:
         )
 
 
-def _main_input(model: Any, recipe: TrainingSettings) -> dict[str, Any]:
-    name, config, batch = model.main_input_name, model.config, recipe.batch
+def _main_input(model: Any, batch: int, seq: int) -> dict[str, Any]:
+    name, config = model.main_input_name, model.config
     match name:
         case "input_ids":
-            return {name: _tokens(model, batch, recipe.seq)}
+            return {name: _tokens(model, batch, seq)}
         case "pixel_values":
             size = getattr(config, "image_size", None) or 224
             height, width = (size, size) if isinstance(size, int) else size
@@ -134,13 +136,13 @@ def _noise(model: Any, *shape: int) -> Tensor:
     return torch.randn(*shape, device="cuda", dtype=next(model.parameters()).dtype)
 
 
-def _labels(model: Any, recipe: TrainingSettings, inputs: dict[str, Tensor]) -> Tensor:
+def _labels(model: Any, batch: int, seq: int, inputs: dict[str, Tensor]) -> Tensor:
     kind = type(model).__name__
     if "Classification" in kind and "Token" not in kind:
-        return torch.zeros(recipe.batch, dtype=torch.long, device="cuda")
+        return torch.zeros(batch, dtype=torch.long, device="cuda")
     if "input_ids" in inputs and not model.config.is_encoder_decoder:
         return inputs["input_ids"]
-    return _tokens(model, recipe.batch, recipe.seq)
+    return _tokens(model, batch, seq)
 
 
 def _loss(outputs: Any) -> Tensor:

@@ -13,7 +13,7 @@
 A plan is plain data: reading one imports no torch, and applying one imports no solver.
 """
 
-from memfit.plan.plan_file import Figures, Plan
+from memfit.plan.plan_file import Plan, PlanCost
 from memfit.plan.policy import Action, CheckpointingPolicy, OperatorChoice, UnitPolicy
 
-__all__ = ["Action", "CheckpointingPolicy", "Figures", "OperatorChoice", "Plan", "UnitPolicy"]
+__all__ = ["Action", "CheckpointingPolicy", "OperatorChoice", "Plan", "PlanCost", "UnitPolicy"]

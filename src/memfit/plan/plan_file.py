@@ -29,7 +29,7 @@ Value = str | int | float | bool | None | list[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class PlanCost:
     """What a plan will take, as predicted for the plan as it is."""
 
     peak_allocated_bytes: int
@@ -64,7 +64,7 @@ class Plan:
     """How the model is trained, in the words of ``memfit.choices``; ``None`` where the user's own code says so."""
     checkpointing: CheckpointingPolicy | None = None
     """``None`` where nothing is computed again."""
-    figures: Figures
+    figures: PlanCost
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Plan:
                 **_fields(found.get("asked"), ("gpu", "budget_bytes", "world_size")),
                 recipe=_recipe(found.get("recipe")),
                 checkpointing=_policy(found.get("checkpointing")),
-                figures=Figures(**_fields(found.get("figures"), tuple(Figures.__dataclass_fields__))),
+                figures=PlanCost(**_fields(found.get("figures"), tuple(PlanCost.__dataclass_fields__))),
                 assumptions=_sentences(found.get("assumptions", [])),
             )
         except (ConfigError, TypeError) as error:

@@ -12,8 +12,7 @@
         │                    ├─ work.py            what each stream did in the last step, for the ledger
         │                    ├─ host.py            what tensors take on the host, pinned memory among it
         │                    ├─ limit.py           where memory runs out, the run is told
-        │                    ├─ meter.py           torch.cuda.memory_allocated() and its kin, in the midst of it
-        │                    └─ child_process.py   where a real GPU must be left alone
+        │                    └─ meter.py           torch.cuda.memory_allocated() and its kin, in the midst of it
         v
     Prediction  result.py ── the ledger, served by the allocator: peaks, fit, verdict, breakdown, time, assumptions
 """

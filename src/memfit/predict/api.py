@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, overload
 
 import torch
 
 from memfit.errors import ConfigError, ScriptExitError, StepFailedError
+from memfit.job import Configuration, PredictOptions, Subject
+from memfit.job.axes import read_axes
+from memfit.job.options import Ranks
+from memfit.job.subject import check_arguments
 from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.pipelines import Neighbours, find_out
-from memfit.phantom.target import DEFAULT_TORCH
-from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import refuse_a_second
 from memfit.predict.blame import advise, users_traceback
-from memfit.predict.child_process import CAN_FORK, TooLateToForkError, has_a_gpu_to_spare, import_before_forking, in_a_child
-from memfit.predict.ranks import JobPrediction, PredictRank, Ranks, Seen, predict_ranks
+from memfit.predict.ranks import JobPrediction, PredictRank, RankOutcome, predict_ranks
 from memfit.predict.result import Prediction
 from memfit.predict.session import PhantomSession
 from memfit.regular import is_regular
+from memfit.workers.forking import TooLateToForkError, has_a_gpu_to_spare, import_before_forking, in_a_child
+from memfit.workers.lanes import CAN_FORK
 
 Step = Callable[[], Any]
 
 
 @overload
 def predict(
-    build: Callable[[], Step],
+    build: Callable[..., Step] | str = ...,
     *,
+    model: str = ...,
+    hf: str | Path = ...,
     gpu: str = ...,
     world_size: int = ...,
     rank: int = ...,
@@ -37,11 +43,14 @@ def predict(
     expected: Mapping[str, float] | None = ...,
     interconnect: str = ...,
     ranks: None = ...,
+    **words: Any,
 ) -> Prediction: ...
 @overload
 def predict(
-    build: Callable[[], Step],
+    build: Callable[..., Step] | str = ...,
     *,
+    model: str = ...,
+    hf: str | Path = ...,
     gpu: str = ...,
     world_size: int = ...,
     rank: int = ...,
@@ -51,19 +60,23 @@ def predict(
     expected: Mapping[str, float] | None = ...,
     interconnect: str = ...,
     ranks: Ranks,
+    **words: Any,
 ) -> JobPrediction: ...
 def predict(
-    build: Callable[[], Step],
+    build: Callable[..., Step] | str = "",
     *,
+    model: str = "",
+    hf: str | Path = "",
     gpu: str = "H200",
     world_size: int = 1,
     rank: int = 0,
     steps: int = 3,
-    torch_version: str = DEFAULT_TORCH,
+    torch_version: str = "",
     alloc_conf: str = "",
     expected: Mapping[str, float] | None = None,
     interconnect: str = "",
     ranks: Ranks | None = None,
+    **words: Any,
 ) -> Prediction | JobPrediction:
     """Runs ``build`` and the step it returns on a GPU that is not there.
 
@@ -86,6 +99,9 @@ def predict(
 
         print(memfit.predict(build, gpu="H100").verdict)
 
+    In place of ``build`` there may be a model that memfit knows or a Hugging Face config, and how it is trained:
+    ``memfit.predict(model="llama3-8b", world_size=8, strategy="full_shard")``; or ``"train.py:build"``, called with the same words.
+
     ``expected`` says what to assume where only data could tell: ``{"mask": 0.25}`` that a quarter of every mask is set,
     ``{"train.py:31": 128}`` how much that line asks for. ``Prediction.assumptions`` names the places.
 
@@ -95,27 +111,52 @@ def predict(
     ``ranks="all"`` predicts one of each kind of rank of the job, side by side, and gives a ``JobPrediction``; so do named ones,
     ``ranks=[0, 7]``.
     """
-    if steps < 1 or not 0 <= rank < world_size:
-        raise ConfigError(
-            f"cannot predict {steps} steps of rank {rank} of {world_size}: at least one step, and a rank below the world size"
-        )
+    options = PredictOptions(
+        gpu=gpu,
+        world_size=world_size,
+        rank=rank,
+        ranks=ranks,
+        steps=steps,
+        torch_version=torch_version,
+        alloc_conf=alloc_conf,
+        expected=expected or {},
+        interconnect=interconnect,
+    )
+    if callable(build):
+        if model or hf or words:
+            raise ConfigError("a function takes its words itself: give build alone, or model= or hf= with how it is trained")
+        return predict_build(build, options)
+    return predict_build(one_configuration(Subject.of(build, model, hf), words, options).builder(), options)
 
-    processes = RankInfo(world_size=world_size, rank=rank)
+
+def one_configuration(subject: Subject, words: Mapping[str, Any], options: PredictOptions) -> Configuration:
+    """A configuration with one value for each word; ``ConfigError`` where a word has several, or is not known."""
+    several = {name: values for name, values in read_axes(words).items() if len(values) > 1}
+    for name, values in several.items():
+        raise ConfigError(f"a prediction is of one {name}, not of {len(values)}: memfit compare takes several")
+    chosen = {name: values[0] for name, values in read_axes(words).items()}
+    if subject.function:
+        check_arguments(subject.function, chosen)
+    return Configuration.of(subject, chosen, options)
+
+
+def predict_build(build: Callable[[], Step], options: PredictOptions) -> Prediction | JobPrediction:
+    """What ``predict`` does once it is known what is built, and on what; ``options.ranks`` makes it a ``JobPrediction``."""
+    processes = RankInfo(world_size=options.world_size, rank=options.rank)
     refuse_a_second()  # while one is made, torch answers as if this machine had a GPU
 
-    def predict_rank(rank: int, told: Mapping[int, Any]) -> Seen:
-        def make(neighbours: Neighbours, scouted: int | None) -> Seen:
+    def predict_rank(rank: int, stage_outputs: Mapping[int, Any]) -> RankOutcome:
+        def make(neighbours: Neighbours, scouted: int | None) -> RankOutcome:
             world = replace(processes, rank=rank if scouted is None else scouted)
-            session = PhantomSession.prepare(
-                gpu, torch_version, alloc_conf, world, Expected(expected or {}), neighbours, interconnect
-            )
-            return _predict_steps(session, build, steps)
+            return _predict_steps(PhantomSession.prepare(options, world, neighbours), build, options.steps)
 
-        return find_out(make, told)
+        return find_out(make, stage_outputs)
 
-    if ranks is not None:
-        return _predict_job(predict_rank, ranks, world_size)
-    return (in_a_child(lambda: predict_rank(rank, {})) if has_a_gpu_to_spare() else predict_rank(rank, {})).prediction
+    if options.ranks is not None:
+        return _predict_job(predict_rank, options.ranks, options.world_size)
+    if has_a_gpu_to_spare():
+        return in_a_child(lambda: predict_rank(options.rank, {})).prediction
+    return predict_rank(options.rank, {}).prediction
 
 
 def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> JobPrediction:
@@ -123,21 +164,21 @@ def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> Jo
     if not CAN_FORK:
         return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
 
-    def predict_and_judge(rank: int, told: dict[int, Any]) -> Seen:
-        seen = predict_rank(rank, told)
+    def predict_and_judge(rank: int, stage_outputs: dict[int, Any]) -> RankOutcome:
+        seen = predict_rank(rank, stage_outputs)
         seen.prediction.verdict_alone  # noqa: B018  worked out here, beside those of other ranks, it travels with the prediction
         return seen
 
     import_before_forking()
     try:
-        return predict_ranks(lambda rank, told: in_a_child(lambda: predict_and_judge(rank, told)), ranks, world_size)
+        return predict_ranks(lambda rank, outputs: in_a_child(lambda: predict_and_judge(rank, outputs)), ranks, world_size)
     except TooLateToForkError:
         if torch.accelerator.is_available():
             raise
         return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
 
 
-def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> Seen:
+def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> RankOutcome:
     """Regular steps are run until one leaves everything as it found it: those after it would do the same again."""
     session.recording.leave_steps_to_caller()
     with session.running():
@@ -157,7 +198,7 @@ def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: in
             is_steady = is_regular(step) and 1 < num_run < steps and session.last_step_left_all_as_it_was()
         num_events = session.builder.num_events
     prediction = session.repeated(steps - num_run, num_events, assumed) if is_steady else session.prediction()
-    return session.seen(prediction, is_regular=is_regular(step))
+    return session.outcome(prediction, is_regular=is_regular(step))
 
 
 def calling(what: str, function: Callable[[], Any]) -> Any:

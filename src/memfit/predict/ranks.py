@@ -16,7 +16,6 @@ The cost is that of the kinds, whatever the size of the world.
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,31 +26,30 @@ from typing import Any, Final
 from memfit.allocator import Verdict
 from memfit.drawing import Drawn
 from memfit.errors import ConfigError, MemfitError
+from memfit.job.options import Ranks
 from memfit.phantom.distributed.layout import Layout
 from memfit.predict.places import likeness, with_place
 from memfit.predict.result import Prediction
 from memfit.units import Bytes, format_bytes
+from memfit.workers.lanes import num_cores
 
 _TIMES: Final = re.compile(r" \(\d+ times\)$")
 
-Ranks = str | Sequence[int]
-"""``"all"``, or the ranks to predict."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What the prediction of one rank has to tell about the others."""
+class RankOutcome:
+    """The prediction of one rank, and what it says about the others."""
 
     prediction: Prediction
     layout: Layout
-    told: dict[int, Any] = field(default_factory=dict)
+    stage_outputs: dict[int, Any] = field(default_factory=dict)
     """What the stages of this rank send to the next, by their number."""
     is_regular: bool = False
     """Is it known that ranks differ in nothing but what their place on the mesh makes different?"""
 
 
-PredictRank = Callable[[int, dict[int, Any]], Seen]
-"""``predict_rank(rank, told)``, in a process of its own."""
+PredictRank = Callable[[int, dict[int, Any]], RankOutcome]
+"""``predict_rank(rank, stage_outputs)``, in a process of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +152,8 @@ def predict_ranks(predict_rank: PredictRank, ranks: Ranks, world_size: int, *, s
         first = predict_rank(first_rank, {})
         kinds = kinds_of(first.layout) if named is None else [_alone(rank, first.layout) for rank in named]
 
-        def see(rank: int) -> Seen:
-            return ahead.result() if ahead is not None and rank == last_rank else _named(predict_rank, rank, first.told)
+        def see(rank: int) -> RankOutcome:
+            return ahead.result() if ahead is not None and rank == last_rank else _named(predict_rank, rank, first.stage_outputs)
 
         twin = _twin_of_last(kinds, first) if named is None else None
         others = [kind.rank for kind in kinds[1:] if kind.rank != twin]
@@ -188,9 +186,9 @@ def check_ranks(ranks: Ranks, world_size: int) -> None:
         raise ConfigError(f"cannot predict the ranks {list(ranks)} of {world_size} processes: name some, each below their number")
 
 
-def _named(predict_rank: PredictRank, rank: int, told: dict[int, Any]) -> Seen:
+def _named(predict_rank: PredictRank, rank: int, stage_outputs: dict[int, Any]) -> RankOutcome:
     try:
-        return predict_rank(rank, told)
+        return predict_rank(rank, stage_outputs)
     except MemfitError as error:
         error.add_note(f"This was rank {rank}.")
         raise
@@ -212,7 +210,7 @@ def _kinds_among(ranks: Sequence[int], layout: Layout) -> list[RankKind]:
     return [RankKind(rank=rank, label=place_of(rank, layout), num_ranks=num_alike[rank]) for rank in ranks]
 
 
-def _twin_of_last(kinds: Sequence[RankKind], first: Seen) -> int | None:
+def _twin_of_last(kinds: Sequence[RankKind], first: RankOutcome) -> int | None:
     """The rank that is like the last one of the world unless that one has shards of another size: in its stage of a pipeline, the
     other one to be predicted. ``None`` where it is not known that ranks have no tasks of their own."""
     pipeline = first.layout.pipeline
@@ -235,8 +233,3 @@ def place_of(rank: int, layout: Layout) -> str:
 
 def _alone(rank: int, layout: Layout) -> RankKind:
     return RankKind(rank=rank, label=place_of(rank, layout), num_ranks=1)
-
-
-def num_cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

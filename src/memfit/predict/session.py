@@ -12,12 +12,13 @@ import torch
 
 import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
+from memfit.job import PredictOptions
 from memfit.ledger import Ledger, RunInfo
 from memfit.ledger.repeating import leaves_all_as_it_was
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.pipelines import Neighbours
-from memfit.phantom.target import Target
+from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.phantom.values.expected import Expected
 from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
@@ -26,7 +27,7 @@ from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.host import PinnedBlocks
 from memfit.predict.limit import MemoryLimit, Refusal
 from memfit.predict.meter import LedgerMeter
-from memfit.predict.ranks import Seen
+from memfit.predict.ranks import RankOutcome
 from memfit.predict.result import Prediction, with_last_step_again
 from memfit.predict.work import with_work
 from memfit.predict.workspaces import WorkspaceObserver
@@ -54,22 +55,14 @@ class PhantomSession:
 
     @classmethod
     def prepare(
-        cls,
-        gpu: str,
-        torch_version: str,
-        alloc_conf: str,
-        processes: RankInfo,
-        expected: Expected,
-        neighbours: Neighbours | None = None,
-        interconnect: str = "",
-        *,
-        is_limited: bool = False,
+        cls, options: PredictOptions, processes: RankInfo, neighbours: Neighbours | None = None, *, is_limited: bool = False
     ) -> PhantomSession:
-        """``interconnect`` says how GPUs are linked; empty is as nodes of such GPUs usually are. With ``is_limited``, what the GPU
+        """A world for one of the processes; the world size is theirs, not that of the options. With ``is_limited``, what the GPU
         cannot serve raises ``torch.OutOfMemoryError`` in the run."""
-        target = Target.parse(gpu, torch_version)
+        torch_version, alloc_conf = options.torch_version or DEFAULT_TORCH, options.alloc_conf
+        target = Target.parse(options.gpu, torch_version)
         versions = {"memfit": memfit.__version__, "torch": torch_version, "python": platform.python_version()}
-        clock = OperatorClock.of(target, interconnect)
+        clock = OperatorClock.of(target, options.interconnect)
         versions |= {"installed torch": torch.__version__}
         info = RunInfo(
             source="predicted",
@@ -99,7 +92,14 @@ class PhantomSession:
             recording=recording,
             workspaces=workspaces,
             pinned=pinned,
-            world=PhantomWorld(target, meter, processes=processes, expected=expected, neighbours=neighbours, clock=clock),
+            world=PhantomWorld(
+                target,
+                meter,
+                processes=processes,
+                expected=Expected(options.expected),
+                neighbours=neighbours,
+                clock=clock,
+            ),
             meter=meter,
             device=device,
         )
@@ -139,10 +139,10 @@ class PhantomSession:
         sooner = self.builder.sooner_next_time()
         return self._with_work(with_last_step_again(self._memory_and_time(), times, num_after=num_after, sooner=sooner))
 
-    def seen(self, prediction: Prediction, *, is_regular: bool = False) -> Seen:
+    def outcome(self, prediction: Prediction, *, is_regular: bool = False) -> RankOutcome:
         """What came out, with what it says about the other ranks."""
         layout = self.world.layout.layout(self.world.world_size)
-        return Seen(prediction=prediction, layout=layout, told=self.world.neighbours.told, is_regular=is_regular)
+        return RankOutcome(prediction=prediction, layout=layout, stage_outputs=self.world.neighbours.told, is_regular=is_regular)
 
     @property
     def refusals(self) -> Sequence[Refusal]:

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional as F
 
 import memfit
-from memfit.models import MODELS, Recipe
+from memfit.models import MODELS
 from memfit.phantom.tensors import dispatch_cache, notes
 from memfit.torch_compat.fake_tensors import FakeTensor
 
@@ -172,8 +172,7 @@ def test_collectives_are_remembered_as_torch_answers_them(checked: type[CheckedC
 def test_what_torch_forgets_is_remembered_as_it_answers(checked: type[CheckedCache], monkeypatch: pytest.MonkeyPatch):
     """FSDP2's copies, the attention and the rotation of context parallelism, what is made of other operators, lists of tensors."""
     monkeypatch.setitem(MODELS, TINY.name, TINY)
-    recipe = Recipe(model="tiny", seq=64, cp=2, microbatches=2, batch=2)
-    memfit.predict(recipe.build, gpu="H100-80GB", world_size=4, steps=2)
+    memfit.predict(model="tiny", seq=64, cp=2, microbatches=2, batch=2, gpu="H100-80GB", world_size=4, steps=2)
     assert checked.names >= dispatch_cache._BY_DESCRIPTION
     assert any(name.startswith(dispatch_cache._WITH_LISTS) for name in checked.names)
 

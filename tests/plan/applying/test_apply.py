@@ -17,7 +17,7 @@ from torch import nn
 import memfit
 from memfit.errors import ConfigError, UnknownUnitError
 from memfit.ledger import Phase
-from memfit.plan import Action, CheckpointingPolicy, Figures, OperatorChoice, Plan, UnitPolicy
+from memfit.plan import Action, CheckpointingPolicy, OperatorChoice, Plan, PlanCost, UnitPolicy
 from memfit.plan.applying import undo
 
 DIM = 16
@@ -189,7 +189,7 @@ def test_a_unit_that_is_not_there_is_named():
 
 
 def test_a_plan_may_be_a_file(tmp_path: Path):
-    figures = Figures(peak_allocated_bytes=1, peak_reserved_bytes=1, smallest_fit_bytes=1)
+    figures = PlanCost(peak_allocated_bytes=1, peak_reserved_bytes=1, smallest_fit_bytes=1)
     plan = Plan(gpu="H200", budget_bytes=1, checkpointing=POLICIES["products"], figures=figures)
     plan.save(tmp_path / "plan.json")
     expected = train(lambda model: None)

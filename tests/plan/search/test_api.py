@@ -10,8 +10,8 @@ from rich.console import Console
 
 import memfit
 from memfit.cli import main
-from memfit.compare.grid import Subject
 from memfit.errors import ConfigError, InfeasibleError
+from memfit.job import Subject
 from memfit.plan import Plan
 from memfit.plan.search.api import usual_predictions
 from memfit.units import GIB

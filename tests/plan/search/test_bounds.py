@@ -1,20 +1,22 @@
 """What no configuration can beat must never be above what is predicted: the search leaves out by it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers.planned_models import few_layers, inputs_of
+from helpers.planned_models import asked_of, few_layers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.choices import SCHEDULES, layers_of_stages
-from memfit.compare.grid import recipe_of
-from memfit.compare.job_time import job_step_seconds, pipeline_orders
+from memfit.job.states import state_bytes
 from memfit.models.catalog import MODELS
 from memfit.parallel.stages import blocks_of_stages
-from memfit.plan.search.bounds.least_memory import least_bytes, passes_under_way, state_bytes
+from memfit.plan.search.bounds.least_memory import least_bytes, passes_under_way
 from memfit.plan.search.bounds.least_time import WITH_BUBBLE, least_seconds, pipeline_least_seconds
-from memfit.predict import JobPrediction, predict
+from memfit.predict import JobPrediction
+from memfit.predict.api import predict_build
+from memfit.predict.step_time import job_step_seconds, pipeline_orders
 from memfit.timing.pipelines import StageTime, pipeline_seconds
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -55,17 +57,12 @@ CLOSE = {"large", "a ring, in parts", "a ring, selective", "a ring, compiled", "
 def test_no_prediction_is_below_its_bounds(case: str):
     model, chosen = CASES[case]
     with few_layers(model, 6 if "pp" in chosen else 2) as name:
-        inputs = inputs_of(name, **chosen)
-        found = predict(
-            recipe_of(inputs).build,
-            gpu=inputs["gpu"],
-            world_size=inputs["world_size"],
-            steps=2,
-            ranks="all" if inputs["pp"] > 1 else None,
-        )
-        bounds = least_seconds(inputs), least_bytes(inputs)
+        asked = asked_of(name, **chosen, steps=2)
+        recipe = asked.recipe
+        found = predict_build(asked.builder(), replace(asked.options, ranks="all" if recipe.pp > 1 else None))
+        bounds = least_seconds(asked), least_bytes(asked)
     if isinstance(found, JobPrediction):
-        seconds = job_step_seconds(found, inputs["schedule"], inputs["pp"], inputs["microbatches"])
+        seconds = job_step_seconds(found, recipe.schedule, recipe.pp, recipe.microbatches)
         needed = max(kind.prediction.peak_allocated for kind in found.kinds)
     else:
         seconds, needed = found.step_seconds, found.peak_allocated
@@ -161,7 +158,7 @@ def test_layers_are_shared_out_as_they_are_split(layers: int, stages: int):
 )
 def test_bounds_order_as_they_must(model: str, strategy: str, checkpointing: str, compiled: str, world_size: int):
     chosen = {"strategy": strategy, "checkpointing": checkpointing, "compile": compiled, "world_size": world_size}
-    once = inputs_of(model, **chosen)
-    twice = inputs_of(model, **chosen | {"batch": 2})
+    once = asked_of(model, **chosen)
+    twice = asked_of(model, **chosen | {"batch": 2})
     assert 0 < least_seconds(once) <= least_seconds(twice)
     assert 0 < state_bytes(once) < least_bytes(once) <= least_bytes(twice)

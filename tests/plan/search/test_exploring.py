@@ -4,22 +4,21 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
-from helpers.compare_cells import figures
+from helpers.compare_cells import configuration, figures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.compare.recommendation import SAME_SPEED
 from memfit.plan.search.candidate import Candidate
-from memfit.plan.search.executors import Runner
 from memfit.plan.search.exploring import Exploration
-from memfit.plan.search.jobs import Settings
 from memfit.units import GIB
+from memfit.workers.executors import Runner
 
 
 def candidate(number: int, seconds: float, size: int = GIB, tp: int = 1, **others: object) -> Candidate:
     """Of a function, so that its seconds are those of a step."""
     inputs = {"function": "train.py:build", "number": number, "gpu": "H200", "world_size": 1, "tp": tp} | others
-    return Candidate(inputs=inputs, least_seconds=seconds, least_bytes=size, kind=(number, tp))
+    return Candidate(asked=configuration(**inputs), least_seconds=seconds, least_bytes=size, kind=(number, tp))
 
 
 class Oracle:
@@ -31,7 +30,7 @@ class Oracle:
 
     def _answer(self, job: dict[str, Any]) -> Future[dict[str, Any]]:
         number = job["inputs"]["number"]
-        (self.finals if job["steps"] == 3 else self.asked).append(number)
+        (self.finals if job["options"]["steps"] == 3 else self.asked).append(number)
         found, future = self.answers[number], Future[dict[str, Any]]()
         if isinstance(found, BaseException):
             future.set_exception(found)
@@ -44,7 +43,7 @@ class Oracle:
 
 
 def explored(candidates: list[Candidate], oracle: Oracle, limit: int = 100, room: int = 40 * GIB) -> Exploration:
-    found = Exploration(candidates, room, oracle.runner, Settings(), None)
+    found = Exploration(candidates, room, oracle.runner, None)
     found.explore(limit)
     found.settle()
     return found
@@ -155,7 +154,7 @@ def test_the_same_search_again_asks_for_the_same_whichever_is_done_first():
         def out_of_order(job: dict[str, Any]) -> Future[dict[str, Any]]:
             found, later = answer(job), Future[dict[str, Any]]()
             held.append((later, found.result()))
-            if len(held) == 2 or job["steps"] == 3:
+            if len(held) == 2 or job["options"]["steps"] == 3:
                 for future, result in sorted(held, key=lambda each: each[1]["figures"]["step_seconds"] * slow_one):
                     future.set_result(result)
                 held.clear()

@@ -1,19 +1,20 @@
 """What a search says of what it found."""
 
-from helpers.compare_cells import figures
+from helpers.compare_cells import configuration, figures
 
-from memfit.compare.cell import Cell
-from memfit.compare.grid import Subject
-from memfit.plan.search.candidate import Candidate, Tried
+from memfit.job import Cell, Subject
+from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.result import PlanSearch
 from memfit.units import GIB
 from memfit.views.words.plan import state_of
 
 
-def tried(number: int, seconds: float, size: float) -> Tried:
-    inputs = {"function": "train.py:build", "number": number, "gpu": "H200", "world_size": 1}
-    candidate = Candidate(inputs=inputs, least_seconds=0.0, least_bytes=0, kind=(number,))
-    return Tried(candidate=candidate, cell=Cell(inputs=inputs, figures=figures(size, step_seconds=seconds)), is_final=True)
+def tried(number: int, seconds: float, size: float) -> Evaluated:
+    asked = configuration(function="train.py:build", number=number, gpu="H200", world_size=1)
+    candidate = Candidate(asked=asked, least_seconds=0.0, least_bytes=0, kind=(number,))
+    return Evaluated(
+        candidate=candidate, cell=Cell(configuration=asked, figures=figures(size, step_seconds=seconds)), is_final=True
+    )
 
 
 def test_the_answer_is_shown_also_where_another_is_as_fast_and_smaller():

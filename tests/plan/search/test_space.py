@@ -4,46 +4,47 @@ from typing import Any
 
 import pytest
 
-from memfit.compare.grid import Subject
 from memfit.errors import ConfigError
+from memfit.job import PredictOptions, Subject
 from memfit.plan.search.space import Space, sequences_of
 
 
 def space(model: str = "llama3-8b", **options: Any) -> Space:
-    return Space(subject=Subject(model=model), **{"gpu": "H100-80GB", "world_size": 16, "seq": 1024} | options)
+    on_what = PredictOptions(gpu=options.pop("gpu", "H100-80GB"), world_size=options.pop("world_size", 16))
+    return Space(subject=Subject(model=model), options=on_what, **{"seq": 1024} | options)
 
 
 def test_all_candidates_train_the_same():
     found = list(space(global_batch=32).candidates())
     assert len(found) > 100
-    assert {sequences_of(inputs) for inputs in found} == {32}
+    assert {sequences_of(asked) for asked in found} == {32}
     for axis in ("precision", "optimizer", "float8", "seq", "model", "offload"):
-        assert len({inputs[axis] for inputs in found}) == 1, axis
+        assert len({asked.inputs[axis] for asked in found}) == 1, axis
     for axis in ("strategy", "tp", "pp", "cp", "schedule", "microbatches", "checkpointing", "compile"):
-        assert len({inputs[axis] for inputs in found}) > 1, axis
-    assert len({str(inputs) for inputs in found}) == len(found)
+        assert len({asked.inputs[axis] for asked in found}) > 1, axis
+    assert len({str(asked.inputs) for asked in found}) == len(found)
 
 
 @pytest.mark.parametrize(("allowed", "axis"), [("precision", "precision"), ("optimizer", "optimizer"), ("batch", "batch")])
 def test_what_changes_the_training_varies_where_it_is_allowed(allowed: str, axis: str):
     fixed = {"tp": 1, "pp": 1, "cp": 1, "strategy": "full_shard", "checkpointing": "none", "compile": "none"}
-    assert len({inputs[axis] for inputs in space(given=fixed, allowed=(allowed,)).candidates()}) > 1
+    assert len({asked.inputs[axis] for asked in space(given=fixed, allowed=(allowed,)).candidates()}) > 1
 
 
 def test_what_is_given_is_fixed():
     found = list(space(given={"tp": 2, "strategy": ["full_shard", "shard_grad_op"], "checkpointing": "full"}).candidates())
-    assert {inputs["tp"] for inputs in found} == {2}
-    assert {inputs["strategy"] for inputs in found} == {"full_shard", "shard_grad_op"}
-    assert {inputs["checkpointing"] for inputs in found} == {"full"}
+    assert {asked.inputs["tp"] for asked in found} == {2}
+    assert {asked.inputs["strategy"] for asked in found} == {"full_shard", "shard_grad_op"}
+    assert {asked.inputs["checkpointing"] for asked in found} == {"full"}
 
 
 def test_experts_are_spread_where_there_are_some():
-    assert {inputs["ep"] for inputs in space("qwen3-30b-a3b", given={"pp": 1, "cp": 1}).candidates()} > {1, 2, 4, 8}
-    assert {inputs["ep"] for inputs in space(given={"pp": 1, "cp": 1}).candidates()} == {1}
+    assert {asked.inputs["ep"] for asked in space("qwen3-30b-a3b", given={"pp": 1, "cp": 1}).candidates()} > {1, 2, 4, 8}
+    assert {asked.inputs["ep"] for asked in space(given={"pp": 1, "cp": 1}).candidates()} == {1}
 
 
 def test_without_a_global_batch_each_gpu_has_a_sequence_and_that_is_said():
-    assert {sequences_of(inputs) for inputs in space(given={"pp": 1}).candidates()} == {16}
+    assert {sequences_of(asked) for asked in space(given={"pp": 1}).candidates()} == {16}
     assert "one for each GPU" in space().assumptions[0]
 
 
@@ -52,7 +53,7 @@ def test_without_a_global_batch_each_gpu_has_a_sequence_and_that_is_said():
     [
         ({"model": "llama9-1b"}, "unknown model"),
         ({"gpu": "H1000"}, "H1000"),
-        ({"world_size": 0}, "world_size takes a whole number of at least 1"),
+        ({"world_size": 0}, "of rank 0 of 0: at least one step"),
         ({"global_batch": 7, "given": {"tp": 1, "pp": 1, "cp": 1}}, "7 sequences in a step cannot be shared out"),
         ({"given": {"tp": 3}}, "no way to train llama3-8b on 16 GPUs"),
         ({"given": {"colour": "red"}}, "a plan has no axis 'colour'"),

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from memfit.job import PredictOptions
 from memfit.predict.scripts.launchers import read_command
-from memfit.predict.scripts.running import predict_script
+from memfit.predict.scripts.running import run_script
 from memfit.predict.scripts.stopping import Bounds
 
 WHOLE = """
@@ -23,7 +24,7 @@ def test_a_module_that_must_be_one_graph(tmp_path: Path):
     script = tmp_path / "train.py"
     script.write_text(WHOLE)
     job = read_command([str(script)])
-    found = predict_script(job, gpu="H100", torch_version="2.11+cu130", bounds=Bounds(steps=2))
+    found = run_script(job, PredictOptions(gpu="H100", torch_version="2.11+cu130"), Bounds(steps=2)).prediction
     assert len(found.steps) == 2
     assert any(op.startswith("triton_") for op in found.ledger.strings)
     assert not any("not compiled" in sentence or "could not" in sentence for sentence in found.assumptions)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from memfit.job import PredictOptions
 from memfit.predict import Prediction
 from memfit.predict.scripts import stopping
 from memfit.predict.scripts.launchers import read_command
-from memfit.predict.scripts.running import predict_script
+from memfit.predict.scripts.running import run_script
 from memfit.predict.scripts.stopping import Bounds
 
 Run = Callable[..., tuple[Prediction, str]]
@@ -91,7 +92,9 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
     def predict(script: str, **bounds: float) -> tuple[Prediction, str]:
         Path("train.py").write_text(START + script)
-        prediction = predict_script(read_command(["train.py"]), gpu="H100", torch_version="2.11+cu130", bounds=Bounds(**bounds))
+        prediction = run_script(
+            read_command(["train.py"]), PredictOptions(gpu="H100", torch_version="2.11+cu130"), Bounds(**bounds)
+        ).prediction
         return prediction, capsys.readouterr().out.replace("\n", "")
 
     return predict
@@ -111,6 +114,9 @@ def test_an_evaluation_after_an_epoch_is_seen(script: str, expected: str, run: R
     assert prediction.fits
     assert prediction.peak_allocated > EVALUATION_BYTES
     assert not any("epoch" in sentence for sentence in prediction.assumptions)
+
+
+H100 = PredictOptions(gpu="H100", torch_version="2.11+cu130")
 
 
 def test_no_evaluation_costs_little(run: Run):

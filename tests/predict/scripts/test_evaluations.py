@@ -4,10 +4,11 @@ import textwrap
 
 import pytest
 
+from memfit.job import PredictOptions
 from memfit.ledger.schema import TABLES
 from memfit.predict.scripts import evaluations
 from memfit.predict.scripts.launchers import read_command
-from memfit.predict.scripts.running import predict_script
+from memfit.predict.scripts.running import run_script
 
 MODEL = """
     import torch
@@ -249,7 +250,7 @@ def run(tmp_path, body, monkeypatch, all_calls):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(MODEL) + textwrap.dedent(body) + textwrap.dedent(TRAINING))
     monkeypatch.setenv(evaluations.RUN_ALL, "1" if all_calls else "0")
-    return predict_script(read_command([str(script)]), gpu="H200", torch_version="2.11+cu130")
+    return run_script(read_command([str(script)]), PredictOptions(gpu="H200", torch_version="2.11+cu130")).prediction
 
 
 def num_replaced(prediction):

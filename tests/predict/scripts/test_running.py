@@ -10,9 +10,10 @@ import pytest
 from helpers.prepared_process import MEMFIT, run_prepared
 
 from memfit.cli import main
+from memfit.job import PredictOptions
 from memfit.predict import Prediction
 from memfit.predict.scripts.launchers import read_command
-from memfit.predict.scripts.running import predict_script
+from memfit.predict.scripts.running import run_script
 from memfit.predict.scripts.stopping import Bounds
 
 PLAIN = """
@@ -175,7 +176,7 @@ def test_a_script_that_starts_its_own_processes(tmp_path: Path, monkeypatch):
 
 def run_here(script: str, *arguments: str, world_size: int = 1) -> Prediction:
     job = read_command([script, *arguments], world_size if world_size > 1 else None)
-    return predict_script(job, gpu="H100", torch_version="2.11+cu130", bounds=Bounds(steps=2))
+    return run_script(job, PredictOptions(gpu="H100", torch_version="2.11+cu130"), Bounds(steps=2)).prediction
 
 
 @pytest.mark.parametrize("where", ["shell", "script"])

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from memfit.errors import ConfigError
+from memfit.job import PredictOptions
 from memfit.predict import Prediction
 from memfit.predict.scripts.launchers import read_command
-from memfit.predict.scripts.running import predict_script
+from memfit.predict.scripts.running import run_script
 from memfit.predict.scripts.stopping import MOST_STEPS, PATIENCE, Bounds
 
 Run = Callable[..., tuple[Prediction, str]]
@@ -249,7 +250,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def predict(script: str, **bounds: float) -> tuple[Prediction, str]:
         Path("train.py").write_text(START + script)
         job = read_command(["train.py"])
-        prediction = predict_script(job, gpu="H100", torch_version="2.11+cu130", bounds=Bounds(**bounds))
+        prediction = run_script(job, PredictOptions(gpu="H100", torch_version="2.11+cu130"), Bounds(**bounds)).prediction
         return prediction, capsys.readouterr().out.replace("\n", "")
 
     return predict

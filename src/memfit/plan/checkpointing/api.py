@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from memfit.errors import ConfigError, SolverTimeoutError
-from memfit.hardware import Gpu
-from memfit.phantom.target import DEFAULT_TORCH, Target
+from memfit.hardware import find_gpu
+from memfit.job import PredictOptions
+from memfit.job.cell import SAFETY_MARGIN
 from memfit.plan.checkpointing.infeasible import infeasible
 from memfit.plan.checkpointing.roots import Step
 from memfit.plan.checkpointing.search import Search
@@ -17,10 +19,7 @@ from memfit.plan.checkpointing.trials import Trial, Trials, predict_planned
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
 from memfit.plan.plan_file import Plan
 from memfit.timing.rates import rates_of
-from memfit.units import format_bytes, parse_bytes
-
-MARGIN: Final = 0.02
-"""Of a budget: predictions of what the allocator needs are this good for nine runs in ten (docs/accuracy.md)."""
+from memfit.units import format_bytes
 
 MAX_TRIALS: Final = 16
 """Predictions between the first two and the plan; few searches need more than ten."""
@@ -35,11 +34,11 @@ def plan_checkpointing(
     rank: int = 0,
     units: Sequence[str] | None = None,
     offload: bool = False,
-    margin: float = MARGIN,
+    margin: float = SAFETY_MARGIN,
     steps: int = 3,
     max_trials: int = MAX_TRIALS,
     time_limit: float | None = None,
-    torch_version: str = DEFAULT_TORCH,
+    torch_version: str = "",
     alloc_conf: str = "",
     expected: Mapping[str, float] | None = None,
     interconnect: str = "",
@@ -54,34 +53,58 @@ def plan_checkpointing(
     Every figure of the plan is predicted for the plan as it is. ``InfeasibleError`` says the least that would fit;
     ``SolverTimeoutError`` that ``time_limit``, in seconds, was over before anything was found.
     """
-    target = Target.parse(gpu, torch_version)
-    budget_bytes = _budget(budget, target.gpu, world_size)
+    options = PredictOptions(
+        gpu=gpu,
+        world_size=world_size,
+        rank=rank,
+        steps=steps,
+        torch_version=torch_version,
+        alloc_conf=alloc_conf,
+        expected=expected or {},
+        interconnect=interconnect,
+        budget=budget,
+    )
+    return plan_checkpointing_of(
+        build,
+        options,
+        units=units,
+        offload=offload,
+        margin=margin,
+        max_trials=max_trials,
+        time_limit=time_limit,
+        progress=progress,
+    )
+
+
+def plan_checkpointing_of(
+    build: Callable[[], Step],
+    options: PredictOptions,
+    *,
+    units: Sequence[str] | None = None,
+    offload: bool = False,
+    margin: float = SAFETY_MARGIN,
+    max_trials: int = MAX_TRIALS,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """What ``plan_checkpointing`` does; the budget is in the options."""
     if not 0.0 <= margin < 1.0:
-        raise ConfigError(f"margin={margin}: it is a part of the budget, 0.02 for two in a hundred")
+        raise ConfigError(f"margin={margin}: it must be in [0, 1), 0.02 for 2 %")
+    target_gpu, budget_bytes = find_gpu(options.gpu), options.capacity
     limit_bytes = int(budget_bytes * (1.0 - margin))
     told = progress or (lambda sentence: None)
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-    options: dict[str, Any] = {
-        "gpu": gpu,
-        "world_size": world_size,
-        "rank": rank,
-        "steps": steps,
-        "torch_version": torch_version,
-        "alloc_conf": alloc_conf,
-        "expected": expected,
-        "interconnect": interconnect,
-    }
     trials = Trials(build, limit_bytes, budget_bytes, options)
-    recorder = UnitRecorder(target.gpu, units)
+    recorder = UnitRecorder(target_gpu, units)
     if units is not None:  # a name that is wrong is told also where everything fits
-        predict_planned(recorder.recording(build), options | {"steps": 1})
+        predict_planned(recorder.recording(build), replace(options, steps=1))
     untouched = trials.run(None)
     told(f"as it is: {format_bytes(untouched.smallest_fit)}, {1e3 * untouched.seconds:.1f} ms a step")
     notes: list[str] = []
     if not untouched.fits:
         if units is None:
-            predict_planned(recorder.recording(build), options | {"steps": 1})
-        link = target.gpu.host_bandwidth * rates_of(target.gpu).transfers.pinned_share if offload else None
+            predict_planned(recorder.recording(build), replace(options, steps=1))
+        link = target_gpu.host_bandwidth * rates_of(target_gpu).transfers.pinned_share if offload else None
         kinds = recorder.kinds()
         search = Search(kinds, trials, max_trials=max_trials, deadline=deadline, link_bytes_per_second=link, progress=told)
         if not search.can_do_anything:
@@ -96,9 +119,9 @@ def plan_checkpointing(
         notes = _notes(kinds, untouched, search)
     best, luck = best_of(trials)
     return Plan(
-        gpu=target.gpu.name,
+        gpu=options.gpu,
         budget_bytes=budget_bytes,
-        world_size=world_size,
+        world_size=options.world_size,
         checkpointing=best.policy,
         figures=best.figures(),
         assumptions=(*best.prediction.assumptions, *recorder.notes, *notes, *luck),
@@ -124,15 +147,3 @@ def best_of(trials: Trials) -> tuple[Trial, list[str]]:
         return best, []
     note = "the allocator gives memory back to the GPU in every step to complete: that takes time which is not counted"
     return min((trial for trial in trials.all if trial.completes), key=lambda trial: trial.smallest_fit), [note]
-
-
-def _budget(budget: str | int | None, gpu: Gpu, world_size: int) -> int:
-    most = gpu.capacity(int(world_size > 1))
-    if budget is None:
-        return most
-    wanted = parse_bytes(budget)
-    if wanted < 1:
-        raise ConfigError(f"a budget of {budget} is nothing to plan with")
-    if wanted > gpu.usable_bytes:
-        raise ConfigError(f"a budget of {format_bytes(wanted)} is more than a {gpu.name} has, {format_bytes(gpu.usable_bytes)}")
-    return wanted

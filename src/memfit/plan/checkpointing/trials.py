@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from torch import nn
 from torch.utils.checkpoint import CheckpointError
 
-import memfit
 from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, smallest_fit
 from memfit.allocator.engine import SegmentChange
 from memfit.errors import ConfigError, StepFailedError
+from memfit.job import PredictOptions
 from memfit.ledger import Phase
 from memfit.phantom.current import current
 from memfit.plan.applying import apply
 from memfit.plan.applying.named_units import named_units
 from memfit.plan.checkpointing.roots import Step, seeing_models
-from memfit.plan.plan_file import Figures
+from memfit.plan.plan_file import PlanCost
 from memfit.plan.policy import CheckpointingPolicy
 from memfit.predict import Prediction
+from memfit.predict.api import predict_build
 from memfit.timing.breakdown import covered_seconds
 from memfit.timing.operators.costs import Bound
 from memfit.timing.timeline import COMMUNICATION
@@ -82,9 +83,9 @@ class Trial:
     def seconds(self) -> float:
         return self.prediction.step_seconds or 0.0
 
-    def figures(self) -> Figures:
+    def figures(self) -> PlanCost:
         times = self.prediction.time_breakdown
-        return Figures(
+        return PlanCost(
             peak_allocated_bytes=int(self.prediction.peak_allocated),
             peak_reserved_bytes=int(self.prediction.peak_reserved),
             smallest_fit_bytes=int(self.smallest_fit),
@@ -110,10 +111,11 @@ class Trial:
         return self.policy is None and bool((self.prediction.ledger.scopes.phase == Phase.RECOMPUTE).any())
 
 
-def predict_planned(build: Callable[[], Step], options: dict[str, Any]) -> Prediction:
+def predict_planned(build: Callable[[], Step], options: PredictOptions) -> Prediction:
     """As ``memfit.predict``; what is wrong with units is told as such, and not as a step that failed."""
     try:
-        prediction: Prediction = memfit.predict(build, **options)
+        prediction = predict_build(build, options)
+        assert isinstance(prediction, Prediction)  # of one rank
         return prediction
     except StepFailedError as failed:
         if isinstance(failed.error, ConfigError):
@@ -129,7 +131,7 @@ def predict_planned(build: Callable[[], Step], options: dict[str, Any]) -> Predi
 class Trials:
     """Predicts policies, each once."""
 
-    def __init__(self, build: Callable[[], Step], limit_bytes: int, budget_bytes: int, options: dict[str, Any]) -> None:
+    def __init__(self, build: Callable[[], Step], limit_bytes: int, budget_bytes: int, options: PredictOptions) -> None:
         self._build, self.limit_bytes, self._budget_bytes, self._options = build, limit_bytes, budget_bytes, options
         self._done: dict[CheckpointingPolicy | None, Trial] = {}
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memfit.compare.cache import CellCache, default_folder
-from memfit.compare.cell import Inputs
-from memfit.compare.grid import Subject, combinations, read_axes
-from memfit.compare.recommendation import SURE
-from memfit.compare.user_functions import arguments, build_of, check_arguments, locate
+from memfit.compare.cache import open_cache
 from memfit.errors import ConfigError, InfeasibleError
-from memfit.hardware import find_gpu
+from memfit.job import Configuration, PredictOptions, Subject
+from memfit.job.axes import combinations, read_axes
+from memfit.job.cell import SAFETY_MARGIN
+from memfit.job.states import state_bytes
+from memfit.job.subject import check_arguments
 from memfit.models import find_model
-from memfit.plan.search.bounds.least_memory import state_bytes
-from memfit.plan.search.candidate import Candidate
-from memfit.plan.search.executors import Runner, open_runner
+from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.exploring import Exploration, Progress
-from memfit.plan.search.jobs import Settings
 from memfit.plan.search.result import Infeasible, PlanSearch, Unrefined
 from memfit.plan.search.space import CHANGES_TRAINING, Space
-from memfit.timing import parse_interconnect
-from memfit.units import parse_bytes
+from memfit.workers import open_runner
 
 _LAYERS_TO_PREDICT = 1440
 """A search predicts about so many layers at most, unless the user says otherwise: some minutes of two cores. Most end before, when
@@ -51,7 +46,7 @@ def plan(
     global_batch: int = 0,
     seq: int = 0,
     budget: int | str | None = None,
-    margin: float = SURE,
+    margin: float = SAFETY_MARGIN,
     allow: Sequence[str] = (),
     predictions: int = 0,
     refine: bool = False,
@@ -59,6 +54,7 @@ def plan(
     jobs: int | None = None,
     torch_version: str = "",
     alloc_conf: str = "",
+    expected: Mapping[str, float] | None = None,
     interconnect: str = "",
     steps: int = 3,
     cache: bool | Path = True,
@@ -85,36 +81,30 @@ def plan(
     free. ``executor`` says who predicts: ``"processes:8"``, ``"dask:tcp://host:8786"``, ``"slurm"``, or a ``concurrent.futures``
     executor.
     """
-    subject = Subject(model=model, hf=str(Path(hf).resolve()) if hf else "", function=locate(function) if function else "")
-    settings = Settings(torch_version=torch_version, alloc_conf=alloc_conf, interconnect=interconnect, steps=steps)
-    _check(margin, predictions, steps, jobs, interconnect)
-    chosen_gpu = find_gpu(gpu)
-    capacity = chosen_gpu.capacity(int(world_size > 1))
-    if budget is not None:
-        capacity = min(capacity, parse_bytes(budget) if isinstance(budget, str) else budget)
-    if capacity < 1:
-        raise ConfigError(f"a budget of {budget} leaves nothing to the allocator: say how many bytes it may get, as in 40GiB")
-    room = int(capacity * (1 - margin))
+    subject = Subject.of(function, model, hf)
+    _check(margin, predictions, jobs)
+    options = PredictOptions(
+        gpu=gpu,
+        world_size=world_size,
+        steps=steps,
+        torch_version=torch_version,
+        alloc_conf=alloc_conf,
+        expected=expected or {},
+        interconnect=interconnect,
+        budget=budget,
+    )
+    room = int(options.capacity * (1 - margin))
     space = None
     if subject.function:
-        candidates = _of_function(subject, chosen_gpu.name, world_size, axes)
+        candidates = _of_function(subject, options, axes)
     else:
-        space = Space(
-            subject=subject,
-            gpu=gpu,
-            world_size=world_size,
-            global_batch=global_batch,
-            seq=seq,
-            given=axes,
-            allowed=tuple(allow),
-        )
-        candidates = [Candidate.of(inputs, interconnect) for inputs in space.candidates()]
-    known = CellCache(cache if isinstance(cache, Path) else default_folder()) if cache else None
-    with _opened(executor, jobs) as runner:
-        exploration = Exploration(candidates, room, runner, settings, known, progress or (lambda done, best: None))
+        space = Space(subject=subject, options=options, global_batch=global_batch, seq=seq, given=axes, allowed=tuple(allow))
+        candidates = [Candidate.of(asked) for asked in space.candidates()]
+    with open_runner(executor, jobs) as runner:
+        exploration = Exploration(candidates, room, runner, open_cache(cache), progress or (lambda done, best: None))
         limit = predictions or usual_predictions(subject, len(candidates))
-        found = _search(exploration, space, subject, chosen_gpu.name, world_size, capacity, limit)
-    return found if found.was_stopped else _with_checkpointing(found, candidates, settings, margin, wanted=refine)
+        found = _search(exploration, space, subject, options, limit)
+    return found if found.was_stopped else _with_checkpointing(found, candidates, options, margin, wanted=refine)
 
 
 def usual_predictions(subject: Subject, num_candidates: int) -> int:
@@ -124,35 +114,23 @@ def usual_predictions(subject: Subject, num_candidates: int) -> int:
     return min(_MOST, max(_FEWEST, _LAYERS_TO_PREDICT // find_model(subject.model).layers))
 
 
-def _check(margin: float, predictions: int, steps: int, jobs: int | None, interconnect: str) -> None:
+def _check(margin: float, predictions: int, jobs: int | None) -> None:
     if not 0 <= margin < 1:
         raise ConfigError(f"margin is the share of the memory that stays free, at least 0 and less than 1, not {margin}")
-    for name, value in {"predictions": predictions or 1, "steps": steps, "jobs": 1 if jobs is None else jobs}.items():
+    for name, value in {"predictions": predictions or 1, "jobs": 1 if jobs is None else jobs}.items():
         if not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
-    if interconnect:
-        parse_interconnect(interconnect)
 
 
-def _of_function(subject: Subject, gpu: str, world_size: int, axes: dict[str, Any]) -> list[Candidate]:
+def _of_function(subject: Subject, options: PredictOptions, axes: dict[str, Any]) -> list[Candidate]:
     """Every combination of what the user gave for the function's own arguments."""
     given = read_axes(axes)
-    check_arguments(subject.function, arguments(dict.fromkeys(given)))
-    inputs = subject.inputs | {"gpu": gpu, "world_size": world_size}
-    return [Candidate.of(inputs | chosen) for chosen in combinations(given)]
-
-
-@contextmanager
-def _opened(executor: str | Executor | None, jobs: int | None) -> Iterator[Runner]:
-    runner = open_runner(executor, jobs)
-    try:
-        yield runner
-    finally:
-        runner.close()
+    check_arguments(subject.function, given)
+    return [Candidate.of(Configuration.of(subject, chosen, options)) for chosen in combinations(given)]
 
 
 def _search(
-    exploration: Exploration, space: Space | None, subject: Subject, gpu: str, world_size: int, capacity: int, predictions: int
+    exploration: Exploration, space: Space | None, subject: Subject, options: PredictOptions, predictions: int
 ) -> PlanSearch:
     """The search, then the answer in full, then what is around it."""
     if (
@@ -160,9 +138,7 @@ def _search(
     ):  # one function alone is predicted where its checkpointing is planned
         exploration.explore(predictions)
     if exploration.best is None and space is not None and _may_offload(space) and not exploration.was_stopped:
-        exploration.candidates += [
-            Candidate.of(inputs, exploration.settings.interconnect) for inputs in space.candidates(offload=("params",))
-        ]
+        exploration.candidates += [Candidate.of(asked) for asked in space.candidates(offload=("params",))]
         exploration.explore(predictions)
     exploration.settle()
     infeasible = None
@@ -177,10 +153,10 @@ def _search(
     num_untried = sum(id(each) not in tried and each.least_bytes <= exploration.room for each in exploration.candidates)
     return PlanSearch(
         subject=subject,
-        gpu=gpu,
-        world_size=world_size,
+        gpu=options.gpu,
+        world_size=options.world_size,
         room=exploration.room,
-        capacity=capacity,
+        capacity=options.capacity,
         tried=tuple(exploration.tried),
         best_tried=best,
         num_candidates=len(exploration.candidates),
@@ -195,36 +171,25 @@ def _search(
 
 
 def _with_checkpointing(
-    found: PlanSearch, candidates: Sequence[Candidate], settings: Settings, margin: float, *, wanted: bool
+    found: PlanSearch, candidates: Sequence[Candidate], options: PredictOptions, margin: float, *, wanted: bool
 ) -> PlanSearch:
     """What is computed again, decided operator by operator: for a function that does not fit as it is, or where it is wanted."""
     if found.subject.function:
         if found.best is not None:
             return found
-        inputs = found.points[0].cell.inputs if found.points else candidates[0].inputs
+        asked = found.points[0].cell.configuration if found.points else candidates[0].asked
     elif not wanted or found.best is None:
         return found
     else:
         refined = _to_be_refined(found)
         if isinstance(refined, Unrefined):
             return replace(found, unrefined=refined)
-        inputs = refined
+        asked = refined
     # Planning runs the model, so that it imports torch: a search alone does not.
-    from memfit.phantom.target import DEFAULT_TORCH
-    from memfit.plan.checkpointing import plan_checkpointing
+    from memfit.plan.checkpointing.api import plan_checkpointing_of
 
     try:
-        planned = plan_checkpointing(
-            build_of(inputs),
-            budget=found.capacity,
-            gpu=found.gpu,
-            world_size=found.world_size,
-            margin=margin,
-            steps=settings.steps,
-            torch_version=settings.torch_version or DEFAULT_TORCH,
-            alloc_conf=settings.alloc_conf,
-            interconnect=settings.interconnect,
-        )
+        planned = plan_checkpointing_of(asked.builder(), options, margin=margin)
     except InfeasibleError:
         if found.best is None:
             raise
@@ -232,19 +197,20 @@ def _with_checkpointing(
     best = found.best.figures.step_seconds if found.best is not None and found.best.figures is not None else float("inf")
     if planned.step_seconds is not None and planned.step_seconds > best:
         return replace(found, unrefined=Unrefined.IS_SLOWER)
-    return replace(found, by_checkpointing=planned, checkpointed=inputs)
+    return replace(found, by_checkpointing=planned, checkpointed=asked)
 
 
-def _to_be_refined(found: PlanSearch) -> Inputs | Unrefined:
+def _to_be_refined(found: PlanSearch) -> Configuration | Unrefined:
     """The fastest configuration of a model that fits and in which operators can be decided on, with nothing computed again so
     far."""
     fitting = (point for point in found.points if point.fits)
-    plain = (point for point in fitting if point.cell.inputs["pp"] == 1 and point.cell.inputs["microbatches"] <= 1)
+    recipes = ((point, point.cell.configuration.recipe) for point in fitting)
+    plain = (point for point, recipe in recipes if recipe.pp == 1 and recipe.microbatches <= 1)
     fastest = min(plain, key=lambda point: point.seconds, default=None)
     if fastest is None:
         return Unrefined.ALL_IN_PARTS
-    is_decided = fastest.cell.inputs["checkpointing"] == "none"
-    return Unrefined.NOTHING_AGAIN if is_decided else fastest.cell.inputs | {"checkpointing": "none"}
+    asked = fastest.cell.configuration
+    return Unrefined.NOTHING_AGAIN if asked.recipe.checkpointing == "none" else asked.with_recipe(checkpointing="none")
 
 
 def _may_offload(space: Space) -> bool:
@@ -292,7 +258,7 @@ def _find_what_would_fit(exploration: Exploration, space: Space | None) -> Infea
     exploration.predict([each for each in smallest[:2] if id(each) not in tried])
     cells = [each.cell for each in exploration.tried if each.cell.figures is not None]
     closest = min(cells, key=lambda cell: cell.smallest_fit or 0, default=None)
-    states = min((state_bytes(each.inputs) for each in exploration.candidates if "model" in each.inputs), default=0)
+    states = min((state_bytes(each.asked) for each in exploration.candidates if each.asked.subject.model), default=0)
     infeasible = Infeasible(closest=closest, least_state_bytes=states)
     factor = 2
     while space is not None and space.subject.model and factor <= _MOST_GPUS and not exploration.was_stopped:
@@ -303,15 +269,15 @@ def _find_what_would_fit(exploration: Exploration, space: Space | None) -> Infea
     return infeasible
 
 
-def _smallest_on(exploration: Exploration, space: Space, factor: int) -> Any:
+def _smallest_on(exploration: Exploration, space: Space, factor: int) -> Evaluated | None:
     """The candidate that needs least on so many times the GPUs, predicted; ``None`` where none could fit. A batch grows with
     them."""
-    larger = replace(space, world_size=space.world_size * factor, global_batch=space.global_batch * factor)
-    candidates = [Candidate.of(inputs, exploration.settings.interconnect) for inputs in larger.candidates()]
-    smallest = min(candidates, key=lambda each: each.least_bytes)
+    options = replace(space.options, world_size=space.world_size * factor)
+    larger = replace(space, options=options, global_batch=space.global_batch * factor)
+    smallest = min((Candidate.of(asked) for asked in larger.candidates()), key=lambda each: each.least_bytes)
     if smallest.least_bytes > exploration.room:
         return None
-    elsewhere = Exploration([smallest], exploration.room, exploration.runner, exploration.settings, exploration.known)
+    elsewhere = Exploration([smallest], exploration.room, exploration.runner, exploration.known)
     elsewhere.predict([smallest])
     exploration.was_stopped = exploration.was_stopped or elsewhere.was_stopped
     return elsewhere.tried[-1] if elsewhere.tried else None

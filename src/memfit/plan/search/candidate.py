@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
-from memfit.compare.cell import Cell, Inputs
+from memfit.job import Cell, Configuration
 from memfit.plan.search.bounds.least_memory import least_bytes
 from memfit.plan.search.bounds.least_time import least_seconds
 from memfit.plan.search.space import sequences_of
@@ -29,19 +29,23 @@ _COMPILED_IN_PIECES: Final = 0.2
 class Candidate:
     """Seconds are those of one sequence of the global batch: then steps of different batches can be compared."""
 
-    inputs: Inputs
+    asked: Configuration
     least_seconds: float
     """0 where nothing is known of the model before it is built."""
     least_bytes: int
     kind: tuple[object, ...]
 
     @classmethod
-    def of(cls, inputs: Inputs, interconnect: str = "") -> Candidate:
-        kind = tuple(inputs.get(axis) for axis in _ALIKE)
-        if "model" not in inputs:
-            return cls(inputs=inputs, least_seconds=0.0, least_bytes=0, kind=kind)
-        seconds = least_seconds(inputs, interconnect) / sequences_of(inputs)
-        return cls(inputs=inputs, least_seconds=seconds, least_bytes=least_bytes(inputs), kind=kind)
+    def of(cls, asked: Configuration) -> Candidate:
+        kind = tuple(asked.inputs.get(axis) for axis in _ALIKE)
+        if not asked.subject.model:
+            return cls(asked=asked, least_seconds=0.0, least_bytes=0, kind=kind)
+        seconds = least_seconds(asked) / sequences_of(asked)
+        return cls(asked=asked, least_seconds=seconds, least_bytes=least_bytes(asked), kind=kind)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return self.asked.inputs
 
     @property
     def usual_ratio(self) -> float:
@@ -74,7 +78,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tried:
+class Evaluated:
     """A candidate that was predicted."""
 
     candidate: Candidate
@@ -88,8 +92,8 @@ class Tried:
         figures = self.cell.figures
         if figures is None or not figures.step_seconds:
             return None
-        inputs = self.cell.inputs
-        return figures.step_seconds / (sequences_of(inputs) if "model" in inputs or "hf" in inputs else 1)
+        asked = self.cell.configuration
+        return figures.step_seconds / (sequences_of(asked) if asked.is_model else 1)
 
     @property
     def time_ratio(self) -> float:

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memfit.compare.cache import CellCache
-from memfit.compare.cell import Cell, Figures
 from memfit.compare.recommendation import SAME_SPEED, burden
-from memfit.plan.search.candidate import Candidate, Tried
-from memfit.plan.search.executors import Answer, Runner
-from memfit.plan.search.jobs import Settings, job_of
+from memfit.job import Cell
+from memfit.plan.search.candidate import Candidate, Evaluated
+from memfit.plan.search.jobs import job_of
+from memfit.workers import Answer, Runner
 
-Progress = Callable[[int, "Tried | None"], None]
+Progress = Callable[[int, "Evaluated | None"], None]
 """Told after every prediction: how many are done, and the best that fits so far."""
 
 Features = frozenset[tuple[str, object]]
@@ -49,15 +49,14 @@ class Exploration:
     room: int
     """Bytes that a configuration may need."""
     runner: Runner
-    settings: Settings
     known: CellCache | None
     progress: Progress = lambda done, best: None
-    tried: list[Tried] = field(default_factory=list)
+    tried: list[Evaluated] = field(default_factory=list)
     was_stopped: bool = False
     """By the user."""
 
     @property
-    def best(self) -> Tried | None:
+    def best(self) -> Evaluated | None:
         """The fastest that fits; of several as fast, the cheapest to run. What was predicted in full counts, where it was."""
         fitting = self._fitting()
         as_fast = [each for each in fitting if _seconds(each) <= (1 + SAME_SPEED) * min(map(_seconds, fitting))]
@@ -68,11 +67,11 @@ class Exploration:
         """Of all that fit."""
         return min(map(_seconds, self._fitting()), default=float("inf"))
 
-    def _fitting(self) -> list[Tried]:
+    def _fitting(self) -> list[Evaluated]:
         finals = {id(each.candidate) for each in self.tried if each.is_final}
         return [each for each in self.tried if self.fits(each) and (each.is_final or id(each.candidate) not in finals)]
 
-    def fits(self, tried: Tried) -> bool:
+    def fits(self, tried: Evaluated) -> bool:
         figures = tried.cell.figures
         return figures is not None and figures.fits and figures.smallest_fit <= self.room
 
@@ -118,7 +117,7 @@ class Exploration:
         self.tried[num_before:] = sorted(self.tried[num_before:], key=lambda each: order[id(each.candidate)])
 
     def _start(self, chosen: Candidate, under_way: dict[Future[Answer], Candidate], *, is_final: bool) -> None:
-        job = job_of(chosen.inputs, self.settings, is_final=is_final)
+        job = job_of(chosen.asked, is_final=is_final)
         known = self._known(chosen, job)
         if known is not None:
             self._note(chosen, known, is_final=is_final)
@@ -131,15 +130,15 @@ class Exploration:
             return None
         figures, failure = self.known.find(job), self.known.find_failure(job)
         if figures is not None:
-            return Cell(inputs=chosen.inputs, figures=figures, cached=True)
-        return replace(_cell(chosen, failure), cached=True) if failure is not None else None
+            return Cell(configuration=chosen.asked, figures=figures, cached=True)
+        return replace(Cell.of(chosen.asked, failure), cached=True) if failure is not None else None
 
     def _keep(self, chosen: Candidate, job: dict[str, Any], answer: Answer) -> None:
         if self.known is None:
             return
         if "figures" in answer:
             self.known.keep(job, answer)
-        elif answer.get("is_lasting") and "model" in chosen.inputs:
+        elif answer.get("is_lasting") and chosen.asked.subject.model:
             self.known.keep_failure(job, answer)
 
     def _collect(self, under_way: dict[Future[Answer], Candidate], *, is_final: bool) -> None:
@@ -147,11 +146,11 @@ class Exploration:
         for future in done:
             chosen = under_way.pop(future)
             answer = _answer_of(future)
-            self._keep(chosen, job_of(chosen.inputs, self.settings, is_final=is_final), answer)
-            self._note(chosen, _cell(chosen, answer), is_final=is_final)
+            self._keep(chosen, job_of(chosen.asked, is_final=is_final), answer)
+            self._note(chosen, Cell.of(chosen.asked, answer), is_final=is_final)
 
     def _note(self, chosen: Candidate, cell: Cell, *, is_final: bool) -> None:
-        self.tried.append(Tried(candidate=chosen, cell=cell, is_final=is_final))
+        self.tried.append(Evaluated(candidate=chosen, cell=cell, is_final=is_final))
         self.progress(len(self.tried), self.best)
 
     # -- which one is next --------------------------------------------------------------------------------------------------------
@@ -185,7 +184,7 @@ class Exploration:
     def _promise(
         self, candidate: Candidate, under_way: Iterable[Candidate], suspicions: Sequence[Features]
     ) -> tuple[bool, bool, float]:
-        """Is it expected to fail, is it expected not to fit, and how long is it expected to take?"""
+        """Sort key: (likely to fail, likely too large, expected seconds)."""
         has_failed = any(each.cell.figures is None and each.candidate.can_fail_like(candidate) for each in self.tried)
         has_failed = has_failed or any(features <= candidate.features for features in suspicions)
         likest = max((candidate.likeness(other) for other in under_way), default=0.0)
@@ -201,13 +200,13 @@ class Exploration:
         other = self._likest(candidate)
         return candidate.least_bytes * (other.memory_ratio if other is not None else 1.0)
 
-    def _likest(self, candidate: Candidate) -> Tried | None:
+    def _likest(self, candidate: Candidate) -> Evaluated | None:
         """Of those of its sort that were predicted; ``None`` where none was."""
         same = [each for each in self.tried if each.seconds is not None and each.candidate.sort == candidate.sort]
         return max(same, key=lambda each: candidate.likeness(each.candidate), default=None)
 
 
-def _seconds(tried: Tried) -> float:
+def _seconds(tried: Evaluated) -> float:
     return tried.seconds if tried.seconds is not None else float("inf")
 
 
@@ -217,9 +216,3 @@ def _answer_of(future: Future[Answer]) -> Answer:
     except Exception as error:  # the executor's own: a worker that died, a cluster that went away
         said, _, rest = str(error).strip().partition("\n")
         return {"error": f"{type(error).__name__}: {said}".removesuffix(": "), "details": rest}
-
-
-def _cell(chosen: Candidate, answer: dict[str, Any]) -> Cell:
-    if "figures" in answer:
-        return Cell(inputs=chosen.inputs, figures=Figures.from_json(answer["figures"]))
-    return Cell(inputs=chosen.inputs, error=answer["error"], details=answer["details"])

@@ -8,10 +8,9 @@ microbatches for every rank are predicted at first, of the first and the last ra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from memfit.compare.cell import Inputs
+from memfit.job import Configuration
 
 _AT_FIRST = 2
 """Training steps: the second is the first in which the optimizer has all of its state."""
@@ -23,50 +22,33 @@ _IN_THE_END = 8
 """So many microbatches of a batch without a pipeline are predicted for an answer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What all predictions of a search have in common."""
-
-    torch_version: str = ""
-    alloc_conf: str = ""
-    interconnect: str = ""
-    steps: int = 3
-    """Of the answer."""
-
-
-def job_of(inputs: Inputs, settings: Settings, *, is_final: bool) -> dict[str, Any]:
-    """For ``memfit.compare``'s workers and its cache. At first, two steps, and of a pipeline the first and the last rank."""
-    steps = settings.steps
-    if not is_final or inputs.get("microbatches", 0) >= _MANY:
-        steps = min(_AT_FIRST, steps)
-    job: dict[str, Any] = {"inputs": inputs, "steps": steps}
-    job |= {"torch_version": settings.torch_version, "alloc_conf": settings.alloc_conf}
-    if settings.interconnect:
-        job["interconnect"] = settings.interconnect
-    if "function" in inputs:
-        return job
-    shortened = shortened_of(inputs, is_final=is_final)
-    if shortened:
-        job["shortened"] = shortened
-    if inputs["pp"] > 1 and not is_final:
-        job["ranks"] = [0, inputs["world_size"] - 1]
-    return job
+def job_of(asked: Configuration, *, is_final: bool) -> dict[str, Any]:
+    """For the workers and the cache. At first, two steps, and of a pipeline the first and the last rank."""
+    if not is_final or (asked.is_model and asked.recipe.microbatches >= _MANY):
+        asked = asked.with_options(steps=min(_AT_FIRST, asked.options.steps))
+    if not asked.is_model:
+        return asked.to_json()
+    if asked.recipe.pp > 1 and not is_final:
+        asked = asked.with_options(ranks=(0, asked.world_size - 1))
+    shortened = shortened_of(asked, is_final=is_final)
+    return asked.to_json() | ({"shortened": shortened} if shortened else {})
 
 
-def shortened_of(inputs: Inputs, *, is_final: bool) -> dict[str, int]:
+def shortened_of(asked: Configuration, *, is_final: bool) -> dict[str, int]:
     """Fewer microbatches of the same size; empty where there are few, or all of them count."""
-    if is_final and inputs["pp"] > 1:
+    recipe = asked.recipe
+    if is_final and recipe.pp > 1:
         return {}
-    wanted = _IN_THE_END if is_final else 2 * inputs["pp"]
-    if inputs["microbatches"] <= wanted:
+    wanted = _IN_THE_END if is_final else 2 * recipe.pp
+    if recipe.microbatches <= wanted:
         return {}
-    return {"microbatches": wanted, "batch": inputs["batch"] // inputs["microbatches"] * wanted}
+    return {"microbatches": wanted, "batch": recipe.batch // recipe.microbatches * wanted}
 
 
-def what_was_shortened(inputs: Inputs, *, is_final: bool) -> str:
+def what_was_shortened(asked: Configuration, *, is_final: bool) -> str:
     """For the assumptions of an answer; empty where nothing was."""
-    shortened = shortened_of(inputs, is_final=is_final) if "function" not in inputs else {}
+    shortened = shortened_of(asked, is_final=is_final) if asked.is_model else {}
     if not shortened:
         return ""
-    few, all_of_them = shortened["microbatches"], inputs["microbatches"]
+    few, all_of_them = shortened["microbatches"], asked.recipe.microbatches
     return f"{few} of {all_of_them} microbatches were predicted: the others are taken to need the same memory and time"

@@ -7,14 +7,12 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from memfit.compare.cell import Cell, Inputs
-from memfit.compare.grid import Subject
 from memfit.compare.recommendation import SAME_SPEED
 from memfit.drawing import Drawn
 from memfit.hardware import find_gpu
-from memfit.plan.plan_file import Figures as PlanFigures
-from memfit.plan.plan_file import Plan
-from memfit.plan.search.candidate import Candidate, Tried
+from memfit.job import Cell, Configuration, Subject
+from memfit.plan.plan_file import Plan, PlanCost
+from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.jobs import what_was_shortened
 from memfit.plan.search.space import varying_axes
 from memfit.timing.rates import what_times_are_from
@@ -79,8 +77,8 @@ class PlanSearch(Drawn):
     """Bytes that the allocator may need: of the GPU, or of the budget, less the margin."""
     capacity: int
     """The same without the margin."""
-    tried: tuple[Tried, ...]
-    best_tried: Tried | None
+    tried: tuple[Evaluated, ...]
+    best_tried: Evaluated | None
     num_candidates: int
     num_too_large: int
     """Could not fit, by their bounds."""
@@ -94,7 +92,7 @@ class PlanSearch(Drawn):
     infeasible: Infeasible | None = None
     by_checkpointing: Plan | None = None
     """The answer, where what is computed again was decided operator by operator."""
-    checkpointed: Inputs | None = None
+    checkpointed: Configuration | None = None
     """The configuration that this was decided for."""
     unrefined: Unrefined | None = None
     space_assumptions: tuple[str, ...] = ()
@@ -166,21 +164,21 @@ class PlanSearch(Drawn):
         if self.by_checkpointing is not None:
             found += self.by_checkpointing.assumptions
         if best is not None and best.figures is not None and self.best_tried is not None:
-            found += [what_was_shortened(best.inputs, is_final=self.best_tried.is_final), *best.figures.assumptions]
+            found += [what_was_shortened(best.configuration, is_final=self.best_tried.is_final), *best.figures.assumptions]
         found.append(what_times_are_from(find_gpu(self.gpu), self.world_size))
         return tuple(dict.fromkeys(filter(None, found)))
 
     @property
     def varying(self) -> tuple[str, ...]:
         """The axes on which what was predicted differs."""
-        return varying_axes([each.cell.inputs for each in self.tried])
+        return varying_axes([each.cell.configuration for each in self.tried])
 
     @cached_property
     def plan(self) -> Plan | None:
         """The answer as a plan file has it; ``None`` where nothing fits."""
         if self.by_checkpointing is not None:
-            inputs = self.checkpointed or {}
-            recipe = None if "function" in inputs else _plain(inputs)
+            asked = self.checkpointed
+            recipe = _plain(asked) if asked is not None and asked.is_model else None
             return replace(self.by_checkpointing, recipe=recipe, assumptions=self.assumptions)
         best = self.best
         if best is None or best.figures is None:
@@ -190,8 +188,8 @@ class PlanSearch(Drawn):
             gpu=self.gpu,
             budget_bytes=self.capacity,
             world_size=self.world_size,
-            recipe=_plain(best.inputs),
-            figures=PlanFigures(
+            recipe=_plain(best.configuration),
+            figures=PlanCost(
                 peak_allocated_bytes=figures.peak_allocated,
                 peak_reserved_bytes=figures.peak_reserved,
                 smallest_fit_bytes=figures.smallest_fit,
@@ -237,7 +235,7 @@ def _infeasible_json(found: Infeasible | None) -> dict[str, Any] | None:
     }
 
 
-def _plain(inputs: Inputs) -> dict[str, Any]:
+def _plain(asked: Configuration) -> dict[str, Any]:
     """A recipe as JSON has it."""
-    kept = {name: value for name, value in inputs.items() if name not in ("gpu", "world_size")}
+    kept = {name: value for name, value in asked.inputs.items() if name not in ("gpu", "world_size")}
     return {name: [*value] if isinstance(value, tuple) else value for name, value in kept.items()}

@@ -2,7 +2,7 @@
 
 ::
 
-    Space ── what the user fixed, what is left open ──> candidates(): the inputs of a cell each, as memfit.compare knows them
+    Space ── what the user fixed, what is left open ──> candidates(): a configuration each
 
 Precision, optimizer, float8 and the global batch change what is learned. They stay as they are unless the user allows each by
 name, or gives several values. What is left open is listed in ``OPEN``; each line says why some choices are not in it.
@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from memfit.choices import AXES, CHECKPOINTINGS, FLOAT8S, OPTIMIZERS, PRECISIONS, STRATEGIES, Split
-from memfit.compare.cell import Inputs
-from memfit.compare.grid import MODEL_AXES, Subject, has_bf16, read_axes, recipe_inputs
 from memfit.errors import ConfigError
-from memfit.hardware import GPUS_PER_NODE, find_gpu
-from memfit.models import Recipe, find_model
+from memfit.hardware import GPUS_PER_NODE
+from memfit.job import Configuration, PredictOptions, Recipe, Subject
+from memfit.job.axes import MODEL_AXES, read_axes
+from memfit.job.configuration import has_bf16
+from memfit.models import find_model
 
 CHANGES_TRAINING: Final = ("precision", "optimizer", "float8", "batch")
 """What is only varied where the user allows it."""
@@ -41,8 +42,7 @@ class Space:
     """What is trained on what, and what may vary."""
 
     subject: Subject
-    gpu: str = "H200"
-    world_size: int = 1
+    options: PredictOptions = PredictOptions()
     global_batch: int = 0
     """Sequences in a step of all GPUs. Left out: one for each GPU."""
     seq: int = 0
@@ -52,7 +52,6 @@ class Space:
     """Of ``CHANGES_TRAINING``, what may vary although it trains differently."""
 
     def __post_init__(self) -> None:
-        self._set("gpu", find_gpu(self.gpu).name)
         self._set("given", read_axes(self.given))
         for name in self.given:
             if name not in MODEL_AXES or name == "seq":
@@ -64,9 +63,8 @@ class Space:
                 raise ConfigError(
                     f"cannot allow {name!r} to change: it is {', '.join(CHANGES_TRAINING)} that change what is trained"
                 )
-        for name, value in {"world_size": self.world_size, "global_batch": self.global_batch or 1}.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
+        if isinstance(self.global_batch, bool) or not isinstance(self.global_batch, int) or self.global_batch < 0:
+            raise ConfigError(f"global_batch takes a whole number of at least 1, not {self.global_batch!r}")
         usual = Recipe(
             model=self.subject.model, hf=self.subject.hf, seq=self.seq
         )  # refuses an unknown model, or too long a sequence
@@ -77,6 +75,14 @@ class Space:
         object.__setattr__(self, name, value)
 
     @property
+    def gpu(self) -> str:
+        return self.options.gpu
+
+    @property
+    def world_size(self) -> int:
+        return self.options.world_size
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search took for granted."""
         batch = f"a step of all GPUs has {self.global_batch} sequences of {self.seq} tokens"
@@ -84,20 +90,19 @@ class Space:
 
     # -- what is open -------------------------------------------------------------------------------------------------------------
 
-    def candidates(self, *, offload: Sequence[str] = ("none",)) -> Iterator[Inputs]:
+    def candidates(self, *, offload: Sequence[str] = ("none",)) -> Iterator[Configuration]:
         """Each once. What cannot be is left out: recipes refuse it."""
-        seen: set[str] = set()
+        seen: set[Recipe] = set()
         reasons: dict[str, None] = {}
         for chosen in self._combinations(offload):
             try:
-                inputs = recipe_inputs(self.subject, {"gpu": self.gpu, "world_size": self.world_size, "seq": self.seq} | chosen)
+                found = Configuration.of(self.subject, {"seq": self.seq} | chosen, self.options)
             except ConfigError as error:
                 reasons.setdefault(str(error))
                 continue
-            key = str(inputs)
-            if key not in seen:
-                seen.add(key)
-                yield inputs
+            if found.recipe not in seen:
+                seen.add(found.recipe)
+                yield found
         if not seen:
             said = f": {next(iter(reasons))}" if reasons else f": {self._why_none()}"
             raise ConfigError(f"there is no way to train {self.subject.name} on {self.world_size} GPUs as you asked{said}")
@@ -108,7 +113,7 @@ class Space:
             "another --global-batch, or leave more open"
         )
 
-    def _combinations(self, offload: Sequence[str]) -> Iterator[Inputs]:
+    def _combinations(self, offload: Sequence[str]) -> Iterator[dict[str, Any]]:
         for degrees in self._degrees():
             for strategy, batch in itertools.product(self._strategies(degrees), self._batches(degrees)):
                 for how, words in itertools.product(self._passes(degrees, batch), self._words(offload)):
@@ -156,7 +161,7 @@ class Space:
             if self.global_batch * factor % sharing == 0:
                 yield self.global_batch * factor // sharing
 
-    def _passes(self, degrees: dict[str, int], batch: int) -> Iterator[Inputs]:
+    def _passes(self, degrees: dict[str, int], batch: int) -> Iterator[dict[str, Any]]:
         """In how many parts the batch is computed, and in which order a pipeline does it."""
         counts = self.given.get("microbatches", _divisors(batch))
         if degrees["pp"] == 1:
@@ -167,7 +172,7 @@ class Space:
         for schedule in self.given.get("schedule", SEARCHED_SCHEDULES):
             yield from ({"batch": batch, "microbatches": count, "schedule": schedule} for count in enough)
 
-    def _words(self, offload: Sequence[str]) -> Iterator[Inputs]:
+    def _words(self, offload: Sequence[str]) -> Iterator[dict[str, Any]]:
         usual = "bf16-mixed" if has_bf16(self.gpu) else "fp16-mixed"
         open_words: dict[str, Sequence[Any]] = {
             "checkpointing": tuple(CHECKPOINTINGS),
@@ -187,13 +192,14 @@ def _divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def sequences_of(inputs: Inputs) -> int:
-    """In a step of all GPUs."""
-    return int(inputs["batch"] * inputs["world_size"] // (inputs["tp"] * inputs["pp"] * inputs["cp"]))
+def sequences_of(asked: Configuration) -> int:
+    """Sequences per step, over all GPUs."""
+    recipe = asked.recipe
+    return recipe.batch * asked.world_size // (recipe.tp * recipe.pp * recipe.cp)
 
 
-def varying_axes(cells: Sequence[Inputs]) -> tuple[str, ...]:
+def varying_axes(cells: Sequence[Configuration]) -> tuple[str, ...]:
     """On which candidates differ; not the engine, which follows from the strategy."""
-    names = dict.fromkeys((*AXES, *(name for inputs in cells for name in inputs)))
-    found = (name for name in names if len({str(inputs.get(name)) for inputs in cells}) > 1)
+    names = dict.fromkeys((*AXES, *(name for asked in cells for name in asked.inputs)))
+    found = (name for name in names if len({str(asked.inputs.get(name)) for asked in cells}) > 1)
     return tuple(name for name in found if name not in ("engine", "world_size", "gpu"))

@@ -5,7 +5,7 @@
     memfit run torchrun ... train.py
         │   launchers.py          what was typed: program, processes, environment
         │   dry_run.py            in a child whose files are thrown away (memfit.overlay)
-    predict_script(job, ...)  running.py
+    run_script(job, options)  running.py
         │   started_programs.py   what it only starts is followed in its place
         │   stopping.py           until memory has settled
         │   evaluations.py        what only repeats is cut short

@@ -27,7 +27,8 @@ from memfit.overlay import fence, in_force, namespace
 from memfit.overlay.in_python import keeping_apart
 from memfit.overlay.state import BY_FENCE, BY_NOBODY, BY_PYTHON, BY_SYSTEM, Keeper, declared
 from memfit.overlay.store import temporary_store
-from memfit.predict.child_process import CAN_FORK, sendable
+from memfit.workers.forking import sendable
+from memfit.workers.lanes import CAN_FORK
 
 Answer = TypeVar("Answer")
 

@@ -14,12 +14,11 @@ from typing import Any, Final
 
 from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.errors import PredictionError, RanOutError, ScriptExitError, StepFailedError
+from memfit.job import PredictOptions
 from memfit.overlay import in_force
 from memfit.phantom.distributed.pipelines import Neighbours, find_out
-from memfit.phantom.values.expected import Expected
 from memfit.predict.api import calling
-from memfit.predict.ranks import Seen
-from memfit.predict.result import Prediction
+from memfit.predict.ranks import RankOutcome
 from memfit.predict.scripts.launchers import Job, Program, console_script
 from memfit.predict.scripts.started_programs import AnotherProgram, StartedPrograms
 from memfit.predict.scripts.stopping import Bounds, StopWatch
@@ -28,52 +27,28 @@ from memfit.torch_compat.patches import Patches
 
 _MOST_PROGRAMS: Final = 5
 
+Progress = Callable[[str], None]
 
-def predict_script(
+
+def run_script(
     job: Job,
-    *,
-    gpu: str,
-    torch_version: str,
+    options: PredictOptions,
     bounds: Bounds | None = None,
-    alloc_conf: str = "",
-    expected: Expected | None = None,
-    progress: Callable[[str], None] = lambda line: None,
-) -> Prediction:
-    """Runs a program as its launcher would, without a GPU, until its memory has settled. ``progress`` is told where it is."""
-    return see_script(
-        job,
-        gpu=gpu,
-        torch_version=torch_version,
-        bounds=bounds,
-        alloc_conf=alloc_conf,
-        expected=expected,
-        progress=progress,
-    ).prediction
-
-
-def see_script(
-    job: Job,
+    progress: Progress = lambda line: None,
+    stage_outputs: Mapping[int, Any] | None = None,
     *,
-    gpu: str,
-    torch_version: str,
-    bounds: Bounds | None = None,
-    alloc_conf: str = "",
-    expected: Expected | None = None,
-    progress: Callable[[str], None] = lambda line: None,
-    told: Mapping[int, Any] | None = None,
-    interconnect: str = "",
     is_limited: bool = False,
-) -> Seen:
-    """The same, with what it says about other ranks. ``told`` is what is known of a pipeline's stages from those.
+) -> RankOutcome:
+    """Runs a program as its launcher would, without a GPU, until its memory has settled. ``progress`` is told where it is.
 
-    With ``is_limited``, memory runs out where the GPU's does; raises ``RanOutError`` for a run that does not survive it.
+    ``stage_outputs`` is what is known of a pipeline's stages from other ranks. How many processes there are and which one is
+    predicted is the job's to say, and how many steps, that of the bounds. With ``is_limited``, memory runs out where the GPU's
+    does; raises ``RanOutError`` for a run that does not survive it.
     """
     for _ in range(_MOST_PROGRAMS):
-        make = partial(
-            _predict_program, job, gpu, torch_version, bounds or Bounds(), alloc_conf, expected, progress, interconnect, is_limited
-        )
+        make = partial(_predict_program, job, options, bounds or Bounds(), progress, is_limited)
         try:
-            return find_out(make, told)
+            return find_out(make, stage_outputs)
         except AnotherProgram as started:
             world = job.world if started.is_same_process and not started.job.world.has_launcher else started.job.world
             job = replace(started.job, world=world, notes=(*job.notes, *started.job.notes))
@@ -82,21 +57,15 @@ def see_script(
 
 def _predict_program(
     job: Job,
-    gpu: str,
-    torch_version: str,
+    options: PredictOptions,
     bounds: Bounds,
-    alloc_conf: str,
-    expected: Expected | None,
-    progress: Callable[[str], None],
-    interconnect: str,
+    progress: Progress,
     is_limited: bool,
     neighbours: Neighbours,
     scouted: int | None,
-) -> Seen:
+) -> RankOutcome:
     world = job.world if scouted is None else replace(job.world, rank=scouted)
-    session = PhantomSession.prepare(
-        gpu, torch_version, alloc_conf, world, expected or Expected(), neighbours, interconnect, is_limited=is_limited
-    )
+    session = PhantomSession.prepare(options, world, neighbours, is_limited=is_limited)
     if (keeper := in_force()) is not None:
         session.world.assumptions.add(keeper.after)
     watch = StopWatch(
@@ -110,10 +79,10 @@ def _predict_program(
             if not session.refusals:
                 raise
             raise RanOutError(session.where_it_ran_out(), session.refusals[-1].failure.asked, _last_line(error)) from error
-    if not alloc_conf:
+    if not options.alloc_conf:
         session.meter.configure(alloc_conf_of_environment())  # as the shell or the script itself has set it
     notes = (*job.notes, *watch.notes, *started.notes, *session.ran_out_notes())
-    return session.seen(session.prediction(notes=notes, problem=watch.missing()))
+    return session.outcome(session.prediction(notes=notes, problem=watch.missing()))
 
 
 def _last_line(error: StepFailedError | ScriptExitError) -> str:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memfit.choices import AXES
-from memfit.compare import Cell, Comparison, Figures
-from memfit.compare.recommendation import SURE, NothingFits, Recommendation, Setting, advise, choose
+from memfit.compare import Comparison
+from memfit.compare.recommendation import NothingFits, Recommendation, Setting, advise, choose
 from memfit.hardware import find_gpu
+from memfit.job import Cell, CellResult
+from memfit.job.cell import SAFETY_MARGIN
 from memfit.models import find_model
 from memfit.timing.rates import what_times_are_from
 from memfit.units import format_bytes
@@ -45,7 +47,7 @@ def _assumptions(cell: Cell) -> Iterator[str]:
 
 def _rows(rows: dict[tuple[str, ...], dict[str, Cell]], comparison: Comparison) -> Iterator[SheetRow]:
     """The first GPU that has figures speaks for its row; the others only for their verdicts."""
-    speaking: list[tuple[Figures, tuple[str, ...]]] = []
+    speaking: list[tuple[CellResult, tuple[str, ...]]] = []
     for values, cells in rows.items():
         found = [cells[gpu].figures for gpu in comparison.gpus if gpu in cells]
         speaking += [(figures, values) for figures in found if figures is not None][:1]
@@ -100,7 +102,7 @@ def _answer(cell: Cell | None) -> GpuAnswer:
     return GpuAnswer(text=f"{amount} short" if cell.figures.margin < 0 else "does not complete", fits=False)
 
 
-def _against(figures: Figures, best: Figures) -> str:
+def _against(figures: CellResult, best: CellResult) -> str:
     """How much more, and for what: the category that grew most."""
     grown = {name: size - best.breakdown.get(name, 0) for name, size in figures.breakdown.items()}
     more = f"+{format_bytes(figures.smallest_fit - best.smallest_fit)}"
@@ -136,7 +138,8 @@ def _recommend(found: Recommendation, varying: Sequence[str]) -> Iterator[str]:
     reason = _reason(found) if varying else ""
     yield f"Run {what or 'it'} on {inputs['gpu']}: it fits with {format_bytes(figures.margin)} to spare. {reason}".rstrip()
     if not found.is_sure:
-        yield f"That is less than {SURE:.0%} of the memory, and a prediction may be wrong by as much: try it before you rely on it."
+        share = f"{SAFETY_MARGIN:.0%} of the memory"
+        yield f"That is less than {share}, and a prediction may be wrong by as much: try it before you rely on it."
     elif figures.num_alloc_retries:
         times = "once" if figures.num_alloc_retries == 1 else f"{figures.num_alloc_retries} times"
         yield f"The allocator has to give cached memory back {times}; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True can help."

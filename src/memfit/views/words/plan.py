@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memfit.choices import AXES
-from memfit.compare import Cell
+from memfit.job import Cell
 from memfit.models import find_model
 from memfit.plan import Plan
 from memfit.plan.policy import Action, UnitPolicy
@@ -120,9 +120,9 @@ def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
     yield f"Apply the plan (memfit.apply): {time.removesuffix(', ')}{again}, {memory}."
     for group in plan.checkpointing.groups:
         yield _group(group)
-    if found.checkpointed is not None and "function" not in found.checkpointed:
+    if found.checkpointed is not None and found.checkpointed.is_model:
         others = [axis for axis in found.varying if axis != "checkpointing"]
-        yield f"It is for {configuration(Cell(inputs=found.checkpointed), others)}, with no checkpointing of its own."
+        yield f"It is for {configuration(Cell(configuration=found.checkpointed), others)}, with no checkpointing of its own."
 
 
 def _group(group: UnitPolicy) -> str:

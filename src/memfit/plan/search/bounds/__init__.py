@@ -2,14 +2,14 @@
 
 ::
 
-    shapes.py    what one GPU computes of a layer ──┐
-    sharing.py   which GPUs share which weights ────┼──> least_time.py    seconds that a step takes at least
+    shapes.py       what one GPU computes of a layer┐
+    job/states.py   which GPUs share weights ───────┼──> least_time.py    seconds that a step takes at least
     layer_time.py   kernels at the clock's prices ──┘──> least_memory.py  bytes that the allocator must have at least
 
 A search leaves out by these, so that none may be above what is predicted: ``tests/plan/search/test_bounds.py`` compares.
 """
 
-from memfit.plan.search.bounds.least_memory import least_bytes, state_bytes
+from memfit.plan.search.bounds.least_memory import least_bytes
 from memfit.plan.search.bounds.least_time import least_seconds
 
-__all__ = ["least_bytes", "least_seconds", "state_bytes"]
+__all__ = ["least_bytes", "least_seconds"]

@@ -16,116 +16,80 @@ A planner leaves out whatever cannot fit, so that this must be below what ``memf
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
-from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, Schedule, Split, layers_of_stages
+from memfit.choices import PRECISIONS, SCHEDULES, Schedule
+from memfit.job import Configuration
+from memfit.job.states import (
+    gathered_item_bytes,
+    gradient_bytes,
+    is_sharded,
+    numbers_of_a_rank,
+    share_of_smallest_rank,
+    shared_weights,
+    sharing_ranks,
+    state_bytes,
+    whole_weight_bytes,
+)
 from memfit.models import ModelConfig, find_model
 from memfit.plan.search.bounds.least_time import one_pass
-from memfit.plan.search.bounds.shapes import LayerShape, Pass, kinds_of_layers, layer_shape
-from memfit.plan.search.bounds.sharing import is_sharded, numbers_of_a_gpu, shared_weights, sharing_ranks
-
-Inputs = dict[str, Any]
+from memfit.plan.search.bounds.shapes import LayerShape, Pass, layer_shape
 
 
-def state_bytes(inputs: Inputs) -> int:
-    """Weights and optimizer state of one GPU."""
-    if inputs["offload"] == "params":
-        return 0
-    return _weights(inputs) * (1 + OPTIMIZERS[inputs["optimizer"]].state_copies)
-
-
-def least_bytes(inputs: Inputs) -> int:
-    """Of a training step of a named model: ``inputs`` are those of a cell of ``memfit.compare``."""
-    if inputs["pp"] > 1:
-        return state_bytes(inputs) + _in_pipeline(inputs)
-    gradients = 0 if inputs["offload"] == "params" else _weights(inputs)
+def least_bytes(asked: Configuration) -> int:
+    """Of a training step of a named model: the least that its allocator must be able to get."""
+    if asked.recipe.pp > 1:
+        return state_bytes(asked) + _in_pipeline(asked)
+    gradients = gradient_bytes(asked)
     # Where a batch is computed in parts, gradients of the first are there while the others are computed.
-    waiting = gradients if inputs["microbatches"] > 1 else 0
-    return state_bytes(inputs) + max(gradients, waiting + _whole_weights(inputs) + _activations(inputs))
+    waiting = gradients if asked.recipe.microbatches > 1 else 0
+    return state_bytes(asked) + max(gradients, waiting + whole_weight_bytes(asked) + _activations(asked))
 
 
-def _share_of_smallest_rank(config: ModelConfig, inputs: Inputs) -> float:
-    """Of all layers, what each rank of a pipeline has at least."""
-    if inputs["pp"] == 1:
-        return 1.0
-    stages = SCHEDULES[inputs["schedule"]].stages_a_rank
-    return min(layers_of_stages(config.layers, inputs["pp"] * stages)) * stages / config.layers
-
-
-def _weights(inputs: Inputs) -> int:
-    """Of one GPU, in the type in which they are kept."""
-    return int(numbers_of_a_gpu(inputs) * PRECISIONS[inputs["precision"]].weight_bytes)
-
-
-def _whole_weights(inputs: Inputs) -> int:
-    """What is gathered in forward and kept for backward."""
-    strategy = STRATEGIES.get(inputs["strategy"])
-    if strategy is None or strategy.split is Split.NOTHING or strategy.reshards or sharing_ranks(inputs)[0] == 1:
-        return 0
-    return int(_numbers(find_model(inputs["model"]), inputs) * _gathered_item(inputs))
-
-
-def _numbers(config: ModelConfig, inputs: Inputs) -> float:
-    """Of the layers of a rank, not shared by data parallelism. Experts that are spread stay so."""
-    numbers = sum(count * _of_layer(config, has_experts, inputs) for has_experts, count in kinds_of_layers(config).items())
-    return numbers * _share_of_smallest_rank(config, inputs)
-
-
-def _whole_layer(config: ModelConfig, inputs: Inputs) -> tuple[int, int]:
+def _whole_layer(config: ModelConfig, asked: Configuration) -> tuple[int, int]:
     """Weights of the last layer while its backward runs, where they are not whole all the time; and its gradients when that is
     over: they are whole until they are reduced. Experts with a place of their own come and go by themselves."""
-    shared = shared_weights(config, config.has_experts(config.layers - 1), inputs)
-    precision = PRECISIONS[inputs["precision"]]
-    weights = max((each.moved for each in shared), default=0) * _gathered_item(inputs)
+    shared = shared_weights(config, config.has_experts(config.layers - 1), asked)
+    precision = PRECISIONS[asked.recipe.precision]
+    weights = max((each.moved for each in shared), default=0) * gathered_item_bytes(asked)
     gradients = max((each.numbers for each in shared), default=0) * (2 if precision.computes else precision.weight_bytes)
-    return 0 if _whole_weights(inputs) else weights, gradients
-
-
-def _of_layer(config: ModelConfig, has_experts: bool, inputs: Inputs) -> int:
-    return sum(shared.numbers for shared in shared_weights(config, has_experts, inputs))
-
-
-def _gathered_item(inputs: Inputs) -> int:
-    """Bytes of a weight while it is whole."""
-    precision = PRECISIONS[inputs["precision"]]
-    return 1 if inputs["float8"] != "none" else 2 if precision.computes else precision.weight_bytes
+    return 0 if whole_weight_bytes(asked) else weights, gradients
 
 
 # -- what backward will need ------------------------------------------------------------------------------------------------------
 
 
-def _activations(inputs: Inputs) -> int:
+def _activations(asked: Configuration) -> int:
     """Without a pipeline."""
-    config = find_model(inputs["model"])
-    part, _ = one_pass(inputs)
-    kept, within = kept_bytes(config, inputs, part)
-    weights, gradients = _whole_layer(config, inputs)
+    config = find_model(asked.recipe.model)
+    part, _ = one_pass(asked)
+    kept, within = kept_bytes(config, asked, part)
+    weights, gradients = _whole_layer(config, asked)
     others = kept * (config.layers - 1) // config.layers
-    at_most = max(kept + max(within + weights, _loss(config, inputs, part)), others + weights + gradients)
-    return _root_weights(config, inputs) + at_most
+    at_most = max(kept + max(within + weights, _loss(config, asked, part)), others + weights + gradients)
+    return _root_weights(config, asked) + at_most
 
 
-def _in_pipeline(inputs: Inputs) -> int:
+def _in_pipeline(asked: Configuration) -> int:
     """On the first rank, which has most microbatches under way, or on the last, which has the loss.
 
     FSDP2 reduces the gradients of all microbatches at once: until then they are whole, in the type in which they are reduced; and
     from one microbatch to the next the weights stay whole, too.
     """
-    config, schedule, pp = find_model(inputs["model"]), SCHEDULES[inputs["schedule"]], inputs["pp"]
-    part, num_passes = one_pass(inputs)
-    kept, within = kept_bytes(config, inputs, part)
-    of_a_stage = kept * _share_of_smallest_rank(config, inputs) / schedule.stages_a_rank
+    config, schedule, pp = find_model(asked.recipe.model), SCHEDULES[asked.recipe.schedule], asked.recipe.pp
+    part, num_passes = one_pass(asked)
+    kept, within = kept_bytes(config, asked, part)
+    of_a_stage = kept * share_of_smallest_rank(config, asked) / schedule.stages_a_rank
     under_way = passes_under_way(schedule, pp, num_passes)
     # The last stage keeps its output of every microbatch until the step is over: torch gives them back in one piece.
     outputs = (num_passes - 1) * part.tokens * (config.vocab // part.tp) * part.item_bytes
-    least = max(of_a_stage * under_way + within + _whole_weights(inputs), outputs + of_a_stage + _loss(config, inputs, part))
+    least = max(of_a_stage * under_way + within + whole_weight_bytes(asked), outputs + of_a_stage + _loss(config, asked, part))
     is_settled = num_passes > (pp if schedule.stages_a_rank == 1 else 2 * pp - 1)
-    if sharing_ranks(inputs)[0] == 1 or not is_settled or schedule.name not in ("1f1b", "interleaved-1f1b"):
+    if sharing_ranks(asked)[0] == 1 or not is_settled or schedule.name not in ("1f1b", "interleaved-1f1b"):
         return int(least)
-    numbers = _numbers(config, inputs)
-    gradients = numbers * PRECISIONS[inputs["precision"]].weight_bytes
-    before_backward = gradients + of_a_stage * under_way + within + _whole_weights(inputs)
-    after_backward = gradients + numbers * _gathered_item(inputs) + of_a_stage * (under_way - 1)
+    numbers = numbers_of_a_rank(config, asked)
+    gradients = numbers * PRECISIONS[asked.recipe.precision].weight_bytes
+    before_backward = gradients + of_a_stage * under_way + within + whole_weight_bytes(asked)
+    after_backward = gradients + numbers * gathered_item_bytes(asked) + of_a_stage * (under_way - 1)
     return int(max(least, before_backward, after_backward))
 
 
@@ -142,10 +106,10 @@ def passes_under_way(schedule: Schedule, pp: int, num_microbatches: int) -> int:
     return 1  # at least
 
 
-def kept_bytes(config: ModelConfig, inputs: Inputs, part: Pass) -> tuple[int, int]:
+def kept_bytes(config: ModelConfig, asked: Configuration, part: Pass) -> tuple[int, int]:
     """Of one pass through all layers: what is kept from forward to backward; and what a layer that is computed again has beside
     it."""
-    return _kept_bytes(config.name, part, inputs["checkpointing"], inputs["compile"] != "none")
+    return _kept_bytes(config.name, part, asked.recipe.checkpointing, asked.recipe.compile != "none")
 
 
 @lru_cache(maxsize=4096)
@@ -188,17 +152,17 @@ def _by_products(shape: LayerShape) -> int:
     return 2 * shape.queries + 2 * shape.keys + shape.hidden * (2 if shape.has_gate else 1)
 
 
-def _loss(config: ModelConfig, inputs: Inputs, part: Pass) -> int:
+def _loss(config: ModelConfig, asked: Configuration, part: Pass) -> int:
     """In float32: the logarithms of all probabilities, their gradient, and the gradient of the logits."""
-    if inputs["compile"] == "model":
+    if asked.recipe.compile == "model":
         return 0
     return part.tokens * (config.vocab // part.tp) * 12
 
 
-def _root_weights(config: ModelConfig, inputs: Inputs) -> int:
+def _root_weights(config: ModelConfig, asked: Configuration) -> int:
     """The embedding and the head are gathered for forward, and stay whole until backward is over."""
-    precision = PRECISIONS[inputs["precision"]]
-    if not is_sharded(inputs):
+    precision = PRECISIONS[asked.recipe.precision]
+    if not is_sharded(asked):
         return 0
     size = 2 if precision.computes else precision.weight_bytes
-    return int(config.vocab * config.dim * size // inputs["tp"] * (1 if config.tied else 2))
+    return int(config.vocab * config.dim * size // asked.recipe.tp * (1 if config.tied else 2))

@@ -20,49 +20,47 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, layers_of_stages
 from memfit.hardware import Gpu, find_gpu
+from memfit.job import Configuration
+from memfit.job.states import Shared, gathered_item_bytes, numbers_of_a_gpu, shared_weights
 from memfit.models import ModelConfig, find_model
 from memfit.plan.search.bounds.layer_time import LayerKind, LayerSeconds, layer_seconds, product_seconds
-from memfit.plan.search.bounds.shapes import Pass, head_product, kinds_of_layers
-from memfit.plan.search.bounds.sharing import Shared, numbers_of_a_gpu, shared_weights
+from memfit.plan.search.bounds.shapes import Pass, head_product
 from memfit.timing import Interconnect, parse_interconnect, usual_interconnect
 from memfit.timing.collectives import all_gather_seconds, reduce_scatter_seconds
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.prices import price
 
-Inputs = dict[str, Any]
 
-
-def least_seconds(inputs: Inputs, interconnect: str = "") -> float:
-    """Of a training step of a named model: ``inputs`` are those of a cell of ``memfit.compare``."""
-    config, chip = find_model(inputs["model"]), find_gpu(inputs["gpu"])
-    links = parse_interconnect(interconnect) if interconnect else usual_interconnect(chip)
-    part, num_passes = one_pass(inputs)
-    layers = _layers(config, inputs, part, chip, links)
-    head, updating = _head(config, inputs, part, chip), _updating(inputs, chip)
-    if inputs["pp"] > 1:
-        within = _in_pipeline(config, inputs, num_passes, min(layers), head, chip, links)
-        links_alone: float = _gathering(config, inputs, num_passes, links) / inputs["pp"]
+def least_seconds(asked: Configuration) -> float:
+    """Of a training step of a named model: seconds that no way to run it can beat."""
+    config, chip = find_model(asked.recipe.model), find_gpu(asked.gpu)
+    links = parse_interconnect(asked.options.interconnect) if asked.options.interconnect else usual_interconnect(chip)
+    part, num_passes = one_pass(asked)
+    layers = _layers(config, asked, part, chip, links)
+    head, updating = _head(config, asked, part, chip), _updating(asked, chip)
+    if asked.recipe.pp > 1:
+        within = _in_pipeline(config, asked, num_passes, min(layers), head, chip, links)
+        links_alone: float = _gathering(config, asked, num_passes, links) / asked.recipe.pp
         return max(within, links_alone) + updating
-    copying = _copying(config, inputs, num_passes, chip)
-    waiting = num_passes * _waiting(config, inputs, links)
+    copying = _copying(config, asked, num_passes, chip)
+    waiting = num_passes * _waiting(config, asked, links)
     computing = num_passes * (sum(count * seconds for seconds, count in layers.items()) + head) + copying + waiting
-    return max(computing, _gathering(config, inputs, num_passes, links)) + updating
+    return max(computing, _gathering(config, asked, num_passes, links)) + updating
 
 
-def one_pass(inputs: Inputs) -> tuple[Pass, int]:
+def one_pass(asked: Configuration) -> tuple[Pass, int]:
     """What goes through the GPU at once, and how often in a step."""
-    num_passes = max(1, inputs["microbatches"])
-    precision = PRECISIONS[inputs["precision"]]
+    num_passes = max(1, asked.recipe.microbatches)
+    precision = PRECISIONS[asked.recipe.precision]
     return (
         Pass(
-            sequences=inputs["batch"] // num_passes,
-            seq=inputs["seq"],
-            tp=inputs["tp"],
-            cp=inputs["cp"],
+            sequences=asked.recipe.batch // num_passes,
+            seq=asked.recipe.seq,
+            tp=asked.recipe.tp,
+            cp=asked.recipe.cp,
             item_bytes=2 if precision.computes or precision.weight_bytes == 2 else 4,
         ),
         num_passes,
@@ -72,20 +70,20 @@ def one_pass(inputs: Inputs) -> tuple[Pass, int]:
 # -- the stream that computes -----------------------------------------------------------------------------------------------------
 
 
-def _layers(config: ModelConfig, inputs: Inputs, part: Pass, chip: Gpu, links: Interconnect) -> Counter[float]:
+def _layers(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu, links: Interconnect) -> Counter[float]:
     """Seconds of a layer in one pass, and how many layers take so long."""
     # Torch takes cuDNN's kernels where they are the fastest, and never on older GPUs.
-    is_old = find_gpu(inputs["gpu"]).arch.startswith(("sm_7", "sm_8"))
+    is_old = find_gpu(asked.gpu).arch.startswith(("sm_7", "sm_8"))
     found = Counter[float]()
-    for has_experts, count in kinds_of_layers(config).items():
+    for has_experts, count in config.kinds_of_layers().items():
         kind = LayerKind(
             model=config.name,
             has_experts=has_experts,
             part=part,
-            ep=inputs["ep"],
-            dtype=_product_type(inputs),
-            compile=inputs["compile"],
-            checkpointing=inputs["checkpointing"],
+            ep=asked.recipe.ep,
+            dtype=_product_type(asked),
+            compile=asked.recipe.compile,
+            checkpointing=asked.recipe.checkpointing,
             attention="flash" if is_old else "cudnn",
         )
         layer: LayerSeconds = layer_seconds(kind, chip, links)
@@ -93,20 +91,20 @@ def _layers(config: ModelConfig, inputs: Inputs, part: Pass, chip: Gpu, links: I
     return found
 
 
-def _product_type(inputs: Inputs) -> str:
-    if inputs["float8"] != "none":
+def _product_type(asked: Configuration) -> str:
+    if asked.recipe.float8 != "none":
         return "f8"
-    precision = PRECISIONS[inputs["precision"]]
+    precision = PRECISIONS[asked.recipe.precision]
     name = precision.computes or precision.weights
     return {"bfloat16": "bf16", "float16": "f16", "float32": "tf32"}[name]
 
 
-def _head(config: ModelConfig, inputs: Inputs, part: Pass, chip: Gpu) -> float:
+def _head(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu) -> float:
     """The last product, and the loss in float32."""
-    product, dtype = head_product(config, part), _product_type(inputs)
+    product, dtype = head_product(config, part), _product_type(asked)
     dtype = "bf16" if dtype == "f8" else dtype
     products = sum(product_seconds(each, chip, dtype, part.item_bytes) for each in (product, *product.backward))
-    if inputs["compile"] == "model":
+    if asked.recipe.compile == "model":
         return products
     logits = Operand("f32", (product.rows, product.columns))
     if part.tp > 1:  # on parts of the vocabulary, in several ways: each reads and writes all of it at least twice
@@ -119,12 +117,12 @@ def _head(config: ModelConfig, inputs: Inputs, part: Pass, chip: Gpu) -> float:
     return products + sum(price(call, chip).seconds for call in calls)
 
 
-def _updating(inputs: Inputs, chip: Gpu) -> float:
+def _updating(asked: Configuration, chip: Gpu) -> float:
     """The optimizer reads gradients, and reads and writes weights and what it keeps of them."""
-    if inputs["offload"] != "none":
+    if asked.recipe.offload != "none":
         return 0.0
-    size = numbers_of_a_gpu(inputs) * PRECISIONS[inputs["precision"]].weight_bytes
-    copies = OPTIMIZERS[inputs["optimizer"]].state_copies
+    size = numbers_of_a_gpu(asked) * PRECISIONS[asked.recipe.precision].weight_bytes
+    copies = OPTIMIZERS[asked.recipe.optimizer].state_copies
     return max(0.0, size - chip.last_level_cache_bytes) * (3 + 2 * copies) / chip.memory_bandwidth
 
 
@@ -132,19 +130,19 @@ def _updating(inputs: Inputs, chip: Gpu) -> float:
 
 
 def _in_pipeline(
-    config: ModelConfig, inputs: Inputs, num_passes: int, per_layer: float, head: float, chip: Gpu, links: Interconnect
+    config: ModelConfig, asked: Configuration, num_passes: int, per_layer: float, head: float, chip: Gpu, links: Interconnect
 ) -> float:
-    schedule = SCHEDULES[inputs["schedule"]]
-    pp: int = inputs["pp"]
+    schedule = SCHEDULES[asked.recipe.schedule]
+    pp: int = asked.recipe.pp
     layers = layers_of_stages(config.layers, pp * schedule.stages_a_rank)
-    kinds = [shared_weights(config, has_experts, inputs) for has_experts in kinds_of_layers(config)]
+    kinds = [shared_weights(config, has_experts, asked) for has_experts in config.kinds_of_layers()]
     numbers = min(sum(shared.numbers for shared in kind) for kind in kinds)
-    one_layer = per_layer + _adding_up(inputs, numbers, num_passes, chip)
+    one_layer = per_layer + _adding_up(asked, numbers, num_passes, chip)
     ranks = [sum(layers[stage] for stage in schedule.stages_of(rank, pp)) for rank in range(pp)]
     seconds = [count * one_layer for count in ranks]
     seconds[next(rank for rank in range(pp) if len(layers) - 1 in schedule.stages_of(rank, pp))] += head
     within = pipeline_least_seconds(seconds, num_passes, schedule.stages_a_rank, has_bubble=schedule.name in WITH_BUBBLE)
-    return within + min(ranks) * min(sum(_reduce(inputs, shared, links) for shared in kind[:1]) for kind in kinds)
+    return within + min(ranks) * min(sum(_reduce(asked, shared, links) for shared in kind[:1]) for kind in kinds)
 
 
 WITH_BUBBLE = ("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs")
@@ -160,12 +158,12 @@ def pipeline_least_seconds(ranks: Sequence[float], num_passes: int, stages_a_ran
     return max(one_by_one, (num_passes + (len(ranks) - 1) / stages_a_rank) * min(ranks))
 
 
-def _adding_up(inputs: Inputs, numbers: int, num_passes: int, chip: Gpu) -> float:
+def _adding_up(asked: Configuration, numbers: int, num_passes: int, chip: Gpu) -> float:
     """FSDP2 adds the gradients of a microbatch to those of all before it, whole and in the type in which they are reduced. On
     average of all microbatches: the first one finds none."""
-    if not numbers or num_passes < 2 or inputs["schedule"] not in WITH_BUBBLE:
+    if not numbers or num_passes < 2 or asked.recipe.schedule not in WITH_BUBBLE:
         return 0.0
-    precision = PRECISIONS[inputs["precision"]]
+    precision = PRECISIONS[asked.recipe.precision]
     kept = "f32" if precision.weight_bytes == 4 else "bf16"
     fresh = Operand("bf16" if precision.computes else kept, (numbers,))
     call = Call("add_", (Operand(kept, (numbers,)), fresh), (Operand(kept, (numbers,)),))
@@ -175,62 +173,54 @@ def _adding_up(inputs: Inputs, numbers: int, num_passes: int, chip: Gpu) -> floa
 # -- links ------------------------------------------------------------------------------------------------------------------------
 
 
-def _gathering(config: ModelConfig, inputs: Inputs, num_passes: int, links: Interconnect) -> float:
+def _gathering(config: ModelConfig, asked: Configuration, num_passes: int, links: Interconnect) -> float:
     """Weights are gathered and gradients reduced layer by layer; one group of GPUs does one thing at a time."""
-    rounds, gathers = _rounds(inputs, num_passes)
+    rounds, gathers = _rounds(asked, num_passes)
     by_group = Counter[tuple[int, bool]]()
-    for has_experts, count in kinds_of_layers(config).items():
-        for shared in shared_weights(config, has_experts, inputs):
-            spent = gathers * _gather(inputs, shared, links) + rounds * _reduce(inputs, shared, links)
+    for has_experts, count in config.kinds_of_layers().items():
+        for shared in shared_weights(config, has_experts, asked):
+            spent = gathers * _gather(asked, shared, links) + rounds * _reduce(asked, shared, links)
             by_group[shared.ranks, shared.are_adjacent] += count * spent  # type: ignore[assignment]
     # Backward needs the last layer's weights while they are still there.
     return float(max(by_group.values(), default=0.0) * max(0, config.layers - 1) / config.layers)
 
 
-def _waiting(config: ModelConfig, inputs: Inputs, links: Interconnect) -> float:
+def _waiting(config: ModelConfig, asked: Configuration, links: Interconnect) -> float:
     """In every pass, with nothing to compute meanwhile: the embedding and the head are gathered together, then the first layer; the
     gradients of both are reduced when there are no others any more. The next pass gathers after that."""
-    first = shared_weights(config, config.has_experts(0), inputs)[:1]
-    numbers = config.vocab * config.dim * (1 if config.tied else 2) // inputs["tp"]
+    first = shared_weights(config, config.has_experts(0), asked)[:1]
+    numbers = config.vocab * config.dim * (1 if config.tied else 2) // asked.recipe.tp
     root = [replace(shared, numbers=numbers, moved=numbers) for shared in first]
-    return sum(_gather(inputs, shared, links) + _reduce(inputs, shared, links) for shared in (*first, *root))
+    return sum(_gather(asked, shared, links) + _reduce(asked, shared, links) for shared in (*first, *root))
 
 
-def _gather(inputs: Inputs, shared: Shared, links: Interconnect) -> float:
-    return all_gather_seconds(float(shared.moved * _gathered_bytes(inputs)), shared.ranks, links, shared.are_adjacent)
+def _gather(asked: Configuration, shared: Shared, links: Interconnect) -> float:
+    return all_gather_seconds(float(shared.moved * gathered_item_bytes(asked)), shared.ranks, links, shared.are_adjacent)
 
 
-def _reduce(inputs: Inputs, shared: Shared, links: Interconnect) -> float:
-    size = shared.moved * PRECISIONS[inputs["precision"]].weight_bytes
+def _reduce(asked: Configuration, shared: Shared, links: Interconnect) -> float:
+    size = shared.moved * PRECISIONS[asked.recipe.precision].weight_bytes
     return reduce_scatter_seconds(float(size), shared.ranks, links, shared.are_adjacent)
 
 
-def _copying(config: ModelConfig, inputs: Inputs, num_passes: int, chip: Gpu) -> float:
+def _copying(config: ModelConfig, asked: Configuration, num_passes: int, chip: Gpu) -> float:
     """What was gathered lies rank by rank, and is copied to where weights are whole; gradients are copied to where they are reduced
     from: by the stream that computes."""
-    rounds, gathers = _rounds(inputs, num_passes)
-    kind = {1: "f8", 2: "bf16", 4: "f32"}[_gathered_bytes(inputs)]
+    rounds, gathers = _rounds(asked, num_passes)
+    kind = {1: "f8", 2: "bf16", 4: "f32"}[gathered_item_bytes(asked)]
     total = 0.0
-    for has_experts, count in kinds_of_layers(config).items():
-        for shared in shared_weights(config, has_experts, inputs):
+    for has_experts, count in config.kinds_of_layers().items():
+        for shared in shared_weights(config, has_experts, asked):
             call = Call("fsdp::split_with_sizes_copy", (Operand(kind, (shared.numbers,)),), ())
             total += count * price(call, chip).seconds
     return total * (gathers + rounds) * max(0, config.layers - 1) / config.layers
 
 
-def _rounds(inputs: Inputs, num_passes: int) -> tuple[int, int]:
+def _rounds(asked: Configuration, num_passes: int) -> tuple[int, int]:
     """How often a step reduces gradients and gathers weights. A pipeline reduces once, and gathers once where it keeps weights
     whole from one microbatch to the next."""
-    strategy = STRATEGIES.get(inputs["strategy"])
+    strategy = STRATEGIES.get(asked.recipe.strategy)
     gives_back = strategy is not None and strategy.reshards
-    if inputs["pp"] > 1:
-        return 1, num_passes if gives_back and SCHEDULES[inputs["schedule"]].stages_a_rank == 1 else 1
+    if asked.recipe.pp > 1:
+        return 1, num_passes if gives_back and SCHEDULES[asked.recipe.schedule].stages_a_rank == 1 else 1
     return num_passes, num_passes * (2 if gives_back else 1)
-
-
-def _gathered_bytes(inputs: Inputs) -> int:
-    """Of one number of the weights."""
-    precision = PRECISIONS[inputs["precision"]]
-    if inputs["float8"] != "none":
-        return 1
-    return 2 if precision.computes or precision.weight_bytes == 2 else 4

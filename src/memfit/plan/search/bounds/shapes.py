@@ -122,9 +122,3 @@ def _product(rows: int, inner: int, columns: int) -> Product:
 
 def head_product(config: ModelConfig, part: Pass) -> Product:
     return _product(part.tokens, config.dim, config.vocab // part.tp)
-
-
-def kinds_of_layers(config: ModelConfig) -> dict[bool, int]:
-    """How many layers have experts, and how many have none."""
-    dense = min(config.dense_layers, config.layers) if config.num_experts else config.layers
-    return {has_experts: count for has_experts, count in {False: dense, True: config.layers - dense}.items() if count}

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
+from memfit.job.configuration import Configuration
 from memfit.ledger import Category, Phase
+
+SAFETY_MARGIN: Final = 0.02
+"""The share of the memory that stays free: a prediction of what the allocator needs is this good for nine runs in ten
+(docs/accuracy.md), so that a fit by less may be the prediction's error."""
 
 _MOST_BYTES: Final = 2**62
 _MOST_SECONDS: Final = 10**9
@@ -21,12 +27,9 @@ _KINDS: Final[dict[str, Any]] = {
 }
 """The figures that are no numbers of bytes."""
 
-Inputs = dict[str, Any]
-"""Each axis by name, in plain values that JSON has."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class CellResult:
     """What was predicted. Sizes are bytes."""
 
     peak_allocated: int
@@ -84,13 +87,25 @@ class Figures:
 class Cell:
     """One configuration. It has figures, or an error that says why not."""
 
-    inputs: Inputs
-    figures: Figures | None = None
+    configuration: Configuration
+    figures: CellResult | None = None
     error: str = ""
     """In one line."""
     details: str = ""
     """The traceback, where there is one."""
     cached: bool = False
+
+    @classmethod
+    def of(cls, configuration: Configuration, answer: Mapping[str, Any]) -> Self:
+        """From what the process of a cell answered: ``{"figures": ...}``, or ``{"error": ..., "details": ...}``."""
+        if "figures" in answer:
+            return cls(configuration=configuration, figures=CellResult.from_json(answer["figures"]))
+        return cls(configuration=configuration, error=answer["error"], details=answer["details"])
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What went in, by name: ``model``, ``gpu``, ``world_size``, ``strategy``, ..."""
+        return self.configuration.inputs
 
     @property
     def fits(self) -> bool:

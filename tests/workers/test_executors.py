@@ -5,13 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from helpers.compare_cells import configuration
 from helpers.planned_models import TRAIN
 from helpers.pretended_slurm import pretend_slurm
 
 import memfit
 from memfit.errors import ConfigError
-from memfit.plan.search.executors import open_runner
-from memfit.plan.search.jobs import Settings, job_of
+from memfit.plan.search.jobs import job_of
+from memfit.workers.executors import open_runner
 
 
 @pytest.fixture
@@ -79,10 +80,9 @@ def test_jobs_that_are_no_futures_are_waited_for():
             jobs.append(Later({"error": "as expected", "details": ""}))
             return jobs[-1]
 
-    runner = open_runner(Cluster(), 2)  # type: ignore[arg-type]
-    assert runner.num_lanes == 2
-    assert runner.submit({}).result(timeout=60)["error"] == "as expected"
-    runner.close()
+    with open_runner(Cluster(), 2) as runner:  # type: ignore[arg-type]
+        assert runner.num_lanes == 2
+        assert runner.submit({}).result(timeout=60)["error"] == "as expected"
     assert jobs[0].was_cancelled
 
 
@@ -93,10 +93,9 @@ def test_a_job_of_slurm_predicts(train: str, tmp_path: Path, monkeypatch: pytest
     pytest.importorskip("submitit")
     pretend_slurm(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    inputs = {"function": train, "width": 64, "gpu": "T4", "world_size": 1}
-    runner = open_runner("slurm:1")
-    answer = runner.submit(job_of(inputs, Settings(), is_final=False)).result(timeout=120)
-    runner.close()
+    asked = configuration(function=train, width=64, gpu="T4", world_size=1)
+    with open_runner("slurm:1") as runner:
+        answer = runner.submit(job_of(asked, is_final=False)).result(timeout=120)
     assert answer["figures"]["peak_allocated"] > 0
     assert (tmp_path / "memfit_plan_jobs").is_dir()
 
@@ -105,11 +104,9 @@ def test_a_job_of_slurm_that_dies_is_a_failed_prediction(train: str, tmp_path: P
     pytest.importorskip("submitit")
     pretend_slurm(tmp_path, monkeypatch, srun="exit 1")
     monkeypatch.chdir(tmp_path)
-    runner = open_runner("slurm:1")
-    future = runner.submit(job_of({"function": train, "gpu": "T4", "world_size": 1}, Settings(), is_final=False))
-    with pytest.raises(Exception, match="has not produced any output"):
-        future.result(timeout=120)
-    runner.close()
+    asked = configuration(function=train, gpu="T4", world_size=1)
+    with open_runner("slurm:1") as runner, pytest.raises(Exception, match="has not produced any output"):
+        runner.submit(job_of(asked, is_final=False)).result(timeout=120)
 
 
 def test_a_queue_that_takes_nothing_is_said_at_once(train: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,4 +1,4 @@
-"""How many GPUs share what: the axes of a mesh, and what a model cannot do with them.
+"""One way to train a model: a flat list of words that a command line can carry, refused when it cannot be.
 
 ::
 
@@ -9,33 +9,39 @@
                           ep   GPUs with different experts, among those of dp, cp and tp: no axis of its own
                           replicate   copies of the dp axis, for hybrid strategies
 
-A mistake is refused when a recipe is made, or when the number of GPUs is known; nothing is built before.
+A mistake is refused when a recipe is made, or by ``settled``, when the number of GPUs is known; nothing is built before. The words
+and what they cost are rows of ``memfit.choices``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Final
 
-from memfit.choices import PRECISIONS, SCHEDULES, STRATEGIES, Split
+from memfit.choices import AXES, PRECISIONS, SCHEDULES, STRATEGIES, Split, check_choice
 from memfit.errors import ConfigError
-from memfit.models.catalog import find_model
+from memfit.models import find_model
+from memfit.models.config import context_of
 
 DEGREES: Final = ("tp", "pp", "cp", "ep")
-"""The axes that a recipe has fields for."""
+"""The axes of a mesh that a recipe has fields for."""
 
 LEFT_OUT: Final = -1
 """A number that depends on others, until it is known."""
+
+LONGEST_DEFAULT: Final = 8192
+"""A longer context is trained only by those who ask for it."""
 
 _AXES: Final = ("replicate", "dp", *DEGREES)
 _PART: Final = re.compile(r"([a-z]+)=(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Degrees:
-    """The part of a recipe that says how many GPUs share what; and what must go together with it."""
+class Recipe:
+    """One way to train a model on some GPUs. ``ConfigError`` where it cannot be."""
 
     model: str = ""
     """A name that memfit knows: ``llama3-8b``."""
@@ -78,6 +84,92 @@ class Degrees:
     """Matrix products of the linear layers in 8 bits, as torchao does it."""
     offload: str = "none"
     """``params``: sharded parameters, gradients and optimizer state in host memory."""
+    prefetch: str = "backward_pre"
+    """When FSDP gathers the next weights in backward: before or after the gradients of the current ones, or not ahead at all."""
+    optimizer: str = "adamw"
+    """``adamw`` as torch makes it, which is foreach; ``adamw-fused`` needs no temporaries."""
+
+    def __post_init__(self) -> None:
+        if bool(self.model) == bool(self.hf):
+            raise ConfigError("name a model (model='llama3-8b'), or give the path of a Hugging Face config (hf='config.json')")
+        for name, axis in AXES.items():
+            if axis.choices is not None:
+                check_choice(name, getattr(self, name))
+        if self.model:
+            self._set("model", find_model(self.model).name)
+        elif not Path(self.hf).is_file():
+            raise ConfigError(f"there is no file {self.hf}: --hf takes the path of a Hugging Face config.json")
+        if not self.seq:
+            self._set("seq", min(self.context, LONGEST_DEFAULT))
+        check_numbers(self)
+        if isinstance(self.mesh, str):
+            self._take_degrees(read_mesh(self.mesh))
+        if not isinstance(self.batch, int) or (self.batch < 1 and self.batch != LEFT_OUT):
+            raise ConfigError(f"batch takes a whole number of at least 1, not {self.batch!r}")
+        self._fill_the_pipeline()
+        self._check_sizes()
+        check_degrees(self)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _take_degrees(self, axes: dict[str, int]) -> None:
+        """What a mesh says about them; the rest of it, dp and replicas, waits for the world."""
+        for axis in DEGREES:
+            said = getattr(self, axis)
+            if axis in axes and said not in (1, axes[axis]):
+                raise ConfigError(f"the mesh {self.mesh} and {axis}={said} say two things: leave one of them out")
+            self._set(axis, axes.get(axis, said))
+
+    def _fill_the_pipeline(self) -> None:
+        """What was left out of a schedule and its microbatches."""
+        if self.pp > 1:
+            self._set("schedule", self.schedule or "1f1b")
+            self._set("microbatches", self.microbatches or (self.num_stages if self.batch == LEFT_OUT else self.batch))
+        if self.batch == LEFT_OUT:
+            self._set("batch", max(1, self.microbatches))
+
+    def _check_sizes(self) -> None:
+        if not isinstance(self.seq, int) or self.seq < 1:
+            raise ConfigError(f"seq takes a whole number of at least 1, not {self.seq!r}")
+        if self.seq > self.context and not self.hf:
+            raise ConfigError(f"{self.model} was made for sequences of up to {self.context} tokens, not {self.seq}")
+
+    def _check_attention(self, precision: str, *, has_bf16: bool) -> None:
+        """Context parallelism passes keys and values around for fused attention only. Where none takes the call, torch computes it
+        by matrix products and raises that tensors are mixed (seen on an H200 with fused attention switched off)."""
+        config, row = find_model(self.model), PRECISIONS[precision]
+        is_fused_for_groups = has_bf16 and (row.computes or row.weights) in ("bfloat16", "float16")
+        if config.kv_heads != config.heads and not is_fused_for_groups:
+            raise ConfigError(
+                f"cp={self.cp}: torch's context parallelism needs fused attention, and {config.name}'s {config.heads} heads share "
+                f"{config.kv_heads} keys and values, for which there is one only in 16 bits and on GPUs with bfloat16 (Ampere and "
+                "later): leave cp out, or take another GPU or precision"
+            )
+
+    @property
+    def context(self) -> int:
+        """The longest sequence the model was made for."""
+        return find_model(self.model).context if self.model else context_of(Path(self.hf))
+
+    @property
+    def name(self) -> str:
+        """Of the model, for people."""
+        return self.model or self.hf
+
+    def settled(self, world_size: int, *, has_bf16: bool) -> Recipe:
+        """With everything written out that was left to the GPUs."""
+        precision = self.precision or ("bf16-mixed" if has_bf16 else "fp16-mixed")
+        # In a pipeline, weights that were given back would be gathered again for every microbatch.
+        usual = "shard_grad_op" if self.pp > 1 else "full_shard"
+        strategy = self.strategy or (usual if world_size > 1 or self.is_parallel else "")
+        engine = self.engine or (STRATEGIES[strategy].engine if strategy else "")
+        if self.is_parallel or isinstance(self.mesh, str):
+            check_world(self, world_size)
+        if self.cp > 1:
+            self._check_attention(precision, has_bf16=has_bf16)
+        mesh = hybrid_mesh(self.mesh) if isinstance(self.mesh, str) else self.mesh
+        return replace(self, strategy=strategy, engine=engine, precision=precision, mesh=mesh)
 
     @property
     def num_stages(self) -> int:
@@ -88,6 +180,9 @@ class Degrees:
     def is_parallel(self) -> bool:
         """Is there anything but data parallelism?"""
         return any(getattr(self, name) > 1 for name in DEGREES) or self.float8 != "none"
+
+
+RECIPE_FIELDS: Final = tuple(field.name for field in fields(Recipe))
 
 
 def read_mesh(text: str) -> dict[str, int]:
@@ -107,7 +202,7 @@ def hybrid_mesh(text: str) -> tuple[int, ...]:
     return (axes["replicate"], axes.get("dp", 1)) if "replicate" in axes else ()
 
 
-def dp_of(recipe: Degrees, world_size: int) -> int:
+def dp_of(recipe: Recipe, world_size: int) -> int:
     """GPUs with different data."""
     return world_size // (recipe.tp * recipe.pp * recipe.cp)
 
@@ -115,7 +210,7 @@ def dp_of(recipe: Degrees, world_size: int) -> int:
 # -- what the number of GPUs tells -----------------------------------------------------------------------------------------------
 
 
-def check_world(recipe: Degrees, world_size: int) -> None:
+def check_world(recipe: Recipe, world_size: int) -> None:
     """Does the mesh have as many GPUs as the world?"""
     shared = recipe.tp * recipe.pp * recipe.cp
     if world_size % shared:
@@ -147,19 +242,19 @@ def check_world(recipe: Degrees, world_size: int) -> None:
 # -- what the model tells ----------------------------------------------------------------------------------------------------------
 
 
-def check_numbers(recipe: Degrees) -> None:
+def check_numbers(recipe: Recipe) -> None:
     for name, least in dict.fromkeys(DEGREES, 1).items() | {("microbatches", 0)}:
         if not isinstance(getattr(recipe, name), int) or getattr(recipe, name) < least:
             raise ConfigError(f"{name} takes a whole number of at least 1, not {getattr(recipe, name)!r}")
 
 
-def check_degrees(recipe: Degrees) -> None:
+def check_degrees(recipe: Recipe) -> None:
     """Refuses what cannot be, with a way out."""
     for problem in (*_about_pipelines(recipe), *_about_engines(recipe), *_about_models(recipe)):
         raise ConfigError(problem)
 
 
-def _about_pipelines(recipe: Degrees) -> Iterator[str]:
+def _about_pipelines(recipe: Recipe) -> Iterator[str]:
     if recipe.pp == 1:
         if recipe.schedule:
             yield "a schedule is a pipeline's: say --pp with the number of its stages, or leave it out"
@@ -176,11 +271,11 @@ def _about_pipelines(recipe: Degrees) -> Iterator[str]:
         yield f"{recipe.precision} scales the loss, which a pipeline's schedule does not: use bf16-mixed"
 
 
-def _uneven(recipe: Degrees) -> str:
+def _uneven(recipe: Recipe) -> str:
     return f"a batch of {recipe.batch} sequences cannot be cut into {recipe.microbatches} microbatches of equal size"
 
 
-def _about_engines(recipe: Degrees) -> Iterator[str]:
+def _about_engines(recipe: Recipe) -> Iterator[str]:
     if not recipe.is_parallel:
         return
     if recipe.engine not in ("", "fsdp2"):
@@ -193,7 +288,7 @@ def _about_engines(recipe: Degrees) -> Iterator[str]:
         yield "a stage of a pipeline is compiled block by block: say --compile blocks"
 
 
-def _about_models(recipe: Degrees) -> Iterator[str]:
+def _about_models(recipe: Recipe) -> Iterator[str]:
     if not recipe.is_parallel:
         return
     if recipe.hf:

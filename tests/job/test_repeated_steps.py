@@ -10,8 +10,10 @@ import torch
 from helpers.tiny_models import TINY, TINY_DEEPSEEK
 
 import memfit
+from memfit.job import Recipe
+from memfit.job.configuration import build_recipe
 from memfit.ledger.schema import TABLES
-from memfit.models import MODELS, Recipe
+from memfit.models import MODELS
 from memfit.predict.session import PhantomSession
 from memfit.regular import regular
 
@@ -37,7 +39,7 @@ def more_models(monkeypatch: pytest.MonkeyPatch):
 
 def predict(way: tuple, steps: int = 3):
     world_size, rank, options = way
-    return memfit.predict(Recipe(**SMALL | options).build, gpu="H200", world_size=world_size, rank=rank, steps=steps)
+    return memfit.predict(gpu="H200", world_size=world_size, rank=rank, steps=steps, **SMALL | options)
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_a_step_that_keeps_something_is_run_every_time(repeated: list[int]):
     kept, numbers = [], []
 
     def build():
-        inner = Recipe(**SMALL).build()
+        inner = build_recipe(Recipe(**SMALL))
 
         @regular
         def step():
@@ -112,7 +114,7 @@ def test_what_is_no_named_model_is_run(repeated: list[int]):
     numbers = []
 
     def build():
-        step = Recipe(**SMALL).build()
+        step = build_recipe(Recipe(**SMALL))
 
         def counted():
             numbers.append(len(numbers))

@@ -1,4 +1,5 @@
-"""``python -m memfit.compare.worker``: takes jobs from stdin, one JSON object per line, and answers each in a line on stdout.
+"""``python -m memfit.workers.worker MODULE``: takes jobs from stdin, one JSON object per line, and answers each in a line on
+stdout, with what the module's ``work`` makes of it.
 
 Torch is imported once. Each job then runs in a child of its own, forked off before torch has computed anything, so that it finds
 the world as a new process would. Where forking is not safe, the worker does one job itself and ends.
@@ -7,17 +8,21 @@ the world as a new process would. Where forking is not safe, the worker does one
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from memfit.compare.cell_prediction import work
-from memfit.compare.processes import CAN_FORK, died
-from memfit.predict.child_process import import_before_forking
+from memfit.workers.forking import import_before_forking
+from memfit.workers.lanes import CAN_FORK, died
+
+Work = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def main() -> None:
+    work: Work = importlib.import_module(sys.argv[1]).work
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, sys.stdout.fileno())  # what the user's code prints is no answer
@@ -27,12 +32,12 @@ def main() -> None:
         gc.freeze()  # no child need look for garbage in what is there already
     for line in sys.stdin:
         job = json.loads(line)
-        print(json.dumps(_in_a_child(job) if CAN_FORK else work(job)), file=answers, flush=True)
+        print(json.dumps(_in_a_child(work, job) if CAN_FORK else work(job)), file=answers, flush=True)
         if not CAN_FORK:
             return
 
 
-def _in_a_child(job: dict[str, Any]) -> dict[str, Any]:
+def _in_a_child(work: Work, job: dict[str, Any]) -> dict[str, Any]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

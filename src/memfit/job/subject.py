@@ -1,26 +1,55 @@
-"""Functions of the user's: ``train.py:build``, and what each cell calls it with.
+"""What is trained: a model by name, a Hugging Face config, or a function of the user's.
 
-``build`` is called with the axes that were given, by name: ``--strategy full_shard,no_shard`` calls
-``build(strategy="full_shard")`` and ``build(strategy="no_shard")``. The GPU and the world size are the prediction's own.
+A function is called with the axes that were given: ``--strategy full_shard,no_shard`` calls ``build(strategy="full_shard")`` and
+``build(strategy="no_shard")``. The GPU and the world size are the prediction's own. A script is not in here: it says itself what it
+trains, and ``memfit run`` reads it with its launcher (``memfit.predict.scripts``).
 """
 
 from __future__ import annotations
 
 import ast
-import functools
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from memfit.compare.cell import Inputs
-from memfit.compare.grid import recipe_of
 from memfit.errors import ConfigError
 
-OF_PREDICT = ("function", "gpu", "world_size")
-"""What a prediction is told, not the function."""
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is trained; exactly one of the fields is given."""
+
+    model: str = ""
+    """A name that memfit knows: ``llama3-8b``."""
+    hf: str = ""
+    """The path of a Hugging Face ``config.json``."""
+    function: str = ""
+    """``/path/to/train.py:build``."""
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.model, self.hf, self.function))) != 1:
+            raise ConfigError(
+                "say what is trained: a model by name (--model llama3-8b), a Hugging Face config (--hf config.json), or a function "
+                "of your own (train.py:build); one of them"
+            )
+
+    @classmethod
+    def of(cls, function: str | Callable[..., Any] = "", model: str = "", hf: str | Path = "") -> Subject:
+        """From what a user gives: paths become absolute, so that other processes find the same files."""
+        return cls(model=model, hf=str(Path(hf).resolve()) if hf else "", function=locate(function) if function else "")
+
+    @property
+    def name(self) -> str:
+        return self.model or self.hf or Path(self.function).name
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Its part of a cell's inputs."""
+        return {name: value for name, value in asdict(self).items() if value}
 
 
 def locate(function: str | Callable[..., Any]) -> str:
@@ -55,18 +84,6 @@ def load_function(where: str) -> Callable[..., Any]:
     if not callable(found):
         raise ConfigError(f"{path} has no function {name!r}")
     return found  # type: ignore[no-any-return]
-
-
-def build_of(inputs: Inputs) -> Callable[[], Any]:
-    """What ``memfit.predict`` takes, for a cell of any kind."""
-    if "function" in inputs:
-        return functools.partial(load_function(inputs["function"]), **arguments(inputs))
-    return recipe_of(inputs).build
-
-
-def arguments(inputs: Inputs) -> Inputs:
-    """What the function is called with."""
-    return {name: value for name, value in inputs.items() if name not in OF_PREDICT}
 
 
 def check_arguments(where: str, names: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from helpers.tiny_models import TINY_DEEPSEEK
 from torch.distributed.pipelining import PipelineStage
 
 import memfit
-from memfit.models import MODELS, Recipe
+from memfit.models import MODELS
 from memfit.parallel import model as parallel_model
 
 SMALL = {"model": "tiny", "seq": 64, "optimizer": "sgd-momentum"}
@@ -18,7 +18,7 @@ def deepseek(monkeypatch: pytest.MonkeyPatch):
 
 
 def predict(world_size: int, rank: int = 0, **options):
-    return memfit.predict(Recipe(**SMALL | options).build, gpu="H200", world_size=world_size, rank=rank, steps=2)
+    return memfit.predict(gpu="H200", world_size=world_size, rank=rank, steps=2, **SMALL | options)
 
 
 def parameters(prediction) -> int:
@@ -37,8 +37,7 @@ def test_one_rank_after_another_in_one_process():
 
 
 def test_stages_need_different_memory_and_the_worst_decides():
-    build = Recipe(**SMALL, pp=2, batch=4).build
-    job = memfit.predict(build, gpu="H200", world_size=2, steps=2, ranks="all")
+    job = memfit.predict(gpu="H200", world_size=2, steps=2, ranks="all", **SMALL, pp=2, batch=4)
     assert [kind.label for kind in job.kinds] == ["pp 0", "pp 1"]
     assert job.peak_allocated == max(kind.prediction.peak_allocated for kind in job.kinds)
     assert not any("stage" in sentence for sentence in job.assumptions), "shapes are said, not asked for"

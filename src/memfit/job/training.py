@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,10 +19,9 @@ from memfit.choices import OPTIMIZERS, PRECISIONS
 from memfit.fsdp import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy, shard
 from memfit.fsdp.checkpointing import checkpoint_units
 from memfit.fsdp.units import find_units
-from memfit.models.catalog import find_model
-from memfit.models.settings import TrainingSettings
+from memfit.job.recipe import Recipe
+from memfit.models import find_model
 from memfit.models.transformer import Transformer
-from memfit.models.workload import Workload
 from memfit.regular import regular
 
 LEARNING_RATE = 1e-4
@@ -30,12 +30,12 @@ MAX_NORM = 1.0
 """Gradients are clipped to it, as most training code does."""
 
 
-def build_step(recipe: TrainingSettings) -> Callable[[], None]:
+def build_step(recipe: Recipe) -> Callable[[], None]:
     """What ``memfit.predict`` calls: all in the order in which a training script does it."""
     recipe = settle(recipe)
     num_parts, recipe = in_parts(recipe)
-    workload = _workload(recipe)
-    model = _prepared(recipe, workload.model)
+    model, loss_of = _workload(recipe)
+    model = _prepared(recipe, model)
     optimizer = make_optimizer(recipe.optimizer, model)
     scaler = torch.amp.GradScaler("cuda", enabled=PRECISIONS[recipe.precision].scales_loss)
 
@@ -43,7 +43,7 @@ def build_step(recipe: TrainingSettings) -> Callable[[], None]:
         for part in range(num_parts):
             with _gradients_kept(model, is_last=part == num_parts - 1):
                 with _autocast(recipe):
-                    loss = workload.loss(model)
+                    loss = loss_of(model)
                 scaler.scale(loss / num_parts if num_parts > 1 else loss).backward()
         scaler.unscale_(optimizer)
         clip = getattr(model, "clip_grad_norm_", None)  # FSDP1's own, which knows of the other ranks
@@ -56,7 +56,7 @@ def build_step(recipe: TrainingSettings) -> Callable[[], None]:
     return regular(step) if recipe.engine in ("", Engine.FSDP2) and not recipe.hf else step
 
 
-def settle(recipe: TrainingSettings) -> TrainingSettings:
+def settle(recipe: Recipe) -> Recipe:
     """With everything written out that was left to the GPUs; where there are several, their process group is made."""
     world_size = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
     recipe = recipe.settled(world_size, has_bf16=torch.cuda.get_device_capability() >= (8, 0))
@@ -65,7 +65,7 @@ def settle(recipe: TrainingSettings) -> TrainingSettings:
     return recipe
 
 
-def in_parts(recipe: TrainingSettings) -> tuple[int, TrainingSettings]:
+def in_parts(recipe: Recipe) -> tuple[int, Recipe]:
     """How many parts a batch without a pipeline is computed in, and the recipe of one of them."""
     num_parts = max(1, recipe.microbatches)
     return num_parts, replace(recipe, batch=recipe.batch // num_parts, microbatches=0)
@@ -76,24 +76,25 @@ def _gradients_kept(model: nn.Module, *, is_last: bool) -> AbstractContextManage
     return nullcontext() if is_last or not isinstance(model, DistributedDataParallel) else model.no_sync()
 
 
-def _workload(recipe: TrainingSettings) -> Workload:
+def _workload(recipe: Recipe) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
+    """The model on the meta device, and its loss on a batch that is on the GPU, once it is sharded."""
     if recipe.hf:
         from memfit.models.huggingface import load_workload
 
-        return load_workload(recipe, weights_dtype(recipe))
+        return load_workload(Path(recipe.hf), weights_dtype(recipe), batch=recipe.batch, seq=recipe.seq)
     model = make_transformer(recipe)
     tokens = make_tokens(recipe)
     inputs, labels = tokens[:, :-1], tokens[:, 1:].flatten()
-    return Workload(model=model, loss=lambda model: F.cross_entropy(model(inputs).flatten(0, 1).float(), labels))
+    return model, lambda model: F.cross_entropy(model(inputs).flatten(0, 1).float(), labels)
 
 
-def make_transformer(recipe: TrainingSettings) -> Transformer:
+def make_transformer(recipe: Recipe) -> Transformer:
     """A model by name, on the meta device."""
     with torch.device("meta"):
         return Transformer(find_model(recipe.model)).to(weights_dtype(recipe))
 
 
-def make_tokens(recipe: TrainingSettings) -> Tensor:
+def make_tokens(recipe: Recipe) -> Tensor:
     """A batch of random sequences, with one token more than the model is given: the last label."""
     return torch.randint(0, find_model(recipe.model).vocab, (recipe.batch, recipe.seq + 1), device="cuda")
 
@@ -101,7 +102,7 @@ def make_tokens(recipe: TrainingSettings) -> Tensor:
 # -- the model, on the GPU -------------------------------------------------------------------------------------------------------
 
 
-def _prepared(recipe: TrainingSettings, model: nn.Module) -> nn.Module:
+def _prepared(recipe: Recipe, model: nn.Module) -> nn.Module:
     """Compiled, checkpointed, sharded and with memory under its parameters."""
     if recipe.compile == "blocks":  # before anything is wrapped around them
         for unit in find_units(model, None):
@@ -112,7 +113,7 @@ def _prepared(recipe: TrainingSettings, model: nn.Module) -> nn.Module:
     return model
 
 
-def _sharded(recipe: TrainingSettings, model: nn.Module) -> nn.Module:
+def _sharded(recipe: Recipe, model: nn.Module) -> nn.Module:
     checkpointing = None if recipe.checkpointing == "none" else recipe.checkpointing
     engine, home = Engine(recipe.engine) if recipe.engine else None, "cpu" if recipe.offload == "params" else "cuda"
     if engine is None:
@@ -165,11 +166,11 @@ def _giving_memory_on(device: str) -> Callable[[nn.Module], None]:
 # -- what the words mean to torch ------------------------------------------------------------------------------------------------
 
 
-def weights_dtype(recipe: TrainingSettings) -> torch.dtype:
+def weights_dtype(recipe: Recipe) -> torch.dtype:
     return _dtype(PRECISIONS[recipe.precision].weights)
 
 
-def _computing_dtype(recipe: TrainingSettings) -> torch.dtype | None:
+def _computing_dtype(recipe: Recipe) -> torch.dtype | None:
     name = PRECISIONS[recipe.precision].computes
     return _dtype(name) if name else None
 
@@ -179,14 +180,14 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def mixed_precision_of(recipe: TrainingSettings, engine: Engine) -> MixedPrecision | None:
+def mixed_precision_of(recipe: Recipe, engine: Engine) -> MixedPrecision | None:
     dtype = _computing_dtype(recipe)
     if dtype is None or engine is Engine.DDP:
         return None
     return MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
 
 
-def _autocast(recipe: TrainingSettings) -> AbstractContextManager[Any]:
+def _autocast(recipe: Recipe) -> AbstractContextManager[Any]:
     """Where no engine has mixed precision of its own."""
     dtype = _computing_dtype(recipe)
     if dtype is None or recipe.engine not in ("", Engine.DDP):

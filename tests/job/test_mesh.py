@@ -4,11 +4,11 @@ from contextlib import nullcontext
 
 import pytest
 
-from memfit.cli.recipe_flags import read_values
-from memfit.compare.api import make_grid
-from memfit.compare.grid import Subject, read_axes
+from memfit.cli.flags import read_values
+from memfit.compare.grid import make_grid
 from memfit.errors import ConfigError
-from memfit.models import Recipe
+from memfit.job import PredictOptions, Recipe, Subject
+from memfit.job.axes import read_axes
 
 
 def settled(world_size: int, **options):
@@ -94,6 +94,6 @@ def test_a_name_that_comes_again_begins_the_next_mesh():
 
 def test_degrees_are_axes_of_a_comparison():
     axes = read_axes({"gpu": "H200", "world_size": 64, "tp": [1, 8], "mesh": ["dp=8,pp=8"], "checkpointing": "full"})
-    grid = make_grid(Subject(model="llama3-70b"), axes | {"mesh": ("pp=8",)})
-    assert [(cell["tp"], cell["pp"]) for cell in grid.cells] == [(1, 8), (8, 8)]
+    grid = make_grid(Subject(model="llama3-70b"), axes | {"mesh": ("pp=8",)}, PredictOptions())
+    assert [(cell.recipe.tp, cell.recipe.pp) for cell in grid.cells] == [(1, 8), (8, 8)]
     assert grid.varying == ("tp",)

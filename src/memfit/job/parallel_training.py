@@ -11,9 +11,8 @@ from torch import distributed as dist
 from memfit.choices import STRATEGIES, Split
 from memfit.fsdp import BackwardPrefetch, Engine
 from memfit.hardware import GPUS_PER_NODE
-from memfit.models.degrees import dp_of
-from memfit.models.settings import TrainingSettings
-from memfit.models.training import (
+from memfit.job.recipe import Recipe, dp_of
+from memfit.job.training import (
     MAX_NORM,
     in_parts,
     make_tokens,
@@ -29,7 +28,7 @@ from memfit.parallel.model import Loss
 from memfit.regular import regular
 
 
-def build_parallel_step(recipe: TrainingSettings) -> Callable[[], None]:
+def build_parallel_step(recipe: Recipe) -> Callable[[], None]:
     """What ``memfit.predict`` calls: all in the order in which a training script does it."""
     recipe = settle(recipe)
     model = make_transformer(recipe)
@@ -67,7 +66,7 @@ def build_parallel_step(recipe: TrainingSettings) -> Callable[[], None]:
     return step
 
 
-def parallelism_of(recipe: TrainingSettings, world_size: int) -> Parallelism:
+def parallelism_of(recipe: Recipe, world_size: int) -> Parallelism:
     """The same in the words of ``memfit.parallel``."""
     pipeline = {"schedule": recipe.schedule, "microbatches": recipe.microbatches} if recipe.pp > 1 else {}
     return Parallelism(
@@ -81,7 +80,7 @@ def parallelism_of(recipe: TrainingSettings, world_size: int) -> Parallelism:
     )
 
 
-def _replicas(recipe: TrainingSettings, world_size: int) -> int:
+def _replicas(recipe: Recipe, world_size: int) -> int:
     """How often a hybrid strategy repeats the ranks that shard: without a mesh, those of a node shard."""
     if STRATEGIES[recipe.strategy].split is not Split.NODE:
         return 1

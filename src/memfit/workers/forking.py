@@ -12,7 +12,6 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import platform
-import sys
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -22,14 +21,12 @@ import torch
 
 from memfit.errors import ConfigError, PredictionError, StepFailedError
 from memfit.torch_compat.fake_tensors import FakeTensorMode
+from memfit.workers.lanes import CAN_FORK
 
 Answer = TypeVar("Answer")
 
 _AUTOGRAD_REFUSES: Final = "fork-based multiprocessing"
 """In what torch says where the parent's autograd has threads that a copy of it lacks."""
-
-
-CAN_FORK = sys.platform == "linux"
 
 _SYSTEM_NAMES: Final = {"Darwin": "macOS"}
 

@@ -2,7 +2,7 @@
 
 ::
 
-    processes:8            workers of memfit.compare on this machine, torch imported once in each
+    processes:8            worker processes on this machine, torch imported once in each
     dask:tcp://host:8786   the workers of a Dask cluster
     slurm, slurm:32        jobs of a Slurm cluster, by submitit
     an Executor            whatever it runs on
@@ -13,14 +13,15 @@ Elsewhere, each thread that predicts has a process of its own for it: a predicti
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
-from memfit.compare.processes import Lane, num_cores
 from memfit.errors import ConfigError
+from memfit.workers.lanes import IN_A_WORKER, Lane, num_cores
 
 Job = dict[str, Any]
 Answer = dict[str, Any]
@@ -43,13 +44,21 @@ class Runner:
     def submit(self, job: Job) -> Future[Answer]:
         return self._submit(job)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Stops what is still under way."""
         self._close()
 
 
 def open_runner(executor: str | Executor | None, num_jobs: int | None = None) -> Runner:
-    """By name, or an executor of the user's own."""
+    """By name, or an executor of the user's own; one worker process for each core where nothing is said."""
+    if os.environ.get(IN_A_WORKER):
+        raise ConfigError(
+            "memfit.compare() or memfit.plan() was called while a cell was being predicted: put the call under "
+            "if __name__ == '__main__':, so that importing the file does not compare"
+        )
     if executor is None or executor == "":
         return _on_this_machine(num_jobs or num_cores())
     if not isinstance(executor, str):

@@ -9,11 +9,11 @@ import memfit
 from memfit.choices import ENGINES, PREFETCHES, STRATEGIES
 from memfit.errors import ConfigError
 from memfit.fsdp import BackwardPrefetch, Engine, ShardingStrategy
-from memfit.models import Recipe
+from memfit.job import Recipe
 
 
 def predicted(world_size: int = 8, gpu: str = "H100-80GB", **choices):
-    return memfit.predict(Recipe(**{"model": "tiny"} | choices).build, gpu=gpu, world_size=world_size, steps=2)
+    return memfit.predict(gpu=gpu, world_size=world_size, steps=2, **{"model": "tiny"} | choices)
 
 
 @pytest.mark.parametrize(

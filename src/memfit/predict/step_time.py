@@ -17,7 +17,8 @@ import numpy as np
 
 from memfit.choices import SCHEDULES, Schedule
 from memfit.ledger import Phase
-from memfit.predict import JobPrediction, Prediction
+from memfit.predict.ranks import JobPrediction
+from memfit.predict.result import Prediction
 from memfit.timing.breakdown import RunTime
 from memfit.timing.pipelines import StageTime, StageWork, Task, all_forward_first, one_forward_one_backward, pipeline_seconds
 from memfit.timing.timeline import COMMUNICATION

@@ -1,25 +1,20 @@
-"""Jobs go out to workers side by side, one lane per core."""
+"""A lane: one worker process, which answers job after job. Also what this machine can do: its cores, and whether it can fork."""
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from typing import Any
-
-from memfit.errors import ConfigError
 
 CAN_FORK = sys.platform == "linux"
 """Windows has no fork; on macOS Apple's libraries do not survive one. There a worker answers one job and ends."""
 
-IN_A_WORKER = "MEMFIT_COMPARING"
-"""Set for the processes of cells: a file that compares when it is imported would start processes without end."""
+IN_A_WORKER = "MEMFIT_IN_A_WORKER"
+"""Set for worker processes: a file that compares when it is imported would start processes without end."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """The lanes share the cores among them, and a process without threads can be forked."""
@@ -28,7 +23,8 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 class Lane:
     """One worker, started when it is needed and again when it has died."""
 
-    command = (sys.executable, "-m", "memfit.compare.worker")
+    command = (sys.executable, "-m", "memfit.workers.worker", "memfit.predict.cells")
+    """The worker, and the module whose ``work`` answers; named, so that this package needs none above it."""
 
     def __init__(self) -> None:
         self._worker: subprocess.Popen[str] | None = None
@@ -75,36 +71,6 @@ class Lane:
             os.killpg(worker.pid, signal.SIGKILL) if hasattr(os, "killpg") else worker.kill()
         with suppress(BrokenPipeError), worker:  # closes its pipes and waits
             pass
-
-
-def run_jobs(jobs: Sequence[dict[str, Any]], num_lanes: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number of each job and its answer, as they come in. Leaving early stops everything."""
-    if os.environ.get(IN_A_WORKER):
-        raise ConfigError(
-            "memfit.compare() was called while a cell was being predicted: put the call under if __name__ == '__main__':, so that "
-            "importing the file does not compare"
-        )
-    lanes = [Lane() for _ in range(min(num_lanes, len(jobs)))]
-    free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-    for lane in lanes:
-        free.put(lane)
-
-    def answer(job: dict[str, Any]) -> dict[str, Any]:
-        lane = free.get()
-        try:
-            return lane.answer(job)
-        finally:
-            free.put(lane)
-
-    pool = ThreadPoolExecutor(max(len(lanes), 1))
-    try:
-        asked = {pool.submit(answer, job): number for number, job in enumerate(jobs)}
-        for done in as_completed(asked):
-            yield asked[done], done.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for lane in lanes:
-            lane.stop()
 
 
 def died(status: int) -> str:

@@ -1,0 +1,79 @@
+"""On what a training run is predicted, and how: everything that is not about the training itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from memfit.errors import ConfigError
+from memfit.hardware import find_gpu
+from memfit.timing import parse_interconnect
+from memfit.units import format_bytes, parse_bytes
+
+Ranks = str | Sequence[int]
+"""``"all"``, or the ranks to predict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """How a run is predicted. ``ConfigError`` where a value cannot be."""
+
+    gpu: str = "H200"
+    """A name that memfit knows; kept as memfit writes it."""
+    world_size: int = 1
+    """Processes, one for each GPU."""
+    rank: int = 0
+    """The process that is predicted."""
+    ranks: Ranks | None = None
+    """Several processes in place of one: ``"all"`` for one of each kind, or their numbers."""
+    steps: int = 3
+    """Training steps."""
+    torch_version: str = ""
+    """Whose kernels and allocator are used: ``2.11+cu130``. Empty: the default."""
+    alloc_conf: str = ""
+    """As in ``PYTORCH_CUDA_ALLOC_CONF``."""
+    expected: Mapping[str, float] = field(default_factory=dict)
+    """What to assume where only data could tell, by place or kind: ``{"mask": 0.25, "train.py:31": 128}``."""
+    interconnect: str = ""
+    """How GPUs are linked: ``8xH100-NVLink+400G``. Empty: as nodes of such GPUs usually are; ``none``: communication takes no
+    time."""
+    budget: int | str | None = None
+    """What the allocator may get of the GPU: ``"40GiB"``, kept in bytes. ``None``: all that the GPU has left."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gpu", find_gpu(self.gpu).name)
+        if not _is_whole(self.steps) or not _is_whole(self.world_size) or not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"cannot predict {self.steps} steps of rank {self.rank} of {self.world_size}: at least one step, and a rank below "
+                "the world size"
+            )
+        if self.interconnect:
+            parse_interconnect(self.interconnect)
+        if self.budget is not None:
+            object.__setattr__(self, "budget", self._read_budget(self.budget))
+
+    def _read_budget(self, budget: int | str) -> int:
+        """Bytes; refused where there is nothing in it, or more than the allocator can get of this GPU."""
+        wanted, most = parse_bytes(budget), self._most
+        if wanted < 1:
+            raise ConfigError(f"a budget of {budget} leaves nothing to the allocator: say how many bytes it may get, as in 40GiB")
+        if wanted > most:
+            raise ConfigError(
+                f"a budget of {format_bytes(wanted)} is more than the allocator can get of a {self.gpu}, {format_bytes(most)}: "
+                "give less, or leave it out"
+            )
+        return wanted
+
+    @property
+    def _most(self) -> int:
+        """What the GPU has left beside its context and communicators."""
+        return find_gpu(self.gpu).capacity(int(self.world_size > 1))
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that the allocator can get: the budget, or what the GPU has left beside its context and communicators."""
+        return self._most if self.budget is None else int(self.budget)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,146 @@
+"""Weights, gradients and optimizer state of one GPU, from sizes alone: which GPUs share them, and what each of them has.
+
+::
+
+    everything but experts     by tp and pp, and by the GPUs that the strategy names
+    experts                    the same, unless they have a place of their own (ep, or tp): then all GPUs of a stage share them, and
+                               those that hold the same experts shard each
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, Split, layers_of_stages
+from memfit.engines import ENGINES
+from memfit.hardware import GPUS_PER_NODE
+from memfit.job.configuration import Configuration
+from memfit.models import ModelConfig, find_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """Weights of a layer that a group of GPUs gathers together."""
+
+    numbers: int
+    """When they are whole, on one GPU."""
+    moved: int
+    """So many go over the links: experts are cut one by one, and where there are fewer than GPUs, some send nothing but zeros."""
+    ranks: int
+    are_adjacent: bool
+    """Do the GPUs follow one another?"""
+
+
+def shared_weights(config: ModelConfig, has_experts: bool, asked: Configuration) -> tuple[Shared, ...]:
+    """Of one layer: those of everything but experts first. Empty where no weights are gathered unit by unit."""
+    if not is_sharded(asked):
+        return ()
+    ranks, are_adjacent = sharing_ranks(asked)
+    numbers = config.parameters_of_layer(config.layers - 1 if has_experts else 0)
+    experts = config.experts_of_layer if has_experts else 0
+    if not has_experts or not _have_own_place(asked):
+        moved = numbers - experts + _filled_up(experts, config.num_experts, ranks)
+        return (Shared(numbers=numbers // asked.recipe.tp, moved=moved // asked.recipe.tp, ranks=ranks, are_adjacent=are_adjacent),)
+    others = (numbers - experts) // asked.recipe.tp
+    found = [Shared(numbers=others, moved=others, ranks=ranks, are_adjacent=are_adjacent)]
+    ep = asked.recipe.ep
+    holding = asked.world_size // asked.recipe.pp // ep
+    if holding > 1:
+        is_near = ep == 1 or holding * ep <= GPUS_PER_NODE
+        moved = _filled_up(experts // ep, config.num_experts // ep, holding)
+        found.append(Shared(numbers=experts // ep, moved=moved, ranks=holding, are_adjacent=is_near))
+    return tuple(found)
+
+
+def _filled_up(numbers: int, num_experts: int, ranks: int) -> int:
+    """Of experts that are cut between GPUs, so that all parts are equal."""
+    return numbers // num_experts * math.ceil(num_experts / ranks) * ranks if num_experts else numbers
+
+
+def is_sharded(asked: Configuration) -> bool:
+    """Do GPUs gather the weights of each unit from one another?"""
+    engine = ENGINES.get(asked.recipe.engine)
+    return engine is not None and engine.gathers_units and sharing_ranks(asked)[0] > 1
+
+
+def sharing_ranks(asked: Configuration) -> tuple[int, bool]:
+    """How many GPUs share weights, gradients and optimizer state beside tp and pp; and do they follow one another?"""
+    strategy = STRATEGIES.get(asked.recipe.strategy)
+    if strategy is None or strategy.split is Split.NOTHING:
+        return 1, True
+    group = asked.world_size // (asked.recipe.tp * asked.recipe.pp)
+    if strategy.split is Split.NODE:
+        usual = max(1, GPUS_PER_NODE // asked.recipe.tp)
+        group = min(group, int(asked.recipe.mesh[-1]) * asked.recipe.cp if asked.recipe.mesh else usual)
+    return group, asked.recipe.tp == 1 or group * asked.recipe.tp <= GPUS_PER_NODE
+
+
+def numbers_of_a_gpu(asked: Configuration) -> float:
+    """Weights that one GPU keeps, on average of all."""
+    config, strategy = find_model(asked.recipe.model), STRATEGIES.get(asked.recipe.strategy)
+    is_split = strategy is not None and strategy.split is Split.WORLD
+    shards = asked.world_size if is_split else asked.recipe.tp * asked.recipe.pp * sharing_ranks(asked)[0]
+    experts = config.num_expert_parameters if _have_own_place(asked) else 0
+    return float((config.num_parameters - experts) / shards + experts / asked.world_size)
+
+
+def _have_own_place(asked: Configuration) -> bool:
+    return bool(asked.recipe.ep > 1 or asked.recipe.tp > 1)
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------------------
+
+
+def state_bytes(asked: Configuration) -> int:
+    """Weights and optimizer state of one GPU."""
+    if asked.recipe.offload == "params":
+        return 0
+    return weight_bytes(asked) * (1 + OPTIMIZERS[asked.recipe.optimizer].state_copies)
+
+
+def gradient_bytes(asked: Configuration) -> int:
+    """Gradients of one GPU, when backward is over."""
+    return 0 if asked.recipe.offload == "params" else weight_bytes(asked)
+
+
+def least_state_bytes(asked: Configuration) -> int:
+    """What a named model needs on each GPU whatever is done about activations."""
+    return state_bytes(asked) + max(gradient_bytes(asked), whole_weight_bytes(asked))
+
+
+def share_of_smallest_rank(config: ModelConfig, asked: Configuration) -> float:
+    """Of all layers, what each rank of a pipeline has at least."""
+    if asked.recipe.pp == 1:
+        return 1.0
+    stages = SCHEDULES[asked.recipe.schedule].stages_a_rank
+    return min(layers_of_stages(config.layers, asked.recipe.pp * stages)) * stages / config.layers
+
+
+def weight_bytes(asked: Configuration) -> int:
+    """Weights of one GPU, in the type in which they are kept."""
+    return int(numbers_of_a_gpu(asked) * PRECISIONS[asked.recipe.precision].weight_bytes)
+
+
+def whole_weight_bytes(asked: Configuration) -> int:
+    """What is gathered in forward and kept for backward."""
+    strategy = STRATEGIES.get(asked.recipe.strategy)
+    if strategy is None or strategy.split is Split.NOTHING or strategy.reshards or sharing_ranks(asked)[0] == 1:
+        return 0
+    return int(numbers_of_a_rank(find_model(asked.recipe.model), asked) * gathered_item_bytes(asked))
+
+
+def numbers_of_a_rank(config: ModelConfig, asked: Configuration) -> float:
+    """Of the layers of a rank, not shared by data parallelism. Experts that are spread stay so."""
+    numbers = sum(count * _of_layer(config, has_experts, asked) for has_experts, count in config.kinds_of_layers().items())
+    return numbers * share_of_smallest_rank(config, asked)
+
+
+def _of_layer(config: ModelConfig, has_experts: bool, asked: Configuration) -> int:
+    return sum(shared.numbers for shared in shared_weights(config, has_experts, asked))
+
+
+def gathered_item_bytes(asked: Configuration) -> int:
+    """Bytes of a weight while it is whole."""
+    precision = PRECISIONS[asked.recipe.precision]
+    return 1 if asked.recipe.float8 != "none" else 2 if precision.computes else precision.weight_bytes
