@@ -8,7 +8,7 @@
         │                                                              by bounds/, from sizes alone
         exploring.py ── best first; what cannot win is never predicted
         │     │
-        │     └─ jobs.py: what is predicted of each ──> executors.py: by whom ──> memfit.compare's workers and cache
+        │     └─ jobs.py: what is predicted of each ──> memfit.workers: by whom
         v
     PlanSearch  result.py ── the best, the frontier of time against memory, what more memory would buy, what would fit
 """
