@@ -1,16 +1,19 @@
 """Which cells a grid has."""
 
+import importlib
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import memfit
 from memfit.choices import CHECKPOINTINGS, STRATEGIES
+from memfit.cli import main
 from memfit.compare.grid import make_grid
 from memfit.errors import ConfigError
 from memfit.fsdp import ShardingStrategy
-from memfit.job import PredictOptions, Subject
+from memfit.job import Cell, Configuration, PredictOptions, Subject
 from memfit.job.axes import read_axes
 from memfit.job.states import least_state_bytes
 from memfit.models import find_model
@@ -127,3 +130,20 @@ def test_laws_of_a_cell(model: str, strategy: str, precision: str, world_size: i
     assert cell.recipe.settled(world_size, has_bf16=True) == cell.recipe, "a cell's inputs say everything"
     weights = find_model(model).num_parameters * (2 if precision == "bf16" else 4)
     assert 3 * weights // world_size <= least_state_bytes(cell) <= 4 * weights + weights
+
+
+def test_links_and_expected_values_reach_every_cell(monkeypatch: pytest.MonkeyPatch):
+    asked: list[Configuration] = []
+
+    def predict_cells(cells, known, num_lanes, progress):
+        asked.extend(cells)
+        return tuple(Cell(configuration=cell, error="not predicted") for cell in cells)
+
+    monkeypatch.setattr(importlib.import_module("memfit.compare.api"), "predict_cells", predict_cells)
+    memfit.compare(model="gpt2", interconnect="none", expected={"mask": 0.5})
+    by_words = ["compare", "--model", "gpt2", "--interconnect", "none", "--expected", "mask=0.5"]
+    assert main(by_words) == 1, "nothing was predicted"
+    assert {(cell.options.interconnect, cell.options.expected["mask"]) for cell in asked} == {("none", 0.5)}
+    assert asked[0].to_json()["options"]["interconnect"] == "none", "the worker is told"
+    with pytest.raises(ConfigError, match="cannot read 'string' as an interconnect"):
+        memfit.compare(model="gpt2", interconnect="string")

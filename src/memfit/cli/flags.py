@@ -10,13 +10,15 @@ from __future__ import annotations
 import argparse
 import ast
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from memfit.choices import AXES
 from memfit.errors import ConfigError
 from memfit.hardware import gpus
 from memfit.job import PredictOptions, Subject
 from memfit.models import MODELS
+
+Number = TypeVar("Number", int, None)
 
 # -- what the flags are ------------------------------------------------------------------------------------------------------------
 
@@ -107,12 +109,12 @@ def read_words(args: argparse.Namespace) -> dict[str, Any]:
 
 def read_options(args: argparse.Namespace, **others: Any) -> PredictOptions:
     """What a single prediction is made on; ``others`` are options that a command reads in its own way."""
-    given = {"gpu": args.gpu, "world_size": read_world_size(args) or 1, "rank": args.rank or 0}
+    given = {"gpu": args.gpu, "world_size": read_world_size(args, 1), "rank": args.rank or 0}
     return PredictOptions(**given | read_common(args) | others)
 
 
-def read_world_size(args: argparse.Namespace) -> int | None:
-    return None if args.world_size is None else _number("world_size", args.world_size)
+def read_world_size(args: argparse.Namespace, default: Number) -> int | Number:
+    return default if args.world_size is None else _number("world_size", args.world_size)
 
 
 def read_common(args: argparse.Namespace) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             model=args.model,
             hf=args.hf,
             gpu=args.gpu,
-            world_size=read_world_size(args) or 1,
+            world_size=read_world_size(args, 1),
             global_batch=args.global_batch,
             seq=_one_seq(words.pop("seq", [0])),
             budget=args.budget,

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from memfit.predict.scripts.stopping import Bounds
 
     words = ["-m", *args.module] if args.module is not None else [args.script, *args.arguments] if args.script else []
-    job = read_command(words, read_world_size(args))
+    job = read_command(words, read_world_size(args, None))
     bounds = Bounds(steps=args.steps, max_seconds=args.max_seconds)
     check_output(args.out, "--out")
     options = read_options(args, world_size=job.world.world_size, rank=job.world.rank if args.rank is None else args.rank)

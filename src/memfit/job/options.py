@@ -42,10 +42,13 @@ class PredictOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpu", find_gpu(self.gpu).name)
-        if not _is_whole(self.steps) or not _is_whole(self.world_size) or not 0 <= self.rank < self.world_size:
+        for name in ("world_size", "steps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
+        if not 0 <= self.rank < self.world_size:
             raise ConfigError(
-                f"cannot predict {self.steps} steps of rank {self.rank} of {self.world_size}: at least one step, and a rank below "
-                "the world size"
+                f"cannot predict rank {self.rank} of {self.world_size}: a rank is at least 0 and below the world size"
             )
         if self.interconnect:
             parse_interconnect(self.interconnect)
@@ -73,7 +76,3 @@ class PredictOptions:
     def capacity(self) -> int:
         """Bytes that the allocator can get: the budget, or what the GPU has left beside its context and communicators."""
         return self._most if self.budget is None else int(self.budget)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

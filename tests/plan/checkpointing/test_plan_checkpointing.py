@@ -13,6 +13,7 @@ from torch import nn
 
 import memfit
 from memfit.errors import ConfigError, InfeasibleError, SolverTimeoutError, UnknownUnitError
+from memfit.job import PredictOptions
 from memfit.plan import Action, CheckpointingPolicy, OperatorChoice, Plan, UnitPolicy
 from memfit.plan.applying.kept_outputs import OPERATOR_SECONDS
 from memfit.plan.checkpointing import plan_checkpointing
@@ -170,7 +171,7 @@ def test_operators_are_chosen_only_where_that_pays_on_a_slow_host_too(seconds_on
 
 def test_a_slow_host_takes_longer_where_operators_are_chosen():
     kept = UnitPolicy(units=tuple(f"layers.{number}" for number in range(4)), choices=(OperatorChoice(operator=ADDMM, call=0),))
-    trials = Trials(building(), 2**34, 2**34, {"steps": 2})
+    trials = Trials(building(), 2**34, 2**34, PredictOptions(steps=2))
     trial = trials.run(CheckpointingPolicy(groups=(kept,)))
     # Norm, two transposed weights, two products, gelu, dropout and the sum, forward and again, on a host that is the slow one.
     assert trials.seconds_on_a_slow_host(trial) - trial.seconds >= 4 * 2 * 7 * OPERATOR_SECONDS
@@ -215,7 +216,11 @@ def test_no_time_is_told_apart_from_no_plan(ends: Any):
 
 @pytest.mark.parametrize(
     ("budget", "said"),
-    [("40GX", "write it like 38GiB"), ("0GiB", "is nothing to plan with"), ("1TiB", "is more than a H200 has")],
+    [
+        ("40GX", "write it like 38GiB"),
+        ("0GiB", "leaves nothing to the allocator"),
+        ("1TiB", "more than the allocator can get of a H200"),
+    ],
 )
 def test_a_bad_budget_is_told_before_anything_runs(budget: str, said: str):
     def build() -> Any:

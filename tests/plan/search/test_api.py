@@ -109,6 +109,8 @@ def test_the_page_has_a_picture_and_needs_nothing_else(train: str, tmp_path: Pat
         (["--model", "gpt2", "--tp", "3", "--world-size", "8"], "no way to train gpt2 on 8 GPUs"),
         (["--model", "gpt2", "--executor", "pigeons"], "unknown executor"),
         (["--model", "gpt2", "--budget", "40 parsecs"], "40 parsecs"),
+        (["--model", "gpt2", "--budget", "0GiB"], "leaves nothing to the allocator"),
+        (["--model", "gpt2", "--budget", "200GiB"], "more than the allocator can get of a H200, 1"),
         (["--model", "gpt2", "--margin", "2"], "margin is the share"),
         (["--model", "gpt2", "--allow", "weather"], "cannot allow 'weather'"),
         (["--model", "gpt2", "--seq", "128,256"], "--seq takes one number"),

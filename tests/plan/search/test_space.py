@@ -53,7 +53,7 @@ def test_without_a_global_batch_each_gpu_has_a_sequence_and_that_is_said():
     [
         ({"model": "llama9-1b"}, "unknown model"),
         ({"gpu": "H1000"}, "H1000"),
-        ({"world_size": 0}, "of rank 0 of 0: at least one step"),
+        ({"world_size": 0}, "world_size takes a whole number of at least 1"),
         ({"global_batch": 7, "given": {"tp": 1, "pp": 1, "cp": 1}}, "7 sequences in a step cannot be shared out"),
         ({"given": {"tp": 3}}, "no way to train llama3-8b on 16 GPUs"),
         ({"given": {"colour": "red"}}, "a plan has no axis 'colour'"),

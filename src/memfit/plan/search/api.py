@@ -19,7 +19,7 @@ from memfit.models import find_model
 from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.exploring import Exploration, Progress
 from memfit.plan.search.result import Infeasible, PlanSearch, Unrefined
-from memfit.plan.search.space import CHANGES_TRAINING, Space
+from memfit.plan.search.space import CHANGES_TRAINING, Space, varying_axes
 from memfit.workers import open_runner
 
 _LAYERS_TO_PREDICT = 1440
@@ -157,6 +157,7 @@ def _search(
         world_size=options.world_size,
         room=exploration.room,
         capacity=options.capacity,
+        open_axes=varying_axes([each.asked for each in exploration.candidates]),
         tried=tuple(exploration.tried),
         best_tried=best,
         num_candidates=len(exploration.candidates),

@@ -77,6 +77,8 @@ class PlanSearch(Drawn):
     """Bytes that the allocator may need: of the GPU, or of the budget, less the margin."""
     capacity: int
     """The same without the margin."""
+    open_axes: tuple[str, ...] = ()
+    """The axes on which candidates differ, whether they were predicted or not."""
     tried: tuple[Evaluated, ...]
     best_tried: Evaluated | None
     num_candidates: int

@@ -201,5 +201,5 @@ def sequences_of(asked: Configuration) -> int:
 def varying_axes(cells: Sequence[Configuration]) -> tuple[str, ...]:
     """On which candidates differ; not the engine, which follows from the strategy."""
     names = dict.fromkeys((*AXES, *(name for asked in cells for name in asked.inputs)))
-    found = (name for name in names if len({str(asked.inputs.get(name)) for asked in cells}) > 1)
+    found = (name for name in names if any(asked.inputs.get(name) != cells[0].inputs.get(name) for asked in cells))
     return tuple(name for name in found if name not in ("engine", "world_size", "gpu"))

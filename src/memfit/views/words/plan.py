@@ -55,6 +55,14 @@ def _chosen(cell: Cell, varying: Sequence[str]) -> Iterator[tuple[str, Any]]:
             yield axis, value
 
 
+def whole_configuration(cell: Cell, found: PlanSearch, *, but: str = "") -> str:
+    """The same for a cell that stands alone: all that was open, and what the user fixed to something unusual, also where everything
+    that was predicted has it; ``but`` is an axis that is told elsewhere."""
+    wanted = {axis for axis, row in AXES.items() if row.usual is not None and axis not in ("engine", but)}
+    wanted |= {axis for axis in (*found.open_axes, *found.varying) if axis != but}
+    return configuration(cell, [axis for axis in dict.fromkeys((*AXES, *cell.inputs)) if axis in wanted and axis in cell.inputs])
+
+
 def command(cell: Cell) -> str:
     """The flags that predict this configuration again."""
     inputs = cell.inputs
@@ -84,7 +92,7 @@ def closing(found: PlanSearch) -> Iterator[str]:
     best, figures = found.best, found.best.figures
     memory = f"{format_bytes(figures.smallest_fit)} of {format_bytes(found.capacity)}"
     run = "Run" if found.by_checkpointing is None else "Without the plan, run"
-    yield f"{run} {configuration(best, found.varying)}: {_time(best)}, {memory}."
+    yield f"{run} {whole_configuration(best, found)}: {_time(best)}, {memory}."
     again = command(best)
     if again:
         yield f"See it in full: {again}"
@@ -101,7 +109,7 @@ def closing(found: PlanSearch) -> Iterator[str]:
         yield f"Allowed to vary although it changes what is trained: {', '.join(found.varied)}."
     for gain in found.gains:
         yield (
-            f"With {format_bytes(gain.more_bytes)} more: {configuration(gain.point.cell, found.varying)}, "
+            f"With {format_bytes(gain.more_bytes)} more: {whole_configuration(gain.point.cell, found)}, "
             f"{_time(gain.point.cell)}, {gain.faster_by:.0%} faster."
         )
     if found.was_stopped:
@@ -121,8 +129,8 @@ def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
     for group in plan.checkpointing.groups:
         yield _group(group)
     if found.checkpointed is not None and found.checkpointed.is_model:
-        others = [axis for axis in found.varying if axis != "checkpointing"]
-        yield f"It is for {configuration(Cell(configuration=found.checkpointed), others)}, with no checkpointing of its own."
+        way = whole_configuration(Cell(configuration=found.checkpointed), found, but="checkpointing")
+        yield f"It is for {way}, with no checkpointing of its own."
 
 
 def _group(group: UnitPolicy) -> str:
@@ -156,13 +164,13 @@ def _nothing_fits(found: PlanSearch) -> Iterator[str]:
         label, size = next(iter(figures.breakdown.items()), ("nothing", 0))
         when = f" ({figures.peak_phase})" if figures.peak_phase else ""
         yield (
-            f"The least is {format_bytes(figures.smallest_fit)}: {configuration(what.closest, found.varying)}. At its peak{when}, "
+            f"The least is {format_bytes(figures.smallest_fit)}: {whole_configuration(what.closest, found)}. At its peak{when}, "
             f"{label} takes {format_bytes(size)}."
         )
         if figures.least_gpu:
             yield f"It would fit on {figures.least_gpu}."
     if what.on_more_gpus is not None:
-        yield f"{what.world_size} GPUs would do: {configuration(what.on_more_gpus, found.varying)}."
+        yield f"{what.world_size} GPUs would do: {whole_configuration(what.on_more_gpus, found)}."
 
 
 def failures(found: PlanSearch) -> list[str]:
