@@ -8,12 +8,12 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
-from helpers.compare_cells import cell
+from helpers.compare_cells import cell, configuration, figures
 from rich.console import Console
 
 from memfit.compare import Comparison
 from memfit.drawing import Drawn, drawing_of
-from memfit.job import Subject
+from memfit.job import Cell, Subject
 from memfit.testing import ledger
 
 RUN = ledger("alloc 4MiB parameter w on cuda:0; step; enter forward; alloc 2MiB x on cuda:0; exit")
@@ -43,9 +43,9 @@ def test_a_comparison_in_a_notebook_says_what_it_says_on_a_terminal():
 
 
 def test_names_in_a_notebook_are_only_text():
-    hostile = Comparison(
-        subject=Subject(model="gpt2"), cells=(cell(50, layers="<script>"),), varying=("layers",), gpus=("H100-80GB",)
-    )
+    asked = configuration(function="a.py:b", gpu="H100-80GB", world_size=1, layers="<script>")
+    cells = (Cell(configuration=asked, figures=figures(50)),)
+    hostile = Comparison(subject=Subject(function="a.py:b"), cells=cells, varying=("layers",), gpus=("H100-80GB",))
     assert "<script>" not in hostile._repr_html_()
 
 

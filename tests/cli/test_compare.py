@@ -93,7 +93,7 @@ def test_json_and_csv(asked: list[dict], capsys: pytest.CaptureFixture[str]):
 
 
 def test_all_failed_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    failed = type(cell())(inputs=cell().inputs, error="it broke", details="Traceback:\n  build()")
+    failed = type(cell())(configuration=cell().configuration, error="it broke", details="Traceback:\n  build()")
     found = Comparison(subject=Subject(model="gpt2"), cells=(failed,), varying=(), gpus=("T4",))
     monkeypatch.setattr(command, "compare", lambda *args, **options: found)
     assert main(["compare", "--model", "gpt2"]) == 1

@@ -1,8 +1,7 @@
 """Which of the predicted ranks each rank of a job is like, and how ledgers say so."""
 
 from memfit.phantom.distributed.layout import Layout
-from memfit.predict.places import likeness, with_place
-from memfit.predict.ranks import kinds_of
+from memfit.predict.ranks import kinds_of, likeness, with_place
 from memfit.testing import ledger
 
 MESH_AXES = (("pp", 2), ("dp", 4))
