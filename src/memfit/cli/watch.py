@@ -21,13 +21,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "Some steps are kept in full, of all others how full the GPU was: a job may last for weeks. However it ends, the ledger "
         "ends there. With torchrun and its like, every rank writes a file of its own.",
     )
-    parser.add_argument(
-        "--save-to",
-        type=Path,
-        default=Path("run.memfit"),
-        metavar="FILE",
-        help="run.memfit by default; a file that is there is never replaced, run-2.memfit is written beside it",
-    )
     add_output(parser, "the ledger (a file that is there is never replaced: run-2.memfit then)", "run.memfit", "--save-to")
     parser.add_argument("--first", type=int, metavar="N", help="keep the first N steps in full, 3 by default")
     parser.add_argument("--every", type=int, metavar="N", help="keep every Nth step in full, 1000 by default")
