@@ -6,7 +6,7 @@
 
 One case is rank 0 of eight, on torch's fake process group, in a process of its own: two training steps, then for some cases a state
 dict of model and optimizer. What FSDP1 would be told by the other ranks about their state is answered as the phantom world does it
-(``engines/fsdp1/ranks.py``): Python objects, no GPU memory. The parent must not touch CUDA: children are forked.
+(``engines/fsdp1/wrapping.py``): Python objects, no GPU memory. The parent must not touch CUDA: children are forked.
 """
 
 from __future__ import annotations
@@ -143,11 +143,11 @@ def build(case: Case) -> tuple[Callable[[], int], Callable[[], Any]]:
 def join_fake_world() -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from memfit.engines.fsdp1 import ranks
+    from memfit.engines.fsdp1 import wrapping
     from memfit.torch_compat.patches import Patches
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD)
-    ranks.install(Patches("the benchmark"))
+    wrapping.install(Patches("the benchmark"))
 
     def all_gather_object(gathered: list[Any], mine: Any, group: Any = None) -> None:
         gathered[:] = [mine] * len(gathered)

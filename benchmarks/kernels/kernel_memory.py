@@ -179,7 +179,7 @@ def predict(names: list[str]) -> dict[str, dict[str, Any]]:
     """The same cases in the phantom world, with the same numbers."""
     from benchmarks.kernels.kernel_cases import CASES
     from memfit.phantom.distributed.environment import RankInfo
-    from memfit.phantom.values.expected import Expected
+    from memfit.phantom.values.assumptions import Expected
     from memfit.predict.session import PhantomSession
 
     session = PhantomSession.prepare("H200", "2.11+cu130", "", RankInfo(), Expected())

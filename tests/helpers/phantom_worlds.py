@@ -6,7 +6,7 @@ import torch
 
 from memfit.phantom import PhantomWorld, Target
 from memfit.phantom.distributed.environment import RankInfo
-from memfit.phantom.values.expected import Expected
+from memfit.phantom.values.assumptions import Expected
 
 
 class NoMeter:

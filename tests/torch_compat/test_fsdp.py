@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from memfit.engines.fsdp1 import ranks
+from memfit.engines.fsdp1 import wrapping
 from memfit.errors import UnsupportedTorchError
 from memfit.torch_compat import fsdp
 from memfit.torch_compat.patches import Patches
@@ -53,7 +53,7 @@ def test_a_part_that_is_gone_is_named():
 def test_fsdp1_in_the_phantom_world_is_put_back():
     patches = Patches("a test")
     before = fsdp.optimizer_states()._map_param_key_to_optim_keys
-    ranks.install(patches)
+    wrapping.install(patches)
     assert fsdp.optimizer_states()._map_param_key_to_optim_keys is not before
     patches.undo()
     assert fsdp.optimizer_states()._map_param_key_to_optim_keys is before

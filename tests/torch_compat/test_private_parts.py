@@ -146,7 +146,7 @@ def test_an_attribute_that_is_read_in_place_is_there(name: str):
 def test_what_is_replaced_in_torch_was_there():
     from memfit.phantom.distributed.environment import RankInfo
     from memfit.phantom.target import DEFAULT_TORCH
-    from memfit.phantom.values.expected import Expected
+    from memfit.phantom.values.assumptions import Expected
     from memfit.predict import PhantomSession
 
     with PhantomSession.prepare("H200", DEFAULT_TORCH, "", RankInfo(), Expected()).running():

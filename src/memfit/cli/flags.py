@@ -152,7 +152,7 @@ def read_values(name: str, text: str) -> list[Any]:
 def _expected(texts: list[str]) -> dict[str, float]:
     if not texts:
         return {}
-    from memfit.phantom.values.expected import Expected  # it is the phantom's, and brings torch
+    from memfit.phantom.values.assumptions import Expected  # it is the phantom's, and brings torch
 
     return dict(Expected.parse(texts).by_name)
 

@@ -18,20 +18,19 @@ from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.compile import control_flow, ignored_features
 from memfit.phantom.compile.compiler import Compiler
 from memfit.phantom.current import CurrentWorld
-from memfit.phantom.device import device_alias, generators, pinned_memory, pointers, streams
+from memfit.phantom.device import device_alias, generators, memory, streams
 from memfit.phantom.distributed import environment, pipelines, process_groups, rank_shortcuts
 from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.layout import LayoutObserver
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
-from memfit.phantom.tensors import defaults, existing_models, forks, inference, initialisation, parameters, subclasses, threads
+from memfit.phantom.tensors import forks, models, threads, torch_state
 from memfit.phantom.tensors.mode import PhantomMode
-from memfit.phantom.torch_cuda import autocast, cached_answers, markers, memory_tools, module, sensors, tensor_types
+from memfit.phantom.torch_cuda import autocast, module, tools
 from memfit.phantom.torch_cuda.module import CudaModule, Meter
 from memfit.phantom.values import answers
-from memfit.phantom.values.assumptions import Assumptions
-from memfit.phantom.values.expected import Expected
+from memfit.phantom.values.assumptions import Assumptions, Expected
 from memfit.torch_compat.autograd import calibrate
 from memfit.torch_compat.patches import Patches
 
@@ -119,31 +118,33 @@ class PhantomWorld:
         current.begin(self._patches, world)
         streams.restart()
         python_parts.install(because("Python of torch's takes time"), self.clock.timeline, self.clock.pace)
-        cached_answers.install(because("what was remembered of the machine holds inside the world or outside it, not both"))
+        tools.install_cached_answers(because("what was remembered of the machine holds inside the world or outside it, not both"))
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
-        markers.install(because("markers and profilers have nothing to do"))
-        sensors.install(because("a driver would tell of sensors, NCCL and the CUDA runtime"))
-        memory_tools.install(because("memory history, snapshots and pools are passed over"), assumptions)
+        tools.install_markers(because("markers and profilers have nothing to do"))
+        tools.install_sensors(because("a driver would tell of sensors, NCCL and the CUDA runtime"))
+        tools.install_memory_tools(because("memory history, snapshots and pools are passed over"), assumptions)
         because("tensors are cuda to Python and a device kind of our own to C++")
         device_alias.install(self._patches, processes.local_rank)
         generators.install(because("generators of the GPU draw nothing"))
-        defaults.install(because("a script's defaults are put back; nothing looks like a compiler at work"))
-        pinned_memory.install(because("pinned memory is host memory that says it is pinned"))
-        pointers.install(because("addresses of memory that is not there"))
+        torch_state.install_defaults(because("a script's defaults are put back; nothing looks like a compiler at work"))
+        memory.install_pinned_memory(because("pinned memory is host memory that says it is pinned"))
+        memory.install_pointers(because("addresses of memory that is not there"))
         ignored_features.install(because("CUDA graphs that a script captures, and TorchScript, are passed over"), assumptions)
         control_flow.install(because("the inside of torch.cond and its kin is seen"))
         checkpoints.install(because("saving and loading without data"), assumptions)
         refusals.install(because("what needs a real GPU is refused by name"))
         libraries.install(because("kernels that are not torch's, and packages that need a GPU"), world)
         transformers.install(because("no library takes the prediction for a compiler at work, and the GPU's packages are found"))
-        tensor_types.install(because("torch.cuda.FloatTensor and its kin"))
+        tools.install_tensor_types(because("torch.cuda.FloatTensor and its kin"))
         autocast.install(because("CUDA's autocast lists"), self.target, self.casts)
         kernels.install(because("operators that CUDA runs differently"), self.target)
-        inference.install(because("inference mode is seen like no_grad, operator by operator"))
-        parameters.install(because("modules without data can be moved and cast"), self.mode)
-        subclasses.install(because("classes of tensors and parameters that libraries make"), self.mode)
-        existing_models.install(because("models that were built before, with data"))
-        initialisation.install(because("weights are initialised as the torch that is predicted does it"), self.target, assumptions)
+        torch_state.install_inference(because("inference mode is seen like no_grad, operator by operator"))
+        models.install_parameters(because("modules without data can be moved and cast"), self.mode)
+        models.install_subclasses(because("classes of tensors and parameters that libraries make"), self.mode)
+        models.install_existing_models(because("models that were built before, with data"))
+        models.install_initialisation(
+            because("weights are initialised as the torch that is predicted does it"), self.target, assumptions
+        )
         answers.install(because("values that only data can tell"), self.values)
         environment.install(because("a launcher tells each process who it is"), processes)
         because("one rank of a world of processes that are not there")

@@ -20,7 +20,7 @@ import torch
 from memfit.analysis.timeline import events_on
 from memfit.ledger import Ledger, Moment
 from memfit.ledger.schema import Array
-from memfit.phantom.device.pinned_memory import is_pinned
+from memfit.phantom.device.memory import is_pinned
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.handlers import OutputHandler
 

@@ -19,18 +19,17 @@ from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.target import DEFAULT_TORCH, Target
-from memfit.phantom.values.expected import Expected
+from memfit.phantom.values.assumptions import Expected
 from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
 from memfit.predict.clock import ClockObserver, EngineTime, TimedBuilder, run_time
-from memfit.predict.compiled import CompiledBuffers
 from memfit.predict.host import PinnedBlocks
 from memfit.predict.limit import MemoryLimit, Refusal
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import RankOutcome
 from memfit.predict.result import Prediction, with_last_step_again
 from memfit.predict.work import with_work
-from memfit.predict.workspaces import WorkspaceObserver
+from memfit.predict.workspaces import CompiledBuffers, WorkspaceObserver
 from memfit.record import run_hooks
 from memfit.record.sources.operators.session import OperatorSession
 from memfit.timing.rates import is_measured

@@ -1,4 +1,4 @@
-"""What the GPU's libraries and kernels take beside the tensors that a recorder sees."""
+"""What the GPU's libraries and kernels take beside the tensors that a recorder sees, and the buffers of compiled graphs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 
 import torch
 
+from memfit.ledger import Phase
+from memfit.phantom.compile.allocation import Origin, current_origin, is_replayed
 from memfit.phantom.kernels import RULES, Rule
 from memfit.phantom.kernels.library_handles import Libraries
 from memfit.phantom.kernels.rule import Trial
 from memfit.phantom.target import Target
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.handlers import OutputHandler
+from memfit.record.sources.operators.recorder import Recorder
 from memfit.record.tensors import tensors_in
 from memfit.units import MIB, format_bytes
 
@@ -151,3 +154,44 @@ def _give_back(blocks: BlockWriter, taken: Sequence[int]) -> None:
 def _gpu_of(result: Any) -> torch.device | None:
     first = next(tensors_in(result), None)
     return first.device if first is not None and first.is_cuda else None
+
+
+# -- buffers of compiled graphs: by the kernel that writes them, in the module that the kernel was made from -----------------
+
+aten = torch.ops.aten
+
+
+class CompiledBuffers:
+    """Writes down what compiled graphs allocate; everything else is left as it is."""
+
+    def __init__(self) -> None:
+        self._recorder: Recorder | None = None
+
+    def follow(self, recorder: Recorder) -> None:
+        """The recorder knows which module has which number."""
+        self._recorder = recorder
+
+    def handler(self, func: Any, write_outputs: OutputHandler | None, blocks: BlockWriter) -> OutputHandler | None:
+        if func is not aten.empty_strided.default or write_outputs is None:
+            return write_outputs
+
+        def plan_for_graphs(func: Any, args: Any, result: Any) -> None:
+            if is_replayed():
+                blocks.new(result, result.untyped_storage(), blocks.op("CUDA graph"), size=0)
+                return
+            origin = current_origin()
+            if origin is None:
+                write_outputs(func, args, result)
+            else:
+                self._write(origin, blocks, result)
+
+        return plan_for_graphs
+
+    def _write(self, origin: Origin, blocks: BlockWriter, result: torch.Tensor) -> None:
+        assert self._recorder is not None
+        scopes, depth = blocks.scopes, blocks.scopes.depth
+        module = self._recorder.module_inside(origin.module)
+        if module != -1:
+            scopes.push(Phase.BACKWARD if origin.is_backward else Phase.FORWARD, module)
+        blocks.new(result, result.untyped_storage(), blocks.op(origin.kernel))
+        scopes.pop_to(depth)

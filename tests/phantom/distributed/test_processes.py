@@ -13,8 +13,7 @@ from helpers.phantom_worlds import phantom
 from helpers.prepared_process import run_prepared
 
 from memfit.errors import ConfigError, NeedsGpuError
-from memfit.phantom.distributed.environment import RankInfo
-from memfit.phantom.distributed.processes import is_rank
+from memfit.phantom.distributed.environment import RankInfo, is_rank
 
 calls: list[tuple[int, int]] = []
 

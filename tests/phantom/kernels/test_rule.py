@@ -13,8 +13,7 @@ from memfit.phantom.kernels import RULES, Registry, Rule
 from memfit.phantom.kernels.rule import find_operator, operator_name
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.values.answers import Values
-from memfit.phantom.values.assumptions import Assumptions
-from memfit.phantom.values.expected import Expected
+from memfit.phantom.values.assumptions import Assumptions, Expected
 
 aten = torch.ops.aten
 

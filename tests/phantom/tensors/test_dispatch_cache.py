@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 import memfit
 from memfit.models import MODELS
-from memfit.phantom.tensors import dispatch_cache, notes
+from memfit.phantom.tensors import dispatch_cache
+from memfit.phantom.tensors.tensor_annotations import PREFIX
 from memfit.torch_compat.fake_tensors import FakeTensor
 
 
@@ -50,7 +51,7 @@ def described(result, args):
     shared = [i for i, arg in enumerate(args) if shares(arg, result)]
     same = [i for i, arg in enumerate(args) if arg is result]
     words = (
-        {name: value for name, value in vars(result).items() if not name.startswith(notes.PREFIX) and name != "fake_mode"}
+        {name: value for name, value in vars(result).items() if not name.startswith(PREFIX) and name != "fake_mode"}
         if not same
         else {}
     )

@@ -12,7 +12,7 @@ from torch import nn
 
 import memfit
 from memfit.errors import ConfigError
-from memfit.phantom.values.expected import Expected
+from memfit.phantom.values.assumptions import Expected
 
 
 def test_checks_find_nothing_amiss():

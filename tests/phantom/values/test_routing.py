@@ -9,7 +9,7 @@ from torch import nn
 
 import memfit
 from memfit.errors import ConfigError
-from memfit.phantom.values.expected import Expected
+from memfit.phantom.values.assumptions import Expected
 
 TOKENS, EXPERTS, DIM = 64, 8, 16
 

@@ -3,8 +3,7 @@
 ::
 
     hooks.py       unsharding, resharding and reducing, seen while a run is recorded
-    wrapping.py    one FullyShardedDataParallel around every unit and around the model; its state dicts
-    ranks.py       what it asks the other ranks, answered without them on the phantom
+    wrapping.py    one FullyShardedDataParallel around every unit and around the model; the other ranks' answers on the phantom
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Fsdp1(Engine):
                     yield UnitTensor(shard, category, handle._fully_sharded_module, "flat_param")
 
     def install(self, patches: Patches) -> None:
-        from memfit.engines.fsdp1.ranks import install
+        from memfit.engines.fsdp1.wrapping import install
 
         install(patches.because("what FSDP1 asks the other ranks"))
 

@@ -3,8 +3,7 @@
 ::
 
     hooks.py       unsharding, resharding and reducing, seen while a run is recorded
-    wrapping.py    fully_shard on every unit and on the model
-    ranks.py       work for all ranks, done for one on the phantom
+    wrapping.py    fully_shard on every unit and on the model; on the phantom, cut for one rank
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Fsdp2(Engine):
             yield from (managed.sharded_param for managed in group.fsdp_params)
 
     def install(self, patches: Patches) -> None:
-        from memfit.engines.fsdp2.ranks import install
+        from memfit.engines.fsdp2.wrapping import install
 
         install(patches.because("FSDP2 cuts parameters for every rank: once is enough"))
 

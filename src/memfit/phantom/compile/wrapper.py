@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.clock.launches import launched
-from memfit.phantom.clock.triton_source import read_source
+from memfit.phantom.clock.launches import launched, read_source
 from memfit.phantom.compile.allocation import Origin, allocating_for
 from memfit.phantom.compile.origins import ALLOCATE, label
 from memfit.phantom.compile.tuning import Tuner, storage_length

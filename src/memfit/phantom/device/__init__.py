@@ -5,8 +5,7 @@
     device_alias.py    the device itself, and who is told which name
     streams.py         streams and events, which know who they are and when they are done
     properties.py      torch.cuda.get_device_properties()
-    pinned_memory.py   host memory that says it is pinned
-    pointers.py        data_ptr() of memory that is not there
+    memory.py          host memory that says it is pinned, data_ptr() of memory that is not there
     generators.py      random number generators that draw nothing
 """
 

@@ -2,8 +2,7 @@
 
 ::
 
-    environment.py         what a launcher tells each process
-    processes.py           processes that a script starts for its ranks
+    environment.py         what a launcher tells each process, and processes that a script starts for its ranks
     process_groups.py      process groups, collectives, meshes
     pipelines.py           stages of pipelines, whose neighbours are not there
     layout.py              how ranks are arranged: meshes, pipelines, unequal shards

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from memfit.errors import NeedsGpuError
 from memfit.phantom.clock.communication import Communication
-from memfit.phantom.distributed import processes
+from memfit.phantom.distributed import environment
 from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.values import host_data
 from memfit.phantom.values.answers import Values
@@ -56,7 +56,7 @@ def install(
     for module in (dist, dist.distributed_c10d):
         if not hasattr(module, "ProcessGroupNCCL"):
             patches.replace(module, "ProcessGroupNCCL", NoNccl)
-    processes.install(patches, world)
+    environment.install_processes(patches, world)
     patches.when_imported(
         "torch.distributed.optim.zero_redundancy_optimizer",
         lambda module: patches.replace(module, "_broadcast_object", lambda obj, *args, **kwargs: obj),

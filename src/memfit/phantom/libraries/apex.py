@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit.engines.refused import DEEPSPEED as REFUSED_DEEPSPEED
 from memfit.phantom.current import current
 from memfit.phantom.libraries.stand_ins import StandIn, filling
-from memfit.phantom.passthrough.refusals import refusing_deepspeed
+from memfit.phantom.passthrough.refusals import refusing_engine
 from memfit.torch_compat.patches import Patches
 
 PARTS = 16
@@ -165,7 +166,7 @@ _OPTIMIZERS = filling(FusedAdam, FusedLAMB, FusedNovoGrad, FusedAdagrad, FusedSG
 
 
 def _deepspeed(module: ModuleType) -> None:
-    module.__dict__["initialize"] = refusing_deepspeed
+    module.__dict__["initialize"] = refusing_engine(REFUSED_DEEPSPEED)
 
 
 APEX = StandIn(

@@ -19,15 +19,12 @@ from typing import Any, NoReturn
 
 import torch
 
+from memfit.engines.refused import REFUSED, RefusedEngine
 from memfit.errors import NeedsGpuError
 from memfit.torch_compat.cuda import jit_compilers
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 
-_FSDP = (
-    "What DeepSpeed's ZeRO stages keep on a GPU, FSDP keeps too: predict the script with FSDP in place of it, as accelerate and "
-    "the Trainer of transformers have it."
-)
 _PLAIN = "Switch to an implementation in plain PyTorch for the prediction"
 
 
@@ -35,15 +32,21 @@ def install(patches: Patches) -> None:
     _refuse_pointers(patches)
     _refuse_other_processes(patches)
     _refuse_handles(patches)
-    patches.when_imported("deepspeed", lambda module: patches.replace(module, "initialize", refusing_deepspeed))
+    for engine in REFUSED:
+        _refuse_engine(patches, engine)
 
 
 def refuse(what: str, advice: str) -> NoReturn:
     raise NeedsGpuError(what, advice)
 
 
-def refusing_deepspeed(*args: Any, **kwargs: Any) -> NoReturn:
-    refuse("deepspeed.initialize", _FSDP)
+def refusing_engine(engine: RefusedEngine) -> Callable[..., NoReturn]:
+    return refusing(f"{engine.package}.{engine.function}", engine.advice)
+
+
+def _refuse_engine(patches: Patches, engine: RefusedEngine) -> None:
+    refused = refusing_engine(engine)
+    patches.when_imported(engine.package, lambda module: patches.replace(module, engine.function, refused))
 
 
 def refusing(what: str, advice: str) -> Callable[..., NoReturn]:

@@ -16,7 +16,7 @@ import torch
 
 from memfit.errors import NeedsGpuError, PredictionError
 from memfit.phantom.device.device_alias import INNER, OUTER, outer, own
-from memfit.phantom.device.pinned_memory import mark_pinned
+from memfit.phantom.device.memory import mark_pinned
 from memfit.phantom.kernels import RULES
 from memfit.phantom.tensors.dispatch_cache import DispatchCache
 from memfit.phantom.tensors.sparse import SPARSE_FACTORIES, SparseAnswers, is_sparse

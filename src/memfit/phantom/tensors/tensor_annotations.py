@@ -28,7 +28,7 @@ VALUES: Final = (CONSTANT, HOST_DATA, CHOICES, SHARE, EXPERTS)
 """What is known of a tensor's values."""
 
 IS_PINNED: Final = "_memfit_is_pinned"
-"""The storage says that it is pinned (``device/pinned_memory.py``)."""
+"""The storage says that it is pinned (``device/memory.py``)."""
 
 ON_GPU: Final = "_memfit_on_gpu"
 """The storage of a file was moved to this device (``passthrough/checkpoints.py``)."""

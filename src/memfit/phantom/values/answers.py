@@ -2,7 +2,7 @@
 
 A tensor without data still has to answer ``.item()``, ``if tensor:`` and ``nonzero``. What is sensible depends on where it came
 from: a check for infinities finds none, a tensor filled with a constant holds that constant, a mask selects everything unless its
-making says how much (``routing.py``) or the user does (``expected.py``).
+making says how much (``routing.py``) or the user does (``assumptions.py``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import torch
 
 from memfit.phantom.tensors.tensor_annotations import CHOICES, CONSTANT
 from memfit.phantom.values.assertions import asserted
-from memfit.phantom.values.assumptions import Assumptions
+from memfit.phantom.values.assumptions import Assumptions, Expected
 from memfit.phantom.values.constants import Likely, note_constant
-from memfit.phantom.values.expected import Expected
 from memfit.phantom.values.host_data import count_set, follow, host_data_of, keep_copied, keep_host_data
 from memfit.phantom.values.routing import Routing, expected_count
 from memfit.torch_compat.fake_tensors import FakeTensor

@@ -1,6 +1,12 @@
-"""What a prediction had to assume, each thing once, in the order it came up."""
+"""What a prediction had to assume, and what a user expects of values that only data can tell."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from memfit.errors import ConfigError
 
 
 class Assumptions:
@@ -35,3 +41,88 @@ class Assumptions:
         if text in self._named:
             return f"{text}: {', '.join(self._named[text])}"
         return f"{text} ({count} times)" if count > 1 else text
+
+
+# -- what a user expects -----------------------------------------------------------------------------------------------------
+#
+# ::
+#
+#     {"mask": 0.25}            a quarter of every mask is set
+#     {"train.py:31": 128}      what line 31 of train.py asks for has 128 elements
+#     {"experts": 1.5}          the experts of this rank receive half as much again as their even share
+#     {"imbalance": 1.5}        the busiest expert receives one and a half times the mean
+#     {"number": 2.5}           what .item() reads from the GPU
+#
+# The place is written as ``Prediction.assumptions`` writes it, so that an assumption can be copied and answered. A place goes
+# before a kind. Of a size, a whole number is the count itself and a fraction is a share of what there could be at most.
+
+KINDS = {
+    "mask": "how much of a boolean mask is set",
+    "nonzero": "the rows of nonzero's result",
+    "unique": "the number of different elements",
+    "bins": "the number of bins of bincount",
+    "repeats": "the sum of repeats",
+    "experts": "how many times an even share of the tokens the experts of this rank receive",
+    "imbalance": "how many times the mean the busiest expert receives, on the rank that has it",
+    "number": "a number read from the GPU",
+}
+_PLACE = re.compile(r"[^/\\]+:\d+")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Values by place or kind."""
+
+    by_name: Mapping[str, float] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, value in self.by_name.items():
+            if name not in KINDS and not _PLACE.fullmatch(name):
+                raise ConfigError(
+                    f"cannot expect anything of {name!r}: name a place like train.py:31, or one of {', '.join(KINDS)}"
+                )
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or (name != "number" and value < 0):
+                raise ConfigError(f"cannot expect {value!r} of {name}: give a count, or a fraction of what there could be")
+
+            if name == "imbalance" and not value >= 1:
+                raise ConfigError(f"an imbalance of {value} is not possible: the busiest expert receives at least the mean, 1")
+
+    @property
+    def imbalance(self) -> float:
+        """How many times the mean the busiest expert receives; 1 if routing is even."""
+        self._asked.add("imbalance")
+        return float(self.by_name.get("imbalance", 1.0))
+
+    @classmethod
+    def parse(cls, texts: Iterable[str]) -> Expected:
+        """Reads ``mask=0.25`` and ``train.py:31=128``."""
+        found: dict[str, float] = {}
+        for text in texts:
+            name, _, value = text.rpartition("=")
+            try:
+                found[name] = float(value) if set(value) & set(".e") else int(value)
+            except ValueError:
+                raise ConfigError(f"cannot read {text!r} as what is expected: write it like mask=0.25 or train.py:31=128") from None
+        return cls(found)
+
+    def value(self, kind: str, place: str) -> float | None:
+        """What is expected there, ``None`` if nothing."""
+        for name in (place, kind):
+            if name in self.by_name:
+                self._asked.add(name)
+                return self.by_name[name]
+        return None
+
+    def count(self, kind: str, place: str, largest: int) -> int | None:
+        """The same as a number of elements."""
+        value = self.value(kind, place)
+        if value is None:
+            return None
+        return min(largest, round(value * largest) if isinstance(value, float) and value <= 1 else round(value))
+
+    def unused(self) -> tuple[str, ...]:
+        """What was expected and never came up."""
+        return tuple(
+            f"nothing was asked of {name}, so what was expected of it had no effect" for name in self.by_name.keys() - self._asked
+        )

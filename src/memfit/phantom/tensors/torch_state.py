@@ -1,8 +1,10 @@
-"""Defaults that a script sets are put back; and no library takes the prediction for a compiler at work."""
+"""What a script sets for all of torch: defaults, which are put back, and inference mode, which is seen."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -11,7 +13,7 @@ from memfit.torch_compat.fake_tensors import LOGGER_NAME, SUBCLASSES_MODULE
 from memfit.torch_compat.patches import Patches
 
 
-def install(patches: Patches) -> None:
+def install_defaults(patches: Patches) -> None:
     _keep_defaults(patches)
     # A shape that does not fit is the user's own error, which is raised; torch would also log it.
     patches.replace(logging.getLogger(LOGGER_NAME), "disabled", True)
@@ -41,3 +43,32 @@ def _keep_defaults(patches: Patches) -> None:
 
 class _NeverSeen:
     """No tensor is one of these."""
+
+
+# -- inference mode is seen like no_grad, operator by operator ---------------------------------------------------------------
+#
+# In inference mode torch hands operators on as they were called, without autograd's layer, in which they come apart into those that
+# take memory: ``conv2d`` would be seen, and neither ``convolution`` nor its workspace.
+
+
+def install_inference(patches: Patches) -> None:
+    patches.wrap(torch.inference_mode, "__enter__", _enter)
+    patches.wrap(torch.inference_mode, "__exit__", _leave)
+
+
+def _enter(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def enter(context: Any) -> None:
+        context.gradients_before = torch.is_grad_enabled()
+        torch.set_grad_enabled(not context.mode)
+
+    return enter
+
+
+def _leave(original: Callable[..., None]) -> Callable[..., None]:
+    def leave(context: Any, *error: Any) -> None:
+        if not hasattr(context, "gradients_before"):
+            original(context, *error)  # it was entered outside
+        else:
+            torch.set_grad_enabled(context.gradients_before)
+
+    return leave

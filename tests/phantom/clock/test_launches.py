@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memfit.phantom.clock.triton_source import read_source
+from memfit.phantom.clock.launches import read_source
 
 POINTWISE = """
 @triton.jit
