@@ -68,7 +68,7 @@ class HostPace:
 
     def _convolution(self, call: Call) -> float:
         is_backward = call.name.endswith("backward")
-        own = self._rates.convolution.backward if is_backward else self._rates.convolution.forward
+        own = self._rates.convolution[is_backward]
         given, weight = call.operand(1 if is_backward else 0), call.operand(2 if is_backward else 1)
         has_bias = call.arguments[3 if is_backward else 2] is not None
         if weight.shape[1] == 1 and len(given.shape) > 1 and given.shape[1] > 1:

@@ -20,7 +20,6 @@ from memfit.data import FOLDER, parse_table, read_toml
 from memfit.hardware import Gpu
 
 MICRO: Final = 1e-6
-NANO: Final = 1e-9
 PICO: Final = 1e-12
 
 MEASURED: Final = "measured"
@@ -439,12 +438,6 @@ class ConvolutionHost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionHosts:
-    forward: ConvolutionHost
-    backward: ConvolutionHost
-
-
-@dataclass(frozen=True, kw_only=True)
 class DistributedHost:
     """Microseconds that distributed tensors cost more."""
 
@@ -513,7 +506,7 @@ class HostRates:
     recompute: float
     """Beginning a module that is computed again: Python is called for each tensor that is saved and for each that is used."""
     distributed: DistributedHost
-    convolution: ConvolutionHosts
+    convolution: tuple[ConvolutionHost, ConvolutionHost]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -571,7 +564,7 @@ def is_measured(gpu: Gpu) -> bool:
 
 def basis_of(gpu: Gpu) -> str:
     """How sure prices for it are, in words."""
-    return MEASURED if is_measured(gpu) else f"published peaks, with the shares of them that an {USUAL} reaches"
+    return MEASURED if is_measured(gpu) else f"published peaks, with the shares of them that an {rates_of(gpu).measured_on} reaches"
 
 
 def what_times_are_from(gpu: Gpu, world_size: int) -> str:
