@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,12 @@ def test_too_little_memory_on_this_machine_is_told_in_a_line(
     assert main(["show", str(tmp_path / "run.memfit")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "more memory than there is" in line
+
+
+def test_a_prediction_of_a_model_loads_neither_comparisons_nor_plans(tmp_path: Path):
+    code = (
+        "import sys; from memfit.cli import main; assert main(sys.argv[1:]) == 0; "
+        "sys.exit(any(name.startswith(('memfit.compare.', 'memfit.plan.')) for name in sys.modules))"
+    )
+    words = ["predict", "--model", "gpt2", "--seq", "64", "--steps", "1", "--out", str(tmp_path / "run.memfit")]
+    assert subprocess.run([sys.executable, "-c", code, *words], capture_output=True).returncode == 0

@@ -15,7 +15,7 @@ from memfit.job.axes import read_axes
 from memfit.job.options import Ranks
 from memfit.job.subject import check_arguments
 from memfit.phantom.distributed.environment import RankInfo
-from memfit.phantom.distributed.pipelines import Neighbours, find_out
+from memfit.phantom.distributed.pipelines import Neighbours, predict_with_scout
 from memfit.phantom.world import refuse_a_second
 from memfit.predict.blame import advise, users_traceback
 from memfit.predict.ranks import JobPrediction, PredictRank, RankOutcome, predict_ranks
@@ -150,7 +150,7 @@ def predict_build(build: Callable[[], Step], options: PredictOptions) -> Predict
             world = replace(processes, rank=rank if scouted is None else scouted)
             return _predict_steps(PhantomSession.prepare(options, world, neighbours), build, options.steps)
 
-        return find_out(make, stage_outputs)
+        return predict_with_scout(make, stage_outputs)
 
     if options.ranks is not None:
         return _predict_job(predict_rank, options.ranks, options.world_size)

@@ -1,4 +1,7 @@
-"""How each result is drawn, in a notebook and on a terminal: the list that ``memfit.drawing`` loads."""
+"""How each result is drawn, in a notebook and on a terminal: the list that ``memfit.drawing`` loads.
+
+The views of comparisons and searches are imported when one is drawn: a prediction needs neither.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,17 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from memfit.analysis import build_report
-from memfit.compare import Comparison
 from memfit.drawing import Drawing, register
 from memfit.ledger import Ledger
-from memfit.plan.search import PlanSearch
-from memfit.views.comparison import draw
 from memfit.views.escaping import printable
-from memfit.views.jobs import job_sections
 from memfit.views.notebook import notebook_html
-from memfit.views.plan import plan_sections
 from memfit.views.terminal import report_sections
 from memfit.views.verdicts import host_words, verdict_sections, words_about_others
-from memfit.views.words.comparison import make_sheet
 from memfit.views.words.timing import time_words
 
 if TYPE_CHECKING:
+    from memfit.compare import Comparison
+    from memfit.plan.search import PlanSearch
     from memfit.predict import JobPrediction, Prediction
 
 COMPARISON_WIDTH = 120
@@ -49,19 +48,9 @@ def _prediction_sections(prediction: Prediction, console: Console, options: Cons
 
 
 def _job_sections(job: JobPrediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    from memfit.views.jobs import job_sections
+
     return job_sections(job, console)
-
-
-def _job_html(job: JobPrediction) -> str:
-    return _as_text(job)
-
-
-def _comparison_html(comparison: Comparison) -> str:
-    return _as_text(comparison)
-
-
-def _plan_html(found: PlanSearch) -> str:
-    return _as_text(found)
 
 
 def _as_text(result: Comparison | JobPrediction | PlanSearch) -> str:
@@ -73,11 +62,20 @@ def _as_text(result: Comparison | JobPrediction | PlanSearch) -> str:
 
 
 def _comparison_sections(comparison: Comparison, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    from memfit.views.comparison import draw
+    from memfit.views.words.comparison import make_sheet
+
     return draw(make_sheet(comparison), console, options)
+
+
+def _plan_sections(found: PlanSearch, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+    from memfit.views.plan import plan_sections
+
+    return plan_sections(found, console, options)
 
 
 register("Ledger", Drawing(html=notebook_html, terminal=_ledger_sections))
 register("Prediction", Drawing(html=_prediction_html, terminal=_prediction_sections))
-register("JobPrediction", Drawing(html=_job_html, terminal=_job_sections))
-register("Comparison", Drawing(html=_comparison_html, terminal=_comparison_sections))
-register("PlanSearch", Drawing(html=_plan_html, terminal=plan_sections))
+register("JobPrediction", Drawing(html=_as_text, terminal=_job_sections))
+register("Comparison", Drawing(html=_as_text, terminal=_comparison_sections))
+register("PlanSearch", Drawing(html=_as_text, terminal=_plan_sections))

@@ -54,7 +54,7 @@ class Neighbours:
         return Neighbours(is_scout=True)
 
 
-def find_out(make: Callable[[Neighbours, int | None], Result], told: Mapping[int, Any] | None = None) -> Result:
+def predict_with_scout(make: Callable[[Neighbours, int | None], Result], told: Mapping[int, Any] | None = None) -> Result:
     """Calls ``make(neighbours, rank)`` until it knows enough; the rank is another than the predicted one where a scout runs.
 
     ``told`` is what is known from other ranks.

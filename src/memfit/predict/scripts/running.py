@@ -16,7 +16,7 @@ from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.errors import PredictionError, RanOutError, ScriptExitError, StepFailedError
 from memfit.job import PredictOptions
 from memfit.overlay import in_force
-from memfit.phantom.distributed.pipelines import Neighbours, find_out
+from memfit.phantom.distributed.pipelines import Neighbours, predict_with_scout
 from memfit.predict.api import calling
 from memfit.predict.ranks import RankOutcome
 from memfit.predict.scripts.launchers import Job, Program, console_script
@@ -48,7 +48,7 @@ def run_script(
     for _ in range(_MOST_PROGRAMS):
         make = partial(_predict_program, job, options, bounds or Bounds(), progress, is_limited)
         try:
-            return find_out(make, stage_outputs)
+            return predict_with_scout(make, stage_outputs)
         except AnotherProgram as started:
             world = job.world if started.is_same_process and not started.job.world.has_launcher else started.job.world
             job = replace(started.job, world=world, notes=(*job.notes, *started.job.notes))
