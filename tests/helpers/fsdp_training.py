@@ -26,7 +26,8 @@ from memfit.fsdp import (
     shard,
     state_dict,
 )
-from memfit.plan import CheckpointingPolicy, Figures, OperatorChoice, Plan, UnitPolicy
+from memfit.plan import CheckpointingPolicy, OperatorChoice, Plan, UnitPolicy
+from memfit.plan.plan_file import PlanCost
 
 DIM, STEPS = 16, 3
 
@@ -57,7 +58,7 @@ class Model(nn.Module):
 PLAN = Plan(
     gpu="H200",
     budget_bytes=1,
-    figures=Figures(peak_allocated_bytes=1, peak_reserved_bytes=1, smallest_fit_bytes=1),
+    figures=PlanCost(peak_allocated_bytes=1, peak_reserved_bytes=1, smallest_fit_bytes=1),
     checkpointing=CheckpointingPolicy(
         groups=(
             UnitPolicy(units=("layers.0",), choices=(OperatorChoice(operator="aten.addmm.default", call=0),)),

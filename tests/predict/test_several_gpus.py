@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from memfit.job import PredictOptions
 from memfit.predict.result import Prediction
 from memfit.predict.scripts.launchers import read_command
-from memfit.predict.scripts.running import see_script
+from memfit.predict.scripts.running import run_script
 from memfit.predict.scripts.stopping import Bounds
 from memfit.units import GIB
 
@@ -29,9 +30,8 @@ for _ in range(3):
 def predict(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prediction:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SPLIT.format(width=width))
-    return see_script(
-        read_command(["train.py"], num_processes=2), gpu="T4", torch_version="2.11+cu130", bounds=Bounds(steps=2)
-    ).prediction
+    options = PredictOptions(gpu="T4", torch_version="2.11+cu130")
+    return run_script(read_command(["train.py"], num_processes=2), options, Bounds(steps=2)).prediction
 
 
 @pytest.mark.parametrize(("width", "fits"), [(1024, True), (2_000_000, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from torch.utils.checkpoint import checkpoint
 import memfit
 from memfit.engines import find_engine
 from memfit.hardware import find_gpu
+from memfit.job import Recipe
+from memfit.job.configuration import build_recipe
 from memfit.ledger import Phase, RunInfo
-from memfit.models import Recipe
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.target import DEFAULT_TORCH, Target
 from memfit.predict.clock import EngineTime, TimedBuilder
@@ -161,5 +163,5 @@ def test_operators_that_no_rule_prices_are_named_with_their_share() -> None:
 @pytest.mark.parametrize("world_size", [1, 8])
 def test_a_language_model_has_a_price_for_everything(world_size: int) -> None:
     recipe = Recipe(model="gpt2", batch=1, seq=128)
-    prediction = memfit.predict(recipe.build, steps=1, world_size=world_size)
+    prediction = memfit.predict(partial(build_recipe, recipe), steps=1, world_size=world_size)
     assert not [each for each in prediction.assumptions if "no rule prices" in each]
