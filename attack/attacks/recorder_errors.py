@@ -31,7 +31,7 @@ CLASSES = (
     LivePosition,
     BlockWriter,
     StorageTable,
-    roles.Roles,
+    roles.RoleLearner,
     roles.ModelCalls,
     StorageRoles,
     module_names.ModuleNames,

@@ -37,7 +37,7 @@ class KnownParameter(NamedTuple):
     name: str | None
 
 
-class Roles(ABC):
+class RoleLearner(ABC):
     """Looks at models, optimizers and tensors, and says what the blocks behind them are. Keeps nothing alive."""
 
     def __init__(self, names: ModuleNames) -> None:
@@ -115,7 +115,7 @@ class Roles(ABC):
 class ModelCalls:
     """What happens before a model's forward, whatever the source: a step may begin, and the model and its inputs become known."""
 
-    def __init__(self, names: ModuleNames, roles: Roles, begin_step: Callable[[], None]) -> None:
+    def __init__(self, names: ModuleNames, roles: RoleLearner, begin_step: Callable[[], None]) -> None:
         self._names, self._roles, self._begin_step = names, roles, begin_step
         self._learned: set[int] = set()
         self.step_is_due = True

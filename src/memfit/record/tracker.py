@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -25,12 +25,13 @@ from memfit.ledger.running_totals import RunningTotals
 from memfit.record.listener import warn
 from memfit.record.out_of_memory import describe_failure
 from memfit.record.session import RecordingSession
-from memfit.record.sources.allocator.history import AllocatorHistory, CudaHistory
-from memfit.record.sources.allocator.levels import OnStep
-from memfit.record.sources.allocator.retention import Retention
-from memfit.record.sources.allocator.session import HistorySession
 from memfit.record.sources.operators.session import OperatorSession
 from memfit.record.witnesses import choose_witness
+
+if TYPE_CHECKING:
+    from memfit.record.sources.allocator.history import AllocatorHistory
+    from memfit.record.sources.allocator.levels import OnStep
+    from memfit.record.sources.allocator.retention import Retention
 
 
 def track(
@@ -91,6 +92,9 @@ class Tracker:
         if witness == "operators":
             self._session = OperatorSession(LedgerBuilder(info, journal))
         else:
+            from memfit.record.sources.allocator.history import CudaHistory
+            from memfit.record.sources.allocator.session import HistorySession
+
             info = replace(info, witness=witness)
             self._session = HistorySession(info, journal, history or CudaHistory(), retention, on_step)
         self._depth = 0

@@ -17,20 +17,21 @@ from memfit.ledger.schema import Array
 from memfit.record.sources.allocator.marks import MarkKind
 from memfit.record.sources.allocator.traces import Trace
 
-Plan = list[tuple[int, int]]
-"""After so many allocations of the pass, the engine moves to that boundary of modules, counted from where forward began."""
+Moves = list[tuple[int, int]]
+"""Pairs: the number of allocations of the pass after which the engine moves, and the boundary of modules that it moves to, counted
+from where forward began."""
 
 
 class BackwardPlans:
     """Learns from passes that are told of, and places the others."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], Plan] = {}
+        self._known: dict[tuple[int, int], Moves] = {}
         self._forward = 0
         self._base = 0
         self._is_learning = False
-        self._moves: Plan = []
-        self._plan: Plan = []
+        self._moves: Moves = []
+        self._plan: Moves = []
         self._next = 0
         self._num_allocations = 0
         self._expected: dict[int, int] = {}

@@ -18,7 +18,7 @@ from torch import nn
 
 from memfit.ledger import Category
 from memfit.record.module_names import ModuleNames
-from memfit.record.roles import Roles
+from memfit.record.roles import RoleLearner
 from memfit.record.tensors import plain_tensors, tensors_in
 from memfit.torch_compat.distributed import bucket_sizes
 from memfit.torch_compat.tensors import where_data_begin, where_storages_begin
@@ -89,8 +89,8 @@ class _SaidElsewhere:
         return any(fact == own for own in self)
 
 
-class AddressRoles(Roles):
-    """Roles by address: hands facts to ``learn``.
+class AddressRoles(RoleLearner):
+    """RoleLearner by address: hands facts to ``learn``.
 
     A training repeats itself: the same is said in every step, of the same places or of others.
     """

@@ -31,7 +31,7 @@ from memfit.torch_compat.dispatch import TorchDispatchMode, modes_of_this_thread
 from memfit.torch_compat.fake_tensors import FakeTensor, device_handlers, device_query
 
 
-class _Deferred(dict[Any, bool]):
+class DeferredTypes(dict[Any, bool]):
     """Whether operators on these types are first left to a tensor subclass, whose inner operators we then see."""
 
     def __missing__(self, types: Any) -> bool:
@@ -62,7 +62,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self._names = ModuleNames(builder)
         self.roles = StorageRoles(builder, self._blocks, self._names)
         self.models = ModelCalls(self._names, self.roles, self.mark_step)
-        self._deferred = _Deferred()
+        self._deferred = DeferredTypes()
         self._handlers = OutputHandlers(self.position, self._blocks, self.roles, observers, type(self).__torch_dispatch__.__code__)
         self.num_deferred = 0
         """How many operators were left to tensor subclasses."""

@@ -1,4 +1,4 @@
-"""Roles by storage: what a block turns out to be is written down at once, each fact once."""
+"""RoleLearner by storage: what a block turns out to be is written down at once, each fact once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import nn
 
 from memfit.ledger import Category, LedgerBuilder
 from memfit.record.module_names import ModuleNames
-from memfit.record.roles import GRADIENT_OF, Roles
+from memfit.record.roles import GRADIENT_OF, RoleLearner
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
 
 
-class StorageRoles(Roles):
+class StorageRoles(RoleLearner):
     """Writes roles of the blocks behind storages."""
 
     def __init__(self, builder: LedgerBuilder, blocks: BlockWriter, names: ModuleNames) -> None:
