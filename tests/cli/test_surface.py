@@ -18,8 +18,11 @@ RECIPE = (
     *("--microbatches", "--offload", "--optimizer", "--pp", "--precision", "--prefetch", "--schedule", "--seq", "--strategy"),
     "--tp",
 )
-OPTIONS = (*("--alloc-conf", "--expected", "--gpu", "--interconnect", "--nproc", "--steps", "--torch-version", "--world-size"),)
-RANKS = ("--rank", "--ranks")
+OPTIONS = (
+    *("--alloc-conf", "--expected", "--gpu", "--imbalance", "--interconnect", "--nproc", "--steps", "--torch-version"),
+    "--world-size",
+)
+RANKS = ("--host-memory", "--rank", "--ranks")
 OUTPUT = ("--out", "-o")
 HELP = ("--help", "-h")
 

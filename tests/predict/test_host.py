@@ -15,6 +15,7 @@ import memfit
 from memfit.ledger import LedgerBuilder, RunInfo
 from memfit.predict.host import host_memory
 from memfit.units import GIB, MIB
+from memfit.views.verdicts import host_words
 
 
 def ledger_of(*changes: int) -> memfit.Ledger:
@@ -80,3 +81,12 @@ def test_only_much_is_said(pin: bool):
     console = Console(file=io.StringIO(), width=120)
     console.print(predicted(pin))
     assert ("On the host" in console.file.getvalue()) is pin
+
+
+@pytest.mark.parametrize(("limit", "fits"), [(None, None), (16 * MIB, True), (15 * MIB, False)])
+def test_all_processes_of_a_node_share_its_memory(limit: int | None, fits: bool | None):
+    found = host_memory(ledger_of(3, 5), (), num_processes=2, limit=limit)
+    assert (found.of_node, found.fits) == (16 * MIB, fits)
+    words = " ".join(host_words(found))
+    assert ("fits into" in words, "is more than" in words) == (fits is True, fits is False)
+    assert ("its 2 processes" in words) is (limit is not None)

@@ -68,6 +68,12 @@ def add_options(parser: argparse.ArgumentParser, *, several: bool = False, launc
         metavar="WHAT=VALUE",
         help="a value to assume where it depends on data: mask=0.25, train.py:31=128; can be given several times",
     )
+    parser.add_argument(
+        "--imbalance",
+        type=float,
+        metavar="X",
+        help="routed experts: the busiest receives X times the mean, on the rank that has it; 1 by default, an even share for each",
+    )
 
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +84,12 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
         metavar="RANKS",
         help="all: one of each kind of rank (pipeline stages, unequal shards), side by side, and the verdict of the worst; or "
         "numbers with commas between",
+    )
+
+
+def add_host_memory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host-memory", metavar="SIZE", help="of a node, as in 512GiB: says whether what tensors take on the host fits"
     )
 
 
@@ -109,7 +121,7 @@ def read_words(args: argparse.Namespace) -> dict[str, Any]:
 
 def read_options(args: argparse.Namespace, **others: Any) -> PredictOptions:
     """What a single prediction is made on; ``others`` are options that a command reads in its own way."""
-    given = {"gpu": args.gpu, "world_size": read_world_size(args, 1), "rank": args.rank or 0}
+    given = {"gpu": args.gpu, "world_size": read_world_size(args, 1), "rank": args.rank or 0, "host_memory": args.host_memory}
     return PredictOptions(**given | read_common(args) | others)
 
 
@@ -124,7 +136,7 @@ def read_common(args: argparse.Namespace) -> dict[str, Any]:
         "torch_version": args.torch_version,
         "alloc_conf": args.alloc_conf,
         "interconnect": args.interconnect,
-        "expected": _expected(args.expected),
+        "expected": _expected(args.expected) | ({} if args.imbalance is None else {"imbalance": args.imbalance}),
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from memfit.cli.flags import (
+    add_host_memory,
     add_json,
     add_options,
     add_output,
@@ -42,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_subject(parser, "a function that returns step(); it is called with those of the flags below that you give, by name")
     add_options(parser)
     add_ranks(parser)
+    add_host_memory(parser)
     add_recipe(parser, "how a model by name is trained")
     add_output(parser, "the ledger", "run.memfit")
     add_json(parser)
@@ -124,6 +126,8 @@ def _plain(prediction: Prediction, args: argparse.Namespace) -> dict[str, Any]:
     """For programs."""
     more: dict[str, Any] = {"problem": prediction.problem, "assumptions": prediction.assumptions, "ledger": str(args.out)}
     more["num_steps"] = len(prediction.steps)
+    more["host"] = prediction.host.to_json()
+    more["other_devices"] = {name: verdict.to_json() for name, verdict in prediction.verdicts_of_others.items()}
     if prediction.problem and prediction.verdict.fits:
         more["fits"] = None  # not known: what was not seen may take more
     return prediction.verdict.to_json() | more | time_json(prediction)

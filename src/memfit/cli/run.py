@@ -7,7 +7,16 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from memfit.cli.flags import add_json, add_options, add_output, add_ranks, read_options, read_ranks, read_world_size
+from memfit.cli.flags import (
+    add_host_memory,
+    add_json,
+    add_options,
+    add_output,
+    add_ranks,
+    read_options,
+    read_ranks,
+    read_world_size,
+)
 from memfit.cli.outputs import check_output, stdout_kept_clean, tell_progress, tell_ran_out
 from memfit.cli.predict import tell, tell_job
 
@@ -22,6 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_options(parser, launches=True)
     add_ranks(parser)
+    add_host_memory(parser)
     parser.add_argument("--max-seconds", type=float, metavar="S", help="stop the script after so long; never by default")
     add_output(parser, "the ledger", "run.memfit")
     add_json(parser)

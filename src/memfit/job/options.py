@@ -40,6 +40,9 @@ class PredictOptions:
     budget: int | str | None = None
     """What the allocator may get of the GPU: ``"40GiB"``, kept in bytes. ``None``: all that the GPU has left."""
 
+    host_memory: int | str | None = None
+    """What a node has for all its processes: ``"512GiB"``, kept in bytes. ``None``: not said."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpu", find_gpu(self.gpu).name)
         for name in ("world_size", "steps"):
@@ -52,6 +55,8 @@ class PredictOptions:
             )
         if self.interconnect:
             parse_interconnect(self.interconnect)
+        if self.host_memory is not None:
+            object.__setattr__(self, "host_memory", parse_bytes(self.host_memory))
         if self.budget is not None:
             object.__setattr__(self, "budget", self._read_budget(self.budget))
 

@@ -56,17 +56,30 @@ class HostMemory:
     """Of that, what the allocator of pinned memory holds by then."""
     moment: Moment | None
     """When; ``None`` where there never was a tensor."""
+    num_processes: int = 1
+    """Of this node: each is taken to need as much."""
+    limit: int | None = None
+    """What the node has, if that is known."""
+
+    @property
+    def of_node(self) -> int:
+        return self.peak * self.num_processes
+
+    @property
+    def fits(self) -> bool | None:
+        """Do the tensors of all processes fit into the node's memory? ``None`` where that is not known."""
+        return None if self.limit is None else self.of_node <= self.limit
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"moment": self.moment and self.moment.to_json()}
+        return asdict(self) | {"moment": self.moment and self.moment.to_json(), "of_node": self.of_node, "fits": self.fits}
 
 
-def host_memory(ledger: Ledger, pinned_blocks: Iterable[int]) -> HostMemory:
+def host_memory(ledger: Ledger, pinned_blocks: Iterable[int], *, num_processes: int = 1, limit: int | None = None) -> HostMemory:
     """The peak over the run; ``pinned_blocks`` are numbers of blocks."""
     names = [device.name for device in ledger.devices]
     events = events_on(ledger, names.index(HOST)) if HOST in names else np.zeros(0, dtype=np.int64)
     if not len(events):
-        return HostMemory(peak=0, pinned=0, moment=None)
+        return HostMemory(peak=0, pinned=0, moment=None, num_processes=num_processes, limit=limit)
     is_pinned = np.zeros(len(ledger.blocks), dtype=bool)
     is_pinned[list(pinned_blocks)] = True
     of_pinned = is_pinned[ledger.events.subject[events]]
@@ -75,7 +88,11 @@ def host_memory(ledger: Ledger, pinned_blocks: Iterable[int]) -> HostMemory:
     held = _held_by_the_pinned_allocator(np.where(of_pinned, deltas, 0))
     highest = int(np.argmax(pageable + held))
     return HostMemory(
-        peak=int(pageable[highest] + held[highest]), pinned=int(held[highest]), moment=ledger.moment_at(int(events[highest]))
+        peak=int(pageable[highest] + held[highest]),
+        pinned=int(held[highest]),
+        moment=ledger.moment_at(int(events[highest])),
+        num_processes=num_processes,
+        limit=limit,
     )
 
 

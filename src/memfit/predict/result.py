@@ -45,6 +45,10 @@ class Prediction(Drawn):
     """What ran when; ``None`` where no step was seen."""
     pinned_blocks: frozenset[int] = frozenset()
     """Blocks of the host's memory that are pinned, by number."""
+    num_on_node: int = 1
+    """Processes of the run that share a host."""
+    host_limit: int | None = None
+    """What the host has, if that is known."""
 
     def __repr__(self) -> str:
         peaks = f"{format_bytes(self.peak_allocated)} allocated, {format_bytes(self.peak_reserved)} reserved"
@@ -111,7 +115,7 @@ class Prediction(Drawn):
     @cached_property
     def host(self) -> HostMemory:
         """What tensors of this process take on the host."""
-        return host_memory(self.ledger, self.pinned_blocks)
+        return host_memory(self.ledger, self.pinned_blocks, num_processes=self.num_on_node, limit=self.host_limit)
 
     # -- time ----------------------------------------------------------------------------------------------------------------
 
@@ -124,7 +128,9 @@ class Prediction(Drawn):
     def tokens_per_second(self) -> float | None:
         """Of this rank, in the last step: what its embeddings looked up. ``None`` where they looked nothing up. GPUs of one tensor
         parallel group look up the same tokens: their share of the job's is this, divided by the size of the group."""
-        tokens = self.time.tokens(but_not=self._recomputed) if self._has_steps and self.time is not None else 0
+        if not self._has_steps or self.time is None:
+            return None
+        tokens = self.time.tokens(but_not=self._recomputed, module_of_scope=self.ledger.scopes.module)
         return tokens / self.step_seconds if tokens and self.step_seconds else None
 
     @property

@@ -35,7 +35,7 @@ from memfit.record.sources.operators.session import OperatorSession
 from memfit.timing.rates import is_measured
 from memfit.torch_compat.autograd import calibrate
 from memfit.torch_versions import TorchVersion
-from memfit.units import format_bytes
+from memfit.units import format_bytes, parse_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,8 @@ class PhantomSession:
     world: PhantomWorld
     meter: LedgerMeter
     device: str
+    num_on_node: int
+    host_limit: int | None
 
     @classmethod
     def prepare(
@@ -101,6 +103,8 @@ class PhantomSession:
             ),
             meter=meter,
             device=device,
+            num_on_node=processes.local_world_size,
+            host_limit=None if options.host_memory is None else parse_bytes(options.host_memory),
         )
 
     @contextmanager
@@ -199,6 +203,8 @@ class PhantomSession:
             device=self.device,
             time=run_time(self.world.clock),
             pinned_blocks=frozenset(self.pinned.numbers),
+            num_on_node=self.num_on_node,
+            host_limit=self.host_limit,
         )
 
     def _with_work(self, prediction: Prediction) -> Prediction:

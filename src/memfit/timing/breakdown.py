@@ -84,13 +84,15 @@ class RunTime:
                 found[cost.flops_type] = found.get(cost.flops_type, 0.0) + cost.flops
         return found
 
-    def tokens(self, step: int = -1, but_not: frozenset[int] = frozenset()) -> int:
-        """What the embedding with the most look-ups looked up."""
-        found: dict[int, int] = {}
+    def tokens(self, step: int = -1, but_not: frozenset[int] = frozenset(), module_of_scope: Sequence[int] | Array = ()) -> int:
+        """What the embedding with the most look-ups looked up. ``module_of_scope`` tells embeddings apart that look up
+        equally much: of tokens and of positions, for one."""
+        found: dict[tuple[int, int], int] = {}
         first, end = self._marks(step)
-        for number, scope in zip(self.spans.cost[first.span : end.span], self.spans.scope[first.span : end.span], strict=True):
+        for number, scope in self._costs_and_scopes(first, end):
             if self.costs[number].tokens and scope not in but_not:
-                found[number] = found.get(number, 0) + self.costs[number].tokens
+                module = int(module_of_scope[scope]) if 0 <= scope < len(module_of_scope) else -1
+                found[module, number] = found.get((module, number), 0) + self.costs[number].tokens
         return max(found.values(), default=0)
 
     def _costs_and_scopes(self, first: StepMark, end: StepMark) -> Iterator[tuple[int, int]]:

@@ -95,10 +95,15 @@ def _in_short(verdict: Verdict) -> str:
 
 
 def host_words(host: HostMemory) -> Iterator[str]:
-    """What tensors take on the host, where that is much."""
-    if host.peak >= HOST_WORTH_SAYING and host.moment is not None:
-        pinned = f", {format_bytes(host.pinned)} of it pinned" if host.pinned else ""
-        yield f"On the host, tensors of this process take {format_bytes(host.peak)}{pinned} ({host.moment.label})."
+    """What tensors take on the host, where that is much or its size is known."""
+    if host.moment is None or (host.peak < HOST_WORTH_SAYING and host.limit is None):
+        return
+    pinned = f", {format_bytes(host.pinned)} of it pinned" if host.pinned else ""
+    all_of_them = f"; its {host.num_processes} processes {format_bytes(host.of_node)}" if host.num_processes > 1 else ""
+    yield f"On the host, tensors of a process take {format_bytes(host.peak)}{pinned} ({host.moment.label}){all_of_them}."
+    if host.limit is not None:
+        short = f"fits into {format_bytes(host.limit)}" if host.fits else f"is more than the {format_bytes(host.limit)} that it has"
+        yield f"That {short}. Python, libraries and the workers of data loaders come on top."
 
 
 # -- on a terminal ---------------------------------------------------------------------------------------------------------------
