@@ -1,18 +1,27 @@
-# `make demo`, `make test` and `make docs` do everything on a fresh machine. All set up .venv first; tests also need Chromium.
+# `make demo`, `make quick`, `make test` and `make docs` do everything on a fresh machine. All set up .venv first; `make test` also needs
+# Chromium.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check pytest docs attack chromium page format clean
+.PHONY: demo quick test check pytest docs attack chromium page format clean
 
+# Of ten thousand modules few are ever imported: Python compiles those by itself.
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: .venv/ready
 	$(BIN)/memfit demo
 
-test: check pytest
+# Between edits: what breaks first, in less than 90 seconds on two cores. tests/quick.txt says which tests, CONTRIBUTING.md why these.
+quick: check
+	$(BIN)/pytest --numprocesses 2 --dist worksteal @tests/quick.txt
+
+# One core installs packages while the other waits for Chromium; types, which take one core, are checked while tests run.
+test:
+	$(MAKE) --jobs 2 .venv/ready chromium
+	$(MAKE) --jobs 2 check pytest
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -1,9 +1,14 @@
-"""What every test shares. Its place makes ``arbitrary_ledgers`` importable from the folders below."""
+"""What every test shares."""
 
 import gc
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""Before torch is imported, for processes of tests too. Tensors of tests are tiny: with more threads than cores, which two workers
+have, torch spends most of its time on waiting for the others."""
 
 settings.register_profile(
     "memfit", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]

@@ -3,7 +3,7 @@
 ::
 
     MemfitError
-    ├── ConfigError (also a ValueError)     an argument or setting that cannot be meant
+    ├── ConfigError (also a ValueError)     an invalid argument or setting
     │   └── UnknownUnitError                a module that is named and that the model does not have
     ├── LedgerError                         a ledger that cannot be used
     │   ├── LedgerFormatError               the file is not a ledger, is damaged, or is newer than this memfit
@@ -49,7 +49,7 @@ def _made_again(kind: type[MemfitError], args: tuple[Any, ...], fields: dict[str
 
 
 class ConfigError(MemfitError, ValueError):
-    """An argument or setting that cannot be meant."""
+    """An invalid argument or setting."""
 
 
 class LedgerError(MemfitError):

@@ -1,8 +1,8 @@
-"""Training steps of which is known that they are regular, so that a prediction need not run all of it.
+"""Marks training steps that are known to repeat identically, so that a prediction need not run all of them.
 
 A regular step does the same every time once the optimizer has its state: it has no schedule, no counter and no data that differ.
 And it does the same on every rank, but for what its part of the mesh makes different: no rank has a task of its own. The steps that
-memfit makes for models by name are such; of a user's function nobody can know.
+memfit makes for models by name are regular; a user's function may not be.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class Replay:
         return count_statistics(self.requests, self.settings, self.outcome, self.history, pool_of_list)
 
     def segments_at(self, request: int | None = None) -> list[SegmentState]:
-        """The segments after so many requests, by default after all that were served; found by serving them once more."""
+        """The segments after the first ``request`` requests, by default after all that were served. Serves them once more."""
         again = AllocatorRun(self.prepared, self.rules)
         again.serve(self.num_served if request is None else request)
         asked = np.zeros(self.requests.num_blocks, dtype=np.int64)

@@ -35,7 +35,7 @@ def segment_size(rounded: int, settings: AllocatorSettings) -> int:
 
 
 def largest_request(segment: int) -> int:
-    """The largest request for which a new segment of so many bytes is asked of the GPU: small requests share theirs.
+    """The largest request for which the GPU is asked for a new segment of ``segment`` bytes; small requests share a segment.
 
     Under ``large_segment_size_mb`` other than its default, what shares the large segments is not recognised.
     """

@@ -5,7 +5,7 @@
     kernels   |mm|add|mm| gelu |mm|      |all-gather|...    one row of ``Work`` each
                 └──────┬──────┘
     join      |    mlp, forward   |      |all-gather|       those that do the same without a pause are one
-    thin      at most so many: neighbours that begin in the same small part of the step are one
+    thin      no more spans than asked for: neighbours that begin in the same small part of the step are one
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Lane:
 
     stream: int
     group: str
-    """What its process group is called; empty where it is no group's, or where nobody named it."""
+    """What its process group is called; empty where it is no group's, or has no name."""
     work: Work
     """In the order of time."""
 
@@ -48,9 +48,9 @@ class LaneWindow:
 
 
 def trace_lanes(ledger: Ledger, most_spans: int | None = None) -> list[Lane]:
-    """The streams of the last step: the default one, others, then those of process groups. Empty where nobody knows.
+    """The streams of the last step: the default one, others, then those of process groups. Empty without a work table.
 
-    With ``most_spans``, no lane has more than so many.
+    With ``most_spans``, no lane has more spans than that.
     """
     work = ledger.work
     lanes = []

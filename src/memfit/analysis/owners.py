@@ -1,7 +1,7 @@
-"""Whose a block is.
+"""The module that owns a block.
 
 A parameter belongs to the module that declares it, and so do its gradient and its optimizer state, wherever they were born. A block
-that belongs to nobody is owned by the module it was born in.
+that no module declares is owned by the module it was born in.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from memfit.ledger.schema import Array, Levels
 from memfit.ledger.storage import RUNNING
 
 NUM_ROWS: Final = 200
-"""The trend is that of so many rows."""
+"""The number of rows that the trend is computed from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Status:
     """The last that is over, ``INIT`` before the first."""
     allocated_bytes: int
     reserved_bytes: int | None
-    """``None`` where nobody counted."""
+    """``None`` where it was not counted."""
     unused_bytes: int | None
     """Reserved, and not in use."""
     peak_bytes: int

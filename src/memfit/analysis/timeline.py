@@ -47,7 +47,7 @@ class MemoryTimeline:
         return MemoryTimeline(self.events[kept], self.totals[kept])
 
     def highest_of(self, num_pieces: int) -> MemoryTimeline:
-        """The first highest entry of each of so many equal pieces, and the first and last of all; everything where that is less."""
+        """The first highest entry of each of ``num_pieces`` equal pieces, and both ends; all entries where those are fewer."""
         num_entries = len(self.events)
         if num_entries <= num_pieces:
             return self

@@ -253,7 +253,7 @@ def parse_module_info(module_info: ModuleInfo) -> Graph:
 
 
 def _moments_from_nodes(graph: Graph) -> list[PiecePeak]:
-    """Where nobody recorded moments: the beginning of each module's backward, of what its own figures say. No optimizer state."""
+    """Without recorded moments: the beginning of each module's backward, of what its own figures say. No optimizer state."""
     parameters = graph.nodes[0]["param_per_module"] if graph.nodes else 0
     found = []
     for node in graph.nodes:

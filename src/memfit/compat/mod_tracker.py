@@ -106,7 +106,7 @@ class _Calls(ModuleListener):
         self._depth = 0
         self._parents = {GLOBAL}
         self._running = {GLOBAL}
-        """What ``_parents`` would be if nobody had changed it."""
+        """What ``_parents`` would be without outside changes."""
         self._was_in_backward = False
 
     def begin(self) -> None:

@@ -44,7 +44,7 @@ class RuntimeEstimator(TorchDispatchMode):
         self.total_runtime = 0.0
         """Milliseconds of all kernels, one after the other."""
         self.workspace_bytes = 0
-        """What cuBLAS and its kin take for themselves on the GPU and keep. No tensor of the run holds it."""
+        """Workspaces that cuBLAS and similar libraries allocate on the GPU and keep. No tensor of the run holds them."""
 
     def __call__(self, estimate_mode_type: str) -> Self:
         """``operator-level-benchmark`` or ``operator-level-cost-model``: both are priced from measurements."""

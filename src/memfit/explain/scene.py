@@ -17,13 +17,13 @@ class Scene:
     """Up to the one that failed, which is the last; of a prediction, all of them."""
     settings: AllocatorSettings
     capacity: int | None
-    """What the allocator could get from the device; ``None`` if nobody knows."""
+    """What the allocator could get from the device; ``None`` if it is not known."""
     total_memory: int | None
     """What the device has, if that is known."""
     ran_out: bool
     """Whether a request was not served in this memory."""
     failed: int | None
-    """That request; ``None`` if there is none, or nobody knows what it asked for."""
+    """That request; ``None`` if there is none, or its size is not known."""
     asked: int | None
     """Bytes, as an error's message counts them: the new segment that the request needed."""
     future_known: bool

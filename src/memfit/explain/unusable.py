@@ -48,7 +48,7 @@ class Wanted:
 
 
 def find_unusable(segments: list[SegmentState], wanted: Wanted | None, settings: AllocatorSettings) -> tuple[Unusable, ...]:
-    """All of it, by reason, the largest first; where nobody knows what was wanted, free pieces are just that."""
+    """All of it, by reason, the largest first; where the failed request is not known, free pieces are not classified further."""
     pieces: dict[Reason, list[int]] = {}
     for segment in segments:
         for reason, size in _pieces(segment, wanted, settings):

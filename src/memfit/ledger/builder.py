@@ -153,11 +153,11 @@ class LedgerBuilder:
         self._rows[Roles] += (block, int(role), module, -1 if name is None else self.string(name))
 
     def give_more(self, block: int, size: int) -> None:
-        """The allocator gave so many bytes on top of what the block's size rounds to. Said once, right after its allocation."""
+        """Records what the allocator gave on top of the block's rounded size. Called at most once, right after ``alloc``."""
         self._rows[Slack] += (block, size)
 
     def came_back(self, block: int, events_later: int) -> None:
-        """The memory of a block came back to its allocator so many events after it was freed."""
+        """Records that a block's memory came back to its allocator that many events after it was freed."""
         self._rows[Returns] += (block, events_later)
 
     @property
@@ -233,7 +233,7 @@ class LedgerBuilder:
         return fresh
 
     def _take(self, table: type[_T], rows: list[int], count: int, fresh: dict[str, Table], name: str = "") -> _T:
-        """Moves so many numbers out of a list of rows."""
+        """Moves the first ``count`` numbers out of a list of rows."""
         part = table.from_rows(rows[:count])
         del rows[:count]
         if count:

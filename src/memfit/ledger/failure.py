@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 _LIMIT: Final = 2**60
-"""No device has so many bytes, and no run lasts so many nanoseconds."""
+"""Larger than any device's bytes or any run's nanoseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The out-of-memory error that ended a run; false where none did. ``None`` stands for what nobody said."""
+    """The out-of-memory error that ended a run; false where none did. ``None`` stands for what is not known."""
 
     message: str = ""
     """What the error said; empty where there was none."""

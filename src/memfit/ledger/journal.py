@@ -39,7 +39,7 @@ class Journal:
         _mark_as_being_written(self._file)
 
     def close(self) -> None:
-        """Ends the writing; also done by itself when nobody has the journal any more."""
+        """Ends the writing. Also happens when the journal is garbage-collected."""
         self._end_writing()
 
     def append(self, tables: dict[str, Table], words: dict[str, Any]) -> None:

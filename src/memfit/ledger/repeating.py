@@ -7,7 +7,7 @@
           └ makes  └ begins and ends with the same blocks in use: what it made it freed, or it took the place of a block
             state    of the same size that the step found and freed
 
-Only whoever made the step knows that it does the same every time. A ledger shows whether it leaves everything as it found it.
+Only the code that made the step knows that it does the same every time. A ledger shows whether it leaves everything as it found it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Part:
         )
 
     def renumbered(self, block: Array, scope: Array, later_ns: int, steps_later: int = 0) -> _Part:
-        """The same, so much later, about the blocks and scopes with these numbers."""
+        """These events again, shifted in time, for the blocks and scopes with these numbers."""
         subject = self.events.subject.copy()
         for kinds, number in ((ABOUT_BLOCKS, block), (ABOUT_SCOPES, scope)):
             chosen = np.isin(self.events.kind, kinds)
@@ -119,7 +119,7 @@ def _replaced(ledger: Ledger, end: int) -> tuple[Array, Array]:
 
 
 def _state(ledger: Ledger, num_events: int) -> tuple[Array, ...]:
-    """Per block: its size and its stream after so many events, and what does not change: its device and what made it."""
+    """Per block: its size and stream after ``num_events`` events, and what never changes: its device and operator."""
     kind, block, size = (column[:num_events] for column in (ledger.events.kind, ledger.events.subject, ledger.events.size))
     sizes, streams = np.zeros(len(ledger.blocks), dtype=np.int64), ledger.blocks.stream.copy()
     for kinds, of_blocks in (((EventKind.ALLOC, EventKind.RESIZE), sizes), ((EventKind.STREAM,), streams)):

@@ -177,7 +177,7 @@ class RunningTotals:
         self._held.values[blocks[order]] = after[order]  # in order, so that the last one stays
 
     def _peak_after(self, device: int, level: int, blocks: Array, after: Array, last: int) -> _Peak:
-        """What a device held after so many of the events that are about to be applied."""
+        """What a device holds after the event at index ``last`` of those that are about to be applied."""
         held = np.where(self._device.values == device, self._held.values, 0)
         held[blocks[: last + 1]] = after[: last + 1]
         living = np.flatnonzero(held)

@@ -20,7 +20,7 @@
       block     -> blocks       size    beyond what the device rounds to
 
     returns   when the memory of a block came back to its allocator, where that was after it was freed: another stream still used it
-      block     -> blocks       events_later   after so many more events
+      block     -> blocks       events_later   the number of events in between
 
     levels    how full a device was, for every step, also for steps whose events were not kept
       first_step, last_step     the steps that a row is about: one, or several that were put together to save room
@@ -95,7 +95,7 @@ class Phase(IntEnum):
 
     @property
     def label(self) -> str:
-        """The phase as people write it: ``pre forward``."""
+        """The label of the phase: ``pre forward``."""
         return self.name.lower().replace("_", " ")
 
     @classmethod
@@ -129,12 +129,12 @@ class Category(IntEnum):
 
     @property
     def label(self) -> str:
-        """The category as people write it: ``optimizer state``."""
+        """The label of the category: ``optimizer state``."""
         return self.name.lower().replace("_", " ")
 
     @classmethod
     def from_label(cls, label: str) -> Category | None:
-        """The category that people write so; ``None`` for none."""
+        """The category with this label, or ``None``."""
         return next((category for category in cls if category.label == label), None)
 
 
@@ -332,7 +332,7 @@ class RunInfo:
     witness: str = "operators"
     """Who saw the blocks: a dispatch mode that sees ``operators``, or the history of CUDA's ``allocator``."""
     capacity_bytes: int = 0
-    """What the main device has; 0 where nobody asked."""
+    """What the main device has; 0 where it is not known."""
     alarms: tuple[str, ...] = ()
     """What was noticed while the run lasted: memory that grows from step to step, fragmentation."""
     notes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@
     └─ fsdp.py           FSDP2's and FSDP1's insides, state dicts
 
 Where the installed torch has moved a part, importing the file that needs it raises ``UnsupportedTorchError`` with its name.
-``memfit doctor`` lists the parts and the patches; ``tests/torch_compat`` exercises each part, and finds whoever reaches past here.
+``memfit doctor`` lists the parts and the patches; ``tests/torch_compat`` exercises each part, and finds code that bypasses it.
 """
 
 __not_compiled__ = True

@@ -36,7 +36,7 @@ _innermost_transform: Callable[[], Any] = need(torch._C._functorch, "peek_interp
 
 
 def is_transforming() -> bool:
-    """Does this thread run inside of ``torch.func``'s ``vmap``, ``grad`` or their kin?"""
+    """Does this thread run inside of ``torch.func``'s ``vmap``, ``grad`` or another of its transforms?"""
     return _innermost_transform() is not None
 
 

@@ -21,7 +21,7 @@ class GpuAnswer:
 
     text: str
     fits: bool | None
-    """``None`` where nobody knows."""
+    """``None`` where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,9 +94,9 @@ def _categories(explanation: Explanation) -> Table:
 
 def _owners(explanation: Explanation, by: str) -> Table:
     table = plain_table(by, "number>", "bytes>")
-    nobody = "outside all modules" if explanation.knows_modules else "no stack was recorded"
+    unowned = "outside all modules" if explanation.knows_modules else "no stack was recorded"
     for owner in explanation.holdings.owners[:NUM_OWNERS]:
-        name = Text(printable(owner.owner)) if owner.owner else Text(nobody, style="dim")
+        name = Text(printable(owner.owner)) if owner.owner else Text(unowned, style="dim")
         table.add_row(name, f"{owner.num_members:,}", format_bytes(owner.size_bytes))
     return table
 

@@ -35,7 +35,7 @@ def unpickle_plain(data: bytes) -> Any:
     """The lists and dictionaries in a pickle; ``ValueError`` if it is damaged or holds anything else.
 
     ``RefusedFileError``, a ``ValueError`` too, if it would take more memory than memfit takes for a file. The same list or
-    dictionary may stand in many places: whoever walks all of them walks further than the file is long.
+    dictionary may stand in many places, so walking all of them may take longer than the file is long.
     """
     demand_memory(_BYTES_PER_BYTE * len(data) + _BYTES_PER_CONTAINER * (data.count(b"]") + data.count(b"}")))
     _check_instructions(data)
@@ -66,7 +66,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _counted(code: bytes, lengths: tuple[int, ...]) -> bytes:
-    """An instruction that is followed by a length, of these, and so many bytes."""
+    """An instruction that is followed by a length, in this format, and by that many bytes."""
     return code + b"(?:" + b"|".join(b"%b.{%d}" % (re.escape(bytes([length])), length) for length in lengths) + b")"
 
 

@@ -4,7 +4,7 @@
 
     prices.py       an operator on tensors ──> milliseconds on a GPU, by memfit.timing
     operations.py   what ran, in order: bytes, storages, views, in-place, random         (recording)
-    sac_data.py     SACStats and its kin
+    sac_data.py     SACStats and the classes around it
     decisions.py    SACStats ──> which operators are decided together, in which order
     curves.py       the order ──> what is kept against what is recomputed
     moments.py      a ledger ──> the highest moments of a step, and what is held at each

@@ -47,7 +47,7 @@ def policies_of(stats: SACStats) -> list[Policy]:
 
 
 def trade_off(stats: SACStats, n_segments: int | None) -> SACTradeOffStats:
-    """A module's curve, and the best fit of so many straight pieces; all of its pieces where no number is given."""
+    """A module's curve, and its best fit with the given number of straight pieces; all of its pieces where no number is given."""
     memory, runtime = sum(stats.memory), sum(stats.runtimes)
     policies = policies_of(stats)
     curve = OrderedDict(
@@ -83,7 +83,7 @@ def _turn(x: Array, y: Array, a: int, b: int, c: int) -> float:
 
 
 def _best_breaks(x: Array, y: Array, n_segments: int) -> Array:
-    """The corners between which so many straight pieces are nowhere further from the curve than they must be."""
+    """The corners of the polyline with that many pieces whose largest distance from the curve is smallest."""
     corners = _corners(x, y)
     count = len(corners)
     if count - 1 <= n_segments:

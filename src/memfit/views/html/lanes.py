@@ -19,7 +19,7 @@ from memfit.views.words.moments import NAMED_BY_OPERATOR, count, format_duration
 SPANS: Final = 30_000
 """For all streams of all runs of a page together."""
 FEWEST: Final = 100
-"""But so many for each stream, however many runs there are."""
+"""The least number for each stream, however many runs there are."""
 
 
 def lanes_table(run: Run) -> Markup:

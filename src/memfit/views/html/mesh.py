@@ -12,7 +12,7 @@ from memfit.views.html.runs import Run
 from memfit.views.words.moments import count
 
 MOST_ROWS = 64
-"""A longer first axis makes a table that nobody reads."""
+"""The longest first axis that is drawn: a longer table would be unreadable."""
 
 
 def mesh_section(runs: list[Run]) -> Markup:

@@ -48,7 +48,7 @@ class Scale:
 
     @classmethod
     def up_to(cls, size_bytes: int) -> Scale:
-        """An axis with room for so much, and a round number of a unit between its ticks."""
+        """An axis with room for ``size_bytes``, and a round number of a unit between its ticks."""
         top = max(size_bytes + size_bytes // 25, 1)
         step, unit = next(
             (

@@ -71,7 +71,7 @@ static void *resized(Engine *engine, void *array, int64_t room, size_t item) {
     return grown;
 }
 
-/* Blocks are counted in 32 bits; whoever has memory for more of them than that has come to an end too. */
+/* Blocks are counted in 32 bits: a run with more blocks than that ends as if memory had run out. */
 static int32_t counted(Engine *engine, int64_t number) {
     if (number >= INT32_MAX) {
         longjmp(engine->out_of_host_memory, 1);
