@@ -10,6 +10,7 @@
         ├──────> smallest_fit ──────> SmallestFit: the least capacity that works, and how the run behaves there
         └──────> judge(gpu) ────────> Verdict: fits or not, by how much, what would help
 
+    requests.py, replaying.py, fit.py, verdict.py   these four, in this order
     settings.py, alloc_conf.py, versions.py   how an allocator is set up      sizing.py   what sizes become
     changes.py, statistics.py, segments.py    what a Replay derives           advice.py   other settings
     log.py                                    the log that torch would have written of it

@@ -6,6 +6,7 @@
         │
         ├─ config.py          all options together, refused where the engine cannot do it    sharding_options.py: each of them
         │                                                                                    words.py: what makes them torch's
+        │  sharding.py        applies them, in order
         ├─ meshes.py          over which ranks
         ├─ units.py           what is gathered and given back together
         ├─ checkpointing.py   what is computed again instead of kept

@@ -5,6 +5,7 @@
     Subject         subject.py      a model by name, a Hugging Face config, or a function
     Recipe          recipe.py       how a model is trained, flat; refused when it cannot be
     PredictOptions  options.py      on which GPU, how many, how many steps, with which torch and allocator
+        │           states.py       weights, gradients and optimizer state of one GPU, from sizes alone
         │           axes.py         several values of each, and their combinations
         v
     Configuration   configuration.py ──> training.py, parallel_training.py: the training step that a recipe is

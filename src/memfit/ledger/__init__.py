@@ -16,7 +16,9 @@
     failure.py     the out-of-memory error that ended the run
     cutting.py     a ledger up to some moment
     repeating.py   a ledger with its last step some more times
-    storage.py     files: safetensors when a run is over, a journal of frames while it lasts
+    storage.py     files: safetensors when a run is over
+    journal.py     the file while a run lasts: frames, each with a checksum
+    running_totals.py  what is in use and what was at most, while a run lasts
 
 Nothing in here imports torch: a ledger can be read, checked and drawn on a machine that has never seen it.
 """

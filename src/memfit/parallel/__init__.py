@@ -3,7 +3,7 @@
 ::
 
     parallelize(model, Parallelism(tp=8, pp=8, schedule="interleaved-1f1b", microbatches=16, ...), plan=Plan(...), loss=loss)
-        │
+        │  parallelize.py
         ├─ config.py      how many GPUs share what, and how; refused where it cannot be
         ├─ plan.py        what a model says about itself: its blocks, its first and its last modules, how each is split
         ├─ meshes.py      the ranks, arranged

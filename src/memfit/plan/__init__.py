@@ -9,6 +9,7 @@
                         │                                              └─> handwritten.py: the same in a few lines of torch
                         v
     applying/       a model that does it: memfit.apply(model, plan)
+    search/         the fastest configuration that fits (memfit plan)
 
 A plan is plain data: reading one imports no torch, and applying one imports no solver.
 """

@@ -9,12 +9,16 @@
         PhantomSession  session.py ── a PhantomWorld, recorded
         │                    ├─ workspaces.py      what kernels and libraries take, beside what the recorder sees
         │                    ├─ clock.py           how long it takes: every operator advances the phantom's clock
+        │                    ├─ compiled.py        buffers of compiled graphs, by kernel and module
         │                    ├─ work.py            what each stream did in the last step, for the ledger
         │                    ├─ host.py            what tensors take on the host, pinned memory among it
         │                    ├─ limit.py           where memory runs out, the run is told
-        │                    └─ meter.py           torch.cuda.memory_allocated() and its kin, in the midst of it
+        │                    └─ meter.py           torch.cuda.memory_allocated() and the like, while it runs
         v
     Prediction  result.py ── the ledger, served by the allocator: peaks, fit, verdict, breakdown, time, assumptions
+
+    cells.py       what the process of one cell of a comparison does
+    step_time.py   the step time of a job whose ranks were predicted one by one
 """
 
 from memfit.predict.api import predict

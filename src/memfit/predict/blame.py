@@ -19,7 +19,7 @@ import torch
 
 import memfit
 from memfit.errors import NeedsGpuError
-from memfit.torch_compat.backend import private_backend_name
+from memfit.torch_compat.devices import private_backend_name
 
 _MEMFIT, _TORCH, _PREDICT = Path(memfit.__file__).parent, Path(torch.__file__).parent, Path(__file__).parent
 _PYTHON = Path(sysconfig.get_path("stdlib"))

@@ -1,10 +1,16 @@
-"""Private attributes of torch's objects that memfit reads or replaces where it meets them.
+"""Private names of torch that memfit reads or replaces where it meets them.
 
 A function around each would cost a call for every operator, so they are used in place; this list is their one home. What is not on
 it may not be used outside ``torch_compat`` (``tests/torch_compat/test_private_parts.py`` looks), and each is exercised by a test.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import dataloader
+
+from memfit.torch_compat.versions import need
 
 READ = {
     "_schema": "an operator's arguments and results, and which of them share memory",
@@ -32,3 +38,8 @@ ADDED = {
     "_cuda_getCurrentRawStream": "the number of the current stream, which builds without CUDA cannot tell",
 }
 """Names that torch's objects do not have until memfit gives them one."""
+
+
+LoaderIterator: Any = need(dataloader, "_BaseDataLoaderIter")
+"""Gives the batches of one epoch, with and without workers."""
+need(LoaderIterator, "__next__")

@@ -8,6 +8,7 @@
                                      └─> Outcome: the size of each block, what became of segments, where it ran out
 
     rules.py       what an engine must know: limits, thresholds, tie-breaks, as plain numbers
+    outcome.py     Outcome: what an engine reports of a run
     prepared.py    requests with their sizes rounded and their free lists found
     blocks.py      blocks, their chains, and the free lists they wait in
     allocator.py   one allocation or free at a time

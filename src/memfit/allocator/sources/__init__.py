@@ -6,7 +6,8 @@
     trace.npz ───> traces.py ──────────┐                        ├──> Requests
     snapshot ────> torch_snapshots.py ─┴─> Entries, entries.py ─┘
 
-    files.py    tells them apart by what they hold
+    files.py        tells them apart by what they hold
+    unpickling.py   reads a pickle that may come from a stranger
 
 Files come from strangers: nothing in them is executed, and what contradicts itself is refused.
 """

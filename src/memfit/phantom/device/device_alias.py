@@ -24,7 +24,7 @@ import torch
 
 from memfit.errors import ConfigError
 from memfit.torch_compat.autograd import run_engine
-from memfit.torch_compat.backend import BackendGuard, BackendHooks, private_backend_name, register_python_backend
+from memfit.torch_compat.devices import BackendGuard, BackendHooks, private_backend_name, register_python_backend
 from memfit.torch_compat.fake_tensors import FAKE_TENSOR_MODULE, FakeTensor, device_handlers, device_query
 from memfit.torch_compat.patches import Patches
 from memfit.torch_compat.tensors import TensorBase, make_tensor_subclass, make_wrapper_subclass

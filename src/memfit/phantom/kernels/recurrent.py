@@ -20,7 +20,7 @@ from torch import nn
 
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Kept, Kernel, Rule
 from memfit.phantom.target import Target
-from memfit.torch_compat.cuda import is_cudnn_enabled
+from memfit.torch_compat.devices import is_cudnn_enabled
 from memfit.torch_compat.patches import Patches
 from memfit.units import MIB
 

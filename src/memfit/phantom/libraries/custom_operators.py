@@ -17,7 +17,7 @@ from typing import Any
 
 from memfit.errors import NeedsGpuError
 from memfit.phantom.current import current
-from memfit.torch_compat.custom_operators import (
+from memfit.torch_compat.dispatch import (
     CustomOperator,
     call_below_autograd,
     custom_operators,

@@ -21,7 +21,7 @@ import torch
 
 from memfit.engines.refused import REFUSED, RefusedEngine
 from memfit.errors import NeedsGpuError
-from memfit.torch_compat.cuda import jit_compilers
+from memfit.torch_compat.devices import jit_compilers
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 

@@ -20,7 +20,7 @@ from torch import nn
 from memfit.phantom.target import Target
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.values.assumptions import Assumptions
-from memfit.torch_compat.defaults import INITIALISATION, TRUNCATED_NORMAL, clipping_foreach_types, optimizer_foreach_types
+from memfit.torch_compat.devices import INITIALISATION, TRUNCATED_NORMAL, clipping_foreach_types, optimizer_foreach_types
 from memfit.torch_compat.dispatch import tree_leaves, without_subclass_functions
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches

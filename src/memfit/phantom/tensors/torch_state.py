@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from memfit.torch_compat.defaults import default_device_context
+from memfit.torch_compat.devices import default_device_context
 from memfit.torch_compat.fake_tensors import LOGGER_NAME, SUBCLASSES_MODULE
 from memfit.torch_compat.patches import Patches
 

@@ -16,7 +16,7 @@ from memfit.phantom.device.device_alias import OUTER, own
 from memfit.phantom.device.generators import Generator
 from memfit.phantom.device.properties import DeviceContext, DeviceProperties, device_name
 from memfit.phantom.target import Target
-from memfit.torch_compat.cuda import TORCH_C
+from memfit.torch_compat.devices import TORCH_C
 from memfit.torch_compat.patches import Patches
 from memfit.units import MIB
 

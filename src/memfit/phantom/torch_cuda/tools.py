@@ -12,8 +12,7 @@ import torch
 
 from memfit.phantom.passthrough.refusals import refuse
 from memfit.phantom.values.assumptions import Assumptions
-from memfit.torch_compat.cuda import REMEMBER_THE_GPU, ProfilerBase
-from memfit.torch_compat.defaults import factory_functions
+from memfit.torch_compat.devices import REMEMBER_THE_GPU, ProfilerBase, factory_functions
 from memfit.torch_compat.fake_tensors import forget_fake_answers
 from memfit.torch_compat.patches import Patches
 

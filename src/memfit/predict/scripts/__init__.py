@@ -8,6 +8,7 @@
     run_script(job, options)  running.py
         │   started_programs.py   what it only starts is followed in its place
         │   stopping.py           until memory has settled
+        │   epochs.py             loops over data loaders are cut short
         │   evaluations.py        what only repeats is cut short
         v
     PhantomSession  predict/session.py

@@ -41,7 +41,7 @@ from memfit.predict.scripts.evaluations import RUN_ALL, WATCHED, Evaluations
 from memfit.record import run_hooks
 from memfit.record.listener import ModuleListener
 from memfit.record.sources.operators.recorder import Recorder
-from memfit.torch_compat.data import LoaderIterator
+from memfit.torch_compat.attributes import LoaderIterator
 from memfit.torch_compat.dynamo import is_traced_by
 from memfit.torch_compat.fsdp import holds_unsharded_gradients
 from memfit.torch_compat.patches import Patches

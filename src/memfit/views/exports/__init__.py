@@ -8,6 +8,8 @@
             ├─> csv_tables.py    csv, csv-events     spreadsheets and data frames
             └─> json_report.py   json                programs
 
+    frames.py    what is known of a block, as the frames of a stack
+
 Names come from files that may come from strangers: in what is written they can only be read. Nothing in here imports torch.
 """
 

@@ -14,7 +14,7 @@ import torch
 
 from memfit.ledger import Category, LedgerBuilder
 from memfit.record.position import ScopeStack
-from memfit.torch_compat.cuda import raw_stream_getter
+from memfit.torch_compat.devices import raw_stream_getter
 
 StreamGetter = Callable[[], int]
 """Reads the number of the current stream."""

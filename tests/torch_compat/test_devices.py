@@ -6,11 +6,11 @@ import torch
 from helpers.prepared_process import run_prepared
 from torch import nn
 
-from memfit.torch_compat import backend, cuda, defaults, distributed
+from memfit.torch_compat import devices, distributed
 
 REGISTERED = """
 import torch
-from memfit.torch_compat.backend import BackendGuard, BackendHooks, private_backend_name, register_python_backend
+from memfit.torch_compat.devices import BackendGuard, BackendHooks, private_backend_name, register_python_backend
 
 assert private_backend_name() == "privateuseone"
 
@@ -36,32 +36,32 @@ print("done")
 def test_a_device_kind_is_registered_for_the_life_of_a_process():
     done = run_prepared(REGISTERED)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert callable(backend.register_python_backend)
+    assert callable(devices.register_python_backend)
 
 
 def test_functions_that_follow_a_default_device():
-    assert torch.ones in defaults.factory_functions()
-    assert defaults.default_device_context() is None
+    assert torch.ones in devices.factory_functions()
+    assert devices.default_device_context() is None
     with torch.device("meta"):
         assert torch.ones(1).is_meta
     torch.set_default_device("meta")
     try:
-        assert defaults.default_device_context().device == torch.device("meta")
+        assert devices.default_device_context().device == torch.device("meta")
     finally:
         torch.set_default_device(None)
 
 
 def test_parameters_for_which_optimizers_choose_their_foreach_form(monkeypatch):
-    assert nn.Parameter in defaults.optimizer_foreach_types
-    assert torch.Tensor in defaults.clipping_foreach_types
+    assert nn.Parameter in devices.optimizer_foreach_types
+    assert torch.Tensor in devices.clipping_foreach_types
 
 
 def test_cudas_side():
-    assert isinstance(cuda.is_cudnn_enabled(), bool)
-    assert cuda.raw_stream_getter(torch.device("cpu")) is None
-    assert issubclass(torch.profiler.profile, cuda.ProfilerBase)
-    assert all(hasattr(torch.cuda.jiterator, name) for name in cuda.jit_compilers)
-    assert hasattr(cuda.TORCH_C, "_get_accelerator")
+    assert isinstance(devices.is_cudnn_enabled(), bool)
+    assert devices.raw_stream_getter(torch.device("cpu")) is None
+    assert issubclass(torch.profiler.profile, devices.ProfilerBase)
+    assert all(hasattr(torch.cuda.jiterator, name) for name in devices.jit_compilers)
+    assert hasattr(devices.TORCH_C, "_get_accelerator")
 
 
 def test_buckets_follow_from_sizes():
