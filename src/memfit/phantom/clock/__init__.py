@@ -5,7 +5,6 @@
     every operator        operator_clock.py ──> describe.py ──> memfit.timing ──> Timeline
     every collective      communication.py     on a stream of its group's own
     every other kernel    launches.py          Triton's, by hand or by torch.compile
-                          triton_source.py     what such a kernel reads and writes, from its source
     Python of torch's     python_parts.py      policies of checkpointing, distributed tensors
 """
 
