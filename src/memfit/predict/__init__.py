@@ -9,7 +9,6 @@
         PhantomSession  session.py ── a PhantomWorld, recorded
         │                    ├─ workspaces.py      what kernels and libraries take, beside what the recorder sees
         │                    ├─ clock.py           how long it takes: every operator advances the phantom's clock
-        │                    ├─ compiled.py        buffers of compiled graphs, by kernel and module
         │                    ├─ work.py            what each stream did in the last step, for the ledger
         │                    ├─ host.py            what tensors take on the host, pinned memory among it
         │                    ├─ limit.py           where memory runs out, the run is told
