@@ -29,6 +29,7 @@ ROLE_ORDER = (
     Category.SHARDED_GRADIENT,
     Category.UNSHARDED_GRADIENT,
     Category.GRADIENT,
+    Category.KEY_VALUE_CACHE,
     Category.INPUT,
     Category.ALL_GATHER,
     Category.REDUCE_SCATTER,

@@ -126,6 +126,7 @@ class Category(IntEnum):
     WORKSPACE = 16
     CHECKPOINT = 17
     OTHER = 18
+    KEY_VALUE_CACHE = 19
 
     @property
     def label(self) -> str:

@@ -46,6 +46,9 @@ class Listener:
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
 
+    def learn_cached(self, tensor: torch.Tensor) -> None:
+        """Keys or values that a model keeps for the tokens to come."""
+
     def learn_unit(
         self,
         unit: Any,

@@ -287,7 +287,31 @@ def _shape_propagation(original: Callable[..., Any]) -> Callable[..., Any]:
     return propagate
 
 
+# -- caches of keys and values -----------------------------------------------------------------------------------------------
+
+
+def _patch_caches(caches: Any) -> None:
+    _patches.because("keys and values that are cached")
+    for layer in vars(caches).values():
+        if isinstance(layer, type) and issubclass(layer, caches.CacheLayerMixin) and "update" in vars(layer):
+            _patches.wrap(layer, "update", _cache_update)
+
+
+def _cache_update(original: Callable[..., Any]) -> Callable[..., Any]:
+    def update(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(layer, *args, **kwargs)
+        if not torch.is_grad_enabled():  # with gradients, what is cached is kept for backward, and is an activation
+            for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)):
+                if isinstance(tensor, torch.Tensor):
+                    for listener in _listeners():
+                        _tell(listener, listener.learn_cached, tensor)
+        return result
+
+    return update
+
+
 _OPTIONAL = {
+    "transformers.cache_utils": _patch_caches,
     STATE_DICTS: _patch_state_dicts,
     SHARDING_PROPAGATION: _patch_dtensor,
 }

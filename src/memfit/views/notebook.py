@@ -34,6 +34,7 @@ COLOURS: Final = {
     Category.SHARDED_GRADIENT: "#c94a12",
     Category.UNSHARDED_GRADIENT: "#ec8452",
     Category.INPUT: "#5a656d",
+    Category.KEY_VALUE_CACHE: "#7c22d6",
     Category.ACTIVATION: "#0a8f69",
     Category.FORWARD_TEMPORARY: "#76d6ae",
     Category.BACKWARD_TEMPORARY: "#cdb592",

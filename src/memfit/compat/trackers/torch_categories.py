@@ -94,6 +94,7 @@ MEM_REF_TYPES: dict[Category, RefType] = {
     Category.WORKSPACE: MemRefType.TEMP,
     Category.INPUT: MemRefType.OTH,
     Category.CHECKPOINT: MemRefType.OTH,
+    Category.KEY_VALUE_CACHE: MemRefType.OTH,
     Category.OTHER: MemRefType.OTH,
 }
 
@@ -116,5 +117,6 @@ FSDP_REF_TYPES: dict[Category, RefType] = {
     Category.WORKSPACE: FSDPRefType.TEMP,
     Category.INPUT: FSDPRefType.INP,
     Category.CHECKPOINT: FSDPRefType.TEMP,
+    Category.KEY_VALUE_CACHE: FSDPRefType.TEMP,
     Category.OTHER: FSDPRefType.TEMP,
 }

@@ -35,6 +35,7 @@ STACK: Final = (
     Category.SHARDED_GRADIENT,
     Category.UNSHARDED_GRADIENT,
     Category.GRADIENT,
+    Category.KEY_VALUE_CACHE,
     Category.ACTIVATION,
     Category.FORWARD_TEMPORARY,
     Category.BACKWARD_TEMPORARY,

@@ -190,6 +190,9 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
     def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
         self.roles.learn_tensor(tensor, category, module, name)
 
+    def learn_cached(self, tensor: torch.Tensor) -> None:
+        self.roles.say(tensor, Category.KEY_VALUE_CACHE)
+
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
         self.roles.learn_gradient(gradient, parameter)
 

@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:a19dd9dd15e11fd56819c4663e5519f0f937a604b36962bd2901959228404a2f */
+/* Built from web/ by "make page"; do not edit. sources sha256:ae72ab92cf7b58d07d2ecc1466e30e9cd2da976ee08acbb8a76dbdab17e2f46a */
 /*
 This file contains:
 
