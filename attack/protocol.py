@@ -49,6 +49,8 @@ class Attack(ABC):
     share: ClassVar[float] = 1.0
     """Of the time."""
     limits: ClassVar[Limits] = Limits()
+    runs_programs: ClassVar[bool] = False
+    """Its cases start programs and write files themselves; elsewhere that is a fall."""
 
     def prepare(self, folder: Path) -> None:  # noqa: B027
         """Called once in each process, before the first case; memory and time are not yet limited."""

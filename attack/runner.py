@@ -73,8 +73,7 @@ class _Lane:
 
     def __init__(self, attack: Attack, seed: int, first: int, stride: int, deadline: float, last: int | None) -> None:
         self._attack, self._seed, self._stride, self._deadline, self._last = attack, seed, stride, deadline, last
-        self._next = first
-        self._case = first
+        self._first = self._next = self._case = first
         self.running = self.ended = self.finished = False
 
     def start(self, selector: selectors.BaseSelector) -> None:
@@ -94,8 +93,9 @@ class _Lane:
         self.running, self.ended, self.finished = True, False, False
 
     def _numbers(self) -> Iterator[int]:
+        """One at least, however long preparing took: an attack that tries nothing shows nothing."""
         number = self._next
-        while (self._last is None or number < self._last) and time.monotonic() < self._deadline:
+        while (self._last is None or number < self._last) and (number == self._first or time.monotonic() < self._deadline):
             yield number
             number += self._stride
 
@@ -159,7 +159,8 @@ def _be_the_child(attack: Attack, seed: int, numbers: Iterator[int], pipe: int) 
             attack.prepare(folder)
             _say(out, {"prepared": True})
             _limit_memory(attack.limits.memory_bytes)
-            _forbid(folder)
+            if not attack.runs_programs:
+                _forbid(folder)
             gc.freeze()
             for number in numbers:
                 _say(out, {"start": number})

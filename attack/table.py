@@ -16,6 +16,8 @@ def show_table(results: list[Result], seed: int) -> str:
     files, commands = (sum(getattr(result.tried, name) for result in results) for name in ("files", "commands"))
     num_fallen = sum(len(result.fallen) for result in results)
     lines.append(f"\n{files:,} damaged files and {commands:,} commands: {num_fallen or 'nothing'} fell. Seed {seed}.")
+    if idle := [result.attack.name for result in results if not result.cases]:
+        lines.append(f"NOT TRIED, so nothing is known of: {', '.join(idle)}")
     for result in results:
         for case, what in sorted(result.fallen.items())[:MOST_SHOWN]:
             again = f"python -m attack --only '{result.attack.name}' --case {case} --seed {seed}"

@@ -14,7 +14,7 @@ from helpers.file_ways import BY_OTHER_PROGRAMS, WAYS, fill, script, state_of
 from helpers.prepared_process import run_prepared
 
 from memfit.overlay.state import BY_FENCE, BY_SYSTEM
-from memfit.predict.scripts import dry_run
+from memfit.predict.scripts.dry_run import protecting_keepers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process is forked")
 
@@ -42,20 +42,12 @@ def figures(done: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def can_keep(keeper: dry_run.Keeper) -> bool:
-    try:
-        dry_run._in_a_new_store(keeper, lambda: None)
-    except dry_run._NoOverlayError:
-        return False
-    return True
-
-
 @pytest.fixture(scope="session")
 def keepers() -> dict[str, bool]:
     """Which of them this system has; one at least, or nothing here would be tested."""
-    found = {"system": can_keep(BY_SYSTEM), "fence": can_keep(BY_FENCE)}
-    assert any(found.values()), "this system has neither mount namespaces nor Landlock"
-    return found | {"nobody": True}
+    found = list(protecting_keepers())
+    assert found, "this system has neither mount namespaces nor Landlock"
+    return {"system": BY_SYSTEM in found, "fence": BY_FENCE in found, "nobody": True}
 
 
 # -- all ways ----------------------------------------------------------------------------------------------------------------

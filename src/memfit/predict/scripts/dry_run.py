@@ -18,7 +18,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -38,17 +38,22 @@ def choose_keeper(*, unprotected: bool = False) -> Keeper:
 
     Raises ``ConfigError`` where there is none and that was not said.
     """
-    if CAN_FORK:
-        for keeper in (BY_SYSTEM, BY_FENCE):
-            with suppress(_NoOverlayError):
-                _in_a_new_store(keeper, lambda: None)
-                return keeper
+    if (keeper := next(protecting_keepers(), None)) is not None:
+        return keeper
     if not unprotected:
         raise ConfigError(
             "this system cannot keep a script from changing files (it gives neither mount namespaces nor Landlock): "
             "--unprotected runs it all the same, with the writes of Python and torch thrown away and all others real"
         )
     return BY_NOBODY if sys.platform == "win32" else BY_PYTHON
+
+
+def protecting_keepers() -> Iterator[Keeper]:
+    """Those that this system has and that promise to change no file, the best first. Found out by trying, in child processes."""
+    for keeper in (BY_SYSTEM, BY_FENCE) if CAN_FORK else ():
+        with suppress(_NoOverlayError):
+            _in_a_new_store(keeper, lambda: None)
+            yield keeper
 
 
 def in_dry_run(make: Callable[[], Answer], keeper: Keeper) -> Answer:
