@@ -1,4 +1,4 @@
-"""Signals to ``memfit watch`` and to the program that it watches: each reaches the program once, and ends it as it would unwatched."""
+"""Signals to ``memfit watch`` and to the program that it watches: each reaches the program once, and ends it as if unwatched."""
 
 from __future__ import annotations
 

@@ -39,6 +39,10 @@ _AXES: Final = ("replicate", "dp", *DEGREES)
 _PART: Final = re.compile(r"([a-z]+)=(\d+)")
 
 
+_MOST_TOKENS: Final = 10**11
+"""Beyond it the bytes of a tensor cannot be counted in 64 bits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One way to train a model on some GPUs. ``ConfigError`` where it cannot be."""
@@ -134,6 +138,8 @@ class Recipe:
             raise ConfigError(f"seq takes a whole number of at least 1, not {self.seq!r}")
         if self.seq > self.context and not self.hf:
             raise ConfigError(f"{self.model} was made for sequences of up to {self.context} tokens, not {self.seq}")
+        if self.batch * self.seq > _MOST_TOKENS:
+            raise ConfigError(f"batch {self.batch} x seq {self.seq} are more than {_MOST_TOKENS:,} tokens in one step of a GPU")
 
     def _check_attention(self, precision: str, *, has_bf16: bool) -> None:
         """Context parallelism passes keys and values around for fused attention only. Where none takes the call, torch computes it

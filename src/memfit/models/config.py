@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from memfit.errors import ConfigError
 from memfit.reading import read_regular
@@ -152,9 +152,46 @@ def read_config(path: Path) -> dict[str, Any]:
         config = json.loads(read_regular(path))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as JSON ({error}): give the config.json of a Hugging Face model") from error
-    if not isinstance(config, dict) or "model_type" not in config:
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ConfigError(f"{path} has no model_type: give the config.json of a Hugging Face model")
+    _check_sizes(path, config)
     return config
+
+
+_COUNTS: Final = (
+    *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_encoder_layers", "num_decoder_layers", "encoder_layers"),
+    *("decoder_layers", "num_experts", "num_local_experts", "n_routed_experts"),
+)
+"""Of modules, each of which is made: layers and experts."""
+_SIZES: Final = (
+    *("hidden_size", "d_model", "n_embd", "intermediate_size", "d_ff", "ffn_dim", "n_inner", "vocab_size", "head_dim", "d_kv"),
+    *("num_attention_heads", "num_heads", "n_head", "num_key_value_heads", "encoder_attention_heads", "decoder_attention_heads"),
+    *("max_position_embeddings", "n_positions"),
+)
+_MOST_MODULES: Final = 10_000
+_LARGEST: Final = 10**8
+_HEAD_SIZES: Final = ("head_dim", "d_kv", "attention_head_size", "kv_channels", "qk_rope_head_dim", "true_hidden_size")
+"""A config with one of these does not divide its hidden size among its heads."""
+
+
+def _check_sizes(path: Path, config: dict[str, Any]) -> None:
+    """Also those of the models that a model is made of (``text_config``)."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            _check_sizes(path, value)
+        elif name in _COUNTS:
+            _check_size(path, name, value, _MOST_MODULES)
+        elif name in _SIZES:
+            for part in value if isinstance(value, list) else [value]:  # one for each layer
+                _check_size(path, name, part, _LARGEST)
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if isinstance(hidden, int) and isinstance(heads, int) and hidden % heads and not any(config.get(name) for name in _HEAD_SIZES):
+        raise ConfigError(f"{path}: {heads} heads cannot share a hidden_size of {hidden}: correct one of them")
+
+
+def _check_size(path: Path, name: str, value: Any, largest: int) -> None:
+    if value is not None and (type(value) is not int or not 1 <= value <= largest):
+        raise ConfigError(f"{path}: {name} must be a whole number from 1 to {largest:,}, not {value!r:.40}")
 
 
 def context_of(path: Path) -> int:

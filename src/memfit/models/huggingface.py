@@ -35,7 +35,7 @@ def load_workload(path: Path, dtype: torch.dtype, *, batch: int, seq: int) -> tu
     """The model that a config names, on the meta device, and its loss on a batch made for it."""
     config = _config(path)
     with torch.device("meta"):
-        model = _model(config, dtype).train()
+        model = _model(path, config, dtype).train()
     inputs = _inputs(model, batch, seq)
     return model, lambda model: _loss(model(**inputs))
 
@@ -50,31 +50,41 @@ def _transformers() -> Any:
 
 def _config(path: Path) -> Any:
     plain = read_config(path)
-    if plain.get("auto_map") and not hasattr(_transformers(), (plain.get("architectures") or [""])[0]):
+    named = plain.get("architectures")
+    first = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    if plain.get("auto_map") and not (first and hasattr(_transformers(), first)):
         raise ConfigError(
             f"{path} needs code that is not part of transformers (auto_map): write a function that builds the model, and give "
             "memfit FILE.py:FUNCTION"
         )
     try:
         return _transformers().AutoConfig.for_model(**plain)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"transformers {_transformers().__version__} cannot use {path}: {error}") from error
+    except Exception as error:  # whatever it makes of values that nobody would write
+        raise _unusable(path, error) from error
 
 
-def _model(config: Any, dtype: torch.dtype) -> nn.Module:
+def _unusable(path: Path, error: Exception) -> ConfigError:
+    said = f"{type(error).__name__}: {error}".splitlines()[0]
+    return ConfigError(f"transformers {_transformers().__version__} cannot use {path} ({said:.200}): correct it there")
+
+
+def _model(path: Path, config: Any, dtype: torch.dtype) -> nn.Module:
     for kind in _candidates(config):
         for attention in ("sdpa", "eager"):
             try:
                 made: nn.Module = kind(config, dtype=dtype, attn_implementation=attention)
             except ValueError:  # an AutoModel that does not know the config, a model without SDPA
                 continue
+            except Exception as error:
+                raise _unusable(path, error) from error
             return made
     raise ConfigError(f"transformers has no class to train a {config.model_type}: write a function that builds the model")
 
 
 def _candidates(config: Any) -> list[Callable[..., nn.Module]]:
     transformers = _transformers()
-    named = [getattr(transformers, name, None) for name in config.architectures or ()]
+    names = config.architectures if isinstance(config.architectures, list) else []
+    named = [getattr(transformers, name, None) for name in names if isinstance(name, str)]
     exact = [kind._from_config for kind in named if kind is not None and hasattr(kind, "_from_config")]
     return [*exact, *(getattr(transformers, name).from_config for name in _AUTO_CLASSES if hasattr(transformers, name))]
 
