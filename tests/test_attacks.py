@@ -28,6 +28,8 @@ ON_FILES = (
 )
 ON_TRAINING = ("forks", "kills", "recorder errors", "threads")
 """A case of these takes ten times as long as one of a file."""
+ON_RUNS = ("configs", "dry runs", "plans", "signals")
+"""Processes, and models that are made."""
 
 
 def attack(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +39,9 @@ def attack(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
     return subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 
 
-@pytest.mark.parametrize(("names", "num_cases"), [(ON_FILES, 150), (ON_TRAINING, 30)], ids=["on files", "on training"])
+@pytest.mark.parametrize(
+    ("names", "num_cases"), [(ON_FILES, 150), (ON_TRAINING, 30), (ON_RUNS, 20)], ids=["on files", "on training", "on runs"]
+)
 def test_nothing_falls_in_a_short_run(names: tuple[str, ...], num_cases: int):
     only = [word for name in names for word in ("--only", name)]
     done = attack("--cases", str(num_cases), "--seed", "1", *only)
@@ -48,7 +52,7 @@ def test_nothing_falls_in_a_short_run(names: tuple[str, ...], num_cases: int):
 
 def test_the_short_run_is_of_every_attack():
     modules = [importlib.import_module(f"attack.attacks.{found.name}") for found in pkgutil.iter_modules(attacks.__path__)]
-    assert sorted(module.ATTACK.name for module in modules) == sorted(ON_FILES + ON_TRAINING)
+    assert sorted(module.ATTACK.name for module in modules) == sorted(ON_FILES + ON_TRAINING + ON_RUNS)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +84,18 @@ def test_what_holds_is_counted():
     done = attack("--attacks", "helpers.falling_attacks", "--cases", "7", FALL=str(len(FALLS)))
     assert done.returncode == 0, done.stdout
     assert "7 damaged files and 7 commands: nothing fell" in done.stdout
+
+
+def test_each_attack_tries_something_however_short_the_time_is():
+    done = attack("--attacks", "helpers.falling_attacks", "--seconds", "0", FALL=str(len(FALLS)))
+    assert done.returncode == 0, done.stdout
+    assert "2 damaged files and 2 commands: nothing fell" in done.stdout
+
+
+def test_an_attack_that_tried_nothing_is_named_and_fails():
+    done = attack("--attacks", "helpers.falling_attacks", "--cases", "0")
+    assert done.returncode == 1
+    assert "NOT TRIED, so nothing is known of: falls" in done.stdout
 
 
 def test_one_case_can_be_repeated():

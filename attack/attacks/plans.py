@@ -13,7 +13,7 @@ import memfit
 from attack.mutations import damage_bytes, damage_plain
 from attack.protocol import Attack, Fell, Limits, Tried
 from memfit.errors import MemfitError
-from memfit.plan.plan_file import Figures
+from memfit.plan.plan_file import PlanCost
 from memfit.plan.policy import CheckpointingPolicy, OperatorChoice, UnitPolicy
 
 CHOICES = (OperatorChoice(operator="aten.addmm.default", call=0), OperatorChoice(operator="aten.relu.default", call=0))
@@ -27,7 +27,7 @@ class DamagedPlans(Attack):
     def prepare(self, folder: Path) -> None:
         torch.set_num_threads(1)
         policy = CheckpointingPolicy(groups=(UnitPolicy(units=("0",)), UnitPolicy(units=("1",), choices=CHOICES)))
-        figures = Figures(peak_allocated_bytes=1, peak_reserved_bytes=1, smallest_fit_bytes=1, step_seconds=0.1)
+        figures = PlanCost(peak_allocated_bytes=1, peak_reserved_bytes=1, smallest_fit_bytes=1, step_seconds=0.1)
         plan = memfit.Plan(gpu="H200", budget_bytes=1 << 30, checkpointing=policy, figures=figures)
         self.sound = plan.to_json()
         if not self._train(plan):

@@ -27,6 +27,8 @@ from memfit.units import MIB, parse_bytes
 
 GPUS_PER_NODE: Final = 8
 """Where nothing says how many there are: torchrun's ``LOCAL_WORLD_SIZE`` does."""
+MOST_GPUS: Final = 1 << 20
+"""Of one job: more than there are, and groups of all of them are still made in seconds."""
 
 TERA: Final = 1e12
 GIGA: Final = 1e9

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 import memfit
+from memfit.cli import main
 from memfit.errors import ConfigError, StepFailedError
 from memfit.job import Recipe
 
@@ -157,3 +158,36 @@ def test_a_config_that_is_a_pipe_is_refused_at_once(tmp_path: Path):
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(ConfigError, match="there is no file"):
         Recipe(hf=str(tmp_path / "config.json"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"num_hidden_layers": value} for value in (-1, 0, 10**6, 10**18, float("nan"), "2", 2.5, True, [2])),
+        *({"hidden_size": value} for value in (10**18, 2**63, -4, 0)),
+        *({"num_attention_heads": value} for value in (0, 3, 10**12)),
+        {"vocab_size": 0},
+        {"model_type": "mixtral", "num_local_experts": 10**9},
+        {"text_config": {"num_hidden_layers": 10**6}},
+        {"torch_dtype": "__import__('os').system('true')"},
+        {"hidden_act": "__import__('os')"},
+        {"architectures": 5},
+        {"model_type": ["llama"]},
+    ],
+    ids=str,
+)
+def test_impossible_values_are_refused_in_a_line(values: dict, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    sound = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(sound | values))
+    assert main(["predict", "--hf", str(path), "--gpu", "T4", "--seq", "8", "--out", str(tmp_path / "run.memfit")]) == 2
+    err = capsys.readouterr().err
+    assert (err.startswith("memfit: error: "), err.count("\n")) == (True, 1), err
+
+
+@pytest.mark.parametrize("flag", ["--world-size", "--batch"])
+@pytest.mark.parametrize("value", [10**9, 10**18])
+def test_numbers_beyond_all_jobs_are_refused_in_a_line(flag: str, value: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["predict", "--model", "gpt2", "--gpu", "T4", flag, str(value), "--out", str(tmp_path / "run.memfit")]) == 2
+    err = capsys.readouterr().err
+    assert (err.startswith("memfit: error: "), err.count("\n")) == (True, 1), err

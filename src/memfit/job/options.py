@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from memfit.errors import ConfigError
-from memfit.hardware import find_gpu
+from memfit.hardware import MOST_GPUS, find_gpu
 from memfit.timing import parse_interconnect
 from memfit.units import format_bytes, parse_bytes
 
@@ -49,6 +49,8 @@ class PredictOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
+        if self.world_size > MOST_GPUS:
+            raise ConfigError(f"world_size takes at most {MOST_GPUS:,} GPUs, not {self.world_size}")
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(
                 f"cannot predict rank {self.rank} of {self.world_size}: a rank is at least 0 and below the world size"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from memfit.errors import ConfigError
-from memfit.hardware import GPUS_PER_NODE
+from memfit.hardware import GPUS_PER_NODE, MOST_GPUS
 from memfit.torch_compat.patches import Patches
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class RankInfo:
                 f"cannot predict rank {self.rank} of {self.world_size} processes, {self.processes_per_node} on a node: at least "
                 "one process, and a rank below their number"
             )
+        if self.world_size > MOST_GPUS:
+            raise ConfigError(f"cannot predict one of {self.world_size} processes: at most {MOST_GPUS:,} are reckoned with")
 
     @property
     def has_launcher(self) -> bool:
