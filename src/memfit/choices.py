@@ -165,6 +165,20 @@ CHECKPOINTINGS: Final = _table(
     Choice(name="full", cost=2, compared=True),
 )
 
+KEPT_OPERATORS: Final = (
+    "aten.mm.default",
+    "aten.addmm.default",
+    "aten.bmm.default",
+    "aten.baddbmm.default",
+    "aten.convolution.default",
+    "aten._scaled_dot_product_flash_attention.default",
+    "aten._scaled_dot_product_efficient_attention.default",
+    "aten._scaled_dot_product_cudnn_attention.default",
+    "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    "aten._scaled_dot_product_attention_math.default",
+)
+"""What ``selective`` keeps: the outputs that take long to compute again. Everything else is cheap, and recomputed."""
+
 COMPILES: Final = _table(Choice(name="none"), Choice(name="blocks"), Choice(name="model"))
 
 OFFLOADS: Final = _table(Choice(name="none"), Choice(name="params", cost=1))

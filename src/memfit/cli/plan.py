@@ -22,6 +22,7 @@ from memfit.plan.search.candidate import Evaluated
 from memfit.plan.search.space import CHANGES_TRAINING
 from memfit.units import format_bytes
 from memfit.views.html.plan import plan_page
+from memfit.views.words.plan import how_to_use
 from memfit.views.words.timing import format_seconds
 
 _STOPPED = 130
@@ -126,7 +127,7 @@ def _tell(found: PlanSearch, args: argparse.Namespace) -> None:
         console = stdout_console()
         console.print(found)
         if args.out is not None and found.plan is not None:
-            console.print(f'Written to {args.out}: memfit.apply(model, "{args.out}") does it.', highlight=False)
+            console.print(f"Written to {args.out}: {how_to_use(found.plan, str(args.out))}", highlight=False)
 
 
 @contextmanager

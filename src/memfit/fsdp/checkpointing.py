@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from memfit.choices import KEPT_OPERATORS
 from memfit.errors import ConfigError
 from memfit.fsdp.units import replace_modules
 from memfit.torch_compat.fsdp import checkpoint_wrapper
@@ -25,23 +26,7 @@ class Applied(Protocol):
 Checkpointing = str | Callable[..., CheckpointPolicy | bool] | Applied | None
 """``"full"``, ``"selective"``, one of torch's selective checkpoint policies, a plan, or ``None`` for none."""
 
-aten = torch.ops.aten
-
-SAVED_OPS = frozenset(
-    {
-        aten.mm.default,
-        aten.addmm.default,
-        aten.bmm.default,
-        aten.baddbmm.default,
-        aten.convolution.default,
-        aten._scaled_dot_product_flash_attention.default,
-        aten._scaled_dot_product_efficient_attention.default,
-        aten._scaled_dot_product_cudnn_attention.default,
-        aten._scaled_dot_product_flash_attention_for_cpu.default,
-        aten._scaled_dot_product_attention_math.default,
-    }
-)
-"""What ``"selective"`` keeps: the outputs that take long to compute again. Everything else is cheap, and recomputed."""
+SAVED_OPS = frozenset(functools.reduce(getattr, name.split("."), torch.ops) for name in KEPT_OPERATORS)
 
 
 def save_the_slow(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

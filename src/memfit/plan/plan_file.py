@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from memfit.errors import ConfigError, PlanFormatError
-from memfit.plan.handwritten import write_code
+from memfit.plan.handwritten import CHANGES_MODEL, is_of_model, write_code
 from memfit.plan.policy import CheckpointingPolicy
 from memfit.reading import RefusedFileError, read_regular
 from memfit.units import Bytes, format_bytes
@@ -93,14 +93,29 @@ class Plan:
     def step_seconds(self) -> float | None:
         return self.figures.step_seconds
 
+    @property
+    def beyond_checkpointing(self) -> dict[str, Value]:
+        """What the plan does to a model beside checkpointing, in the words of its recipe: sharding, compilation, and the like.
+
+        Batch, sequence length, mixed precision and optimizer belong to the training loop, and are not among it. Of a plan for a
+        function of the user's, these are the arguments that it is to be called with.
+        """
+        recipe = dict(self.recipe or {})
+        if not is_of_model(recipe):
+            return recipe
+        return {name: recipe[name] for name in CHANGES_MODEL if recipe.get(name) not in CHANGES_MODEL[name]}
+
     def code(self) -> str:
-        """The few lines that somebody would write by hand to checkpoint ``model`` as this plan does, with nothing but torch."""
-        return write_code(self.checkpointing)
+        """The lines that somebody would write by hand to train ``model`` as this plan does, with nothing but torch."""
+        return write_code(self.checkpointing, self.recipe, self.world_size)
 
     def apply_to(self, model: Any) -> Any:
-        """What ``memfit.apply(model, plan)`` does."""
-        from memfit.plan.applying.model import apply_policy  # torch is imported here, and not before
+        """Has the model compute again what the plan says; sharding, compilation and the rest of the plan are left to the caller."""
+        from memfit.plan.applying.model import apply_policy, checkpoint_blocks  # torch is imported here, and not before
 
+        word = (self.recipe or {}).get("checkpointing", "none") if is_of_model(self.recipe or {}) else "none"
+        if self.checkpointing is None and word != "none":
+            return checkpoint_blocks(model, str(word))
         return apply_policy(model, self.checkpointing)
 
     # -- the file --------------------------------------------------------------------------------------------------------------

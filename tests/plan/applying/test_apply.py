@@ -19,6 +19,7 @@ from memfit.errors import ConfigError, UnknownUnitError
 from memfit.ledger import Phase
 from memfit.plan import Action, CheckpointingPolicy, OperatorChoice, Plan, PlanCost, UnitPolicy
 from memfit.plan.applying import undo
+from memfit.views.words.plan import how_to_use
 
 DIM = 16
 ADDMM, DROPOUT, GELU = "aten.addmm.default", "aten.native_dropout.default", "aten.gelu.default"
@@ -309,3 +310,57 @@ def test_a_tracker_sees_what_is_computed_again_as_the_unit_s():
     modules = ledger.scopes.module[ledger.scopes.phase == Phase.RECOMPUTE].tolist()
     again = [ledger.module_path(module) for module in modules]
     assert [name for name in again if name.count(".") == 1] == ["layers.2", "layers.1", "layers.0"]
+
+
+# -- plans that a search found -----------------------------------------------------------------------------------------------------
+
+
+def searched(**recipe: Any) -> Plan:
+    cost = PlanCost(peak_allocated_bytes=1, peak_reserved_bytes=1, smallest_fit_bytes=1)
+    recipe = {"model": "gpt2", "strategy": "", "compile": "none", "precision": "bf16-mixed", "checkpointing": "none"} | recipe
+    return Plan(gpu="H200", budget_bytes=2**30, recipe=recipe, figures=cost)
+
+
+@pytest.mark.parametrize(("word", "num_again"), [("full", 4), ("selective", 0), ("none", 0)])
+def test_the_checkpointing_of_a_searched_plan_is_applied(word: str, num_again: int):
+    torch.manual_seed(0)
+    model = memfit.apply(Model().eval(), searched(checkpointing=word))
+    loss = model(torch.randn(3, DIM))
+    with Counting() as counting:
+        loss.backward()
+    assert counting.num_products == num_again  # torch stops before the last product of a layer
+    assert_equal(train(lambda model: memfit.apply(model, searched(checkpointing=word))), train(lambda model: None))
+    undo(model)
+    assert "forward" not in model.layers[0].__dict__
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"strategy": "shard_grad_op"},
+        {"compile": "blocks"},
+        {"tp": 2},
+        {"precision": "bf16"},
+        {"float8": "rowwise"},
+        {"microbatches": 2},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_applied_is_refused_with_the_way_to_do_it(words: dict[str, Any], tmp_path: Path):
+    plan, model, (word,) = searched(checkpointing="full", **words), Model(), words
+    plan.save(tmp_path / "plan.json")
+    with pytest.raises(ConfigError, match=rf"does more than memfit.apply can do.* {word}=.*plan.code\(\)"):
+        memfit.apply(model, tmp_path / "plan.json")
+    assert "forward" not in model.layers[0].__dict__
+    assert "forward" in plan.apply_to(model).layers[0].__dict__
+    said = how_to_use(plan, "plan.json")
+    assert said.startswith('print(memfit.Plan.load("plan.json").code()) writes it as torch code')
+
+
+def test_what_can_be_applied_is_said_so():
+    assert how_to_use(searched(checkpointing="full"), "plan.json") == 'memfit.apply(model, "plan.json") does it.'
+
+
+def test_a_searched_plan_for_another_model_is_refused():
+    with pytest.raises(ConfigError, match="Linear has none: it is a plan for another model"):
+        memfit.apply(nn.Linear(2, 2), searched(checkpointing="full"))

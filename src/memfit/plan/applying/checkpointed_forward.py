@@ -7,12 +7,13 @@ so that what is around the unit (FSDP's hooks, ``module.compile()``) is around i
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import MethodType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from memfit.plan.applying.host_copies import HostLink
 from memfit.plan.applying.kept_outputs import Choices, compiled_contexts, contexts
@@ -29,13 +30,23 @@ _STATISTICS: Final = "memfit_statistics"
 class Options:
     """How a unit is checkpointed: the arguments of ``torch.utils.checkpoint``, for eager and for compiled code."""
 
-    def __init__(self, policy: UnitPolicy, link: HostLink) -> None:
-        self.eager: dict[str, Any] = {"use_reentrant": False}
-        self.compiled: dict[str, Any] = {"use_reentrant": False}
-        if policy.choices:
-            keeps = tuple((choice.operator, choice.call) for choice in policy.choices if choice.action is Action.KEEP)
-            self.eager["context_fn"] = functools.partial(contexts, Choices(policy.choices), link)
-            self.compiled["context_fn"] = functools.partial(compiled_contexts, keeps)
+    def __init__(self, eager: Callable[[], Any] | None, compiled: Callable[[], Any] | None) -> None:
+        """Each makes the two contexts of a forward; ``None`` computes all of it again."""
+        self.eager: dict[str, Any] = {"use_reentrant": False} | ({} if eager is None else {"context_fn": eager})
+        self.compiled: dict[str, Any] = {"use_reentrant": False} | ({} if compiled is None else {"context_fn": compiled})
+
+    @classmethod
+    def of_unit(cls, policy: UnitPolicy, link: HostLink) -> Self:
+        if not policy.choices:
+            return cls(None, None)
+        keeps = tuple((choice.operator, choice.call) for choice in policy.choices if choice.action is Action.KEEP)
+        return cls(functools.partial(contexts, Choices(policy.choices), link), functools.partial(compiled_contexts, keeps))
+
+    @classmethod
+    def of_policy(cls, policy: Callable[..., Any] | None) -> Self:
+        """By one of torch's selective policies; ``None`` computes all of it again."""
+        made = None if policy is None else functools.partial(create_selective_checkpoint_contexts, policy)
+        return cls(made, made)
 
     def __deepcopy__(self, memo: Any) -> Options:
         return self

@@ -116,6 +116,17 @@ def closing(found: PlanSearch) -> Iterator[str]:
         yield "You stopped the search: this is what was known by then. What was predicted is kept."
 
 
+def how_to_use(plan: Plan, path: str) -> str:
+    """What to do with the file of a plan."""
+    beyond = ", ".join(plan.beyond_checkpointing)
+    if not beyond:
+        return f'memfit.apply(model, "{path}") does it.'
+    return (
+        f'print(memfit.Plan.load("{path}").code()) writes it as torch code. It says more than checkpointing ({beyond}), which '
+        "memfit.apply refuses."
+    )
+
+
 def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
     """What was decided operator by operator."""
     figures = plan.figures
@@ -125,7 +136,8 @@ def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
         yield f"Run it as it is: {time}{memory}."
         return
     again = f", {format_seconds(figures.recompute_seconds)} of it to compute again" if figures.recompute_seconds else ""
-    yield f"Apply the plan (memfit.apply): {time.removesuffix(', ')}{again}, {memory}."
+    done = "plan.code() writes it as torch code" if plan.beyond_checkpointing else "memfit.apply"
+    yield f"Apply the plan ({done}): {time.removesuffix(', ')}{again}, {memory}."
     for group in plan.checkpointing.groups:
         yield _group(group)
     if found.checkpointed is not None and found.checkpointed.is_model:
