@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -12,9 +12,11 @@ import torch
 
 import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
+from memfit.hardware import Gpu
 from memfit.job import PredictOptions
 from memfit.ledger import Ledger, RunInfo
 from memfit.ledger.repeating import leaves_all_as_it_was
+from memfit.phantom.clock.communication import GroupUse
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.pipelines import Neighbours
@@ -177,6 +179,7 @@ class PhantomSession:
             *self.world.clock.assumptions,
             *self.world.assumptions.sentences(),
             *self.world.expected.unused(),
+            *_communicator_notes(self.world.clock.communication.uses.values(), self.target.gpu),
         )
         assumptions = (*_version_notes(self.torch_version), *said)
         builder = self.recording.builder
@@ -211,6 +214,21 @@ class PhantomSession:
         """With what each stream did in the last step."""
         assert prediction.time is not None
         return replace(prediction, ledger=with_work(prediction.ledger, prediction.time, self.world.clock.communication.group_names))
+
+
+def _communicator_notes(uses: Iterable[GroupUse], gpu: Gpu) -> tuple[str, ...]:
+    """Says where a run has more communicators than the one that is counted, or one that connects each rank with each."""
+    several = [use for use in uses if len(use.ranks) > 1]
+    if len(several) < 2 and not any(use.has_all_to_all for use in several):
+        return ()
+    named = ", ".join(
+        f"{use.description or 'a group'} of {len(use.ranks)} ranks{' with all-to-all' if use.has_all_to_all else ''}"
+        for use in several
+    )
+    return (
+        f"{format_bytes(gpu.communicator_bytes)} are counted for NCCL, as one communicator takes (NVIDIA/nccl#964). This run has "
+        f"{len(several)} ({named}): others may take as much again, and an all-to-all among 8 GPUs took 3.3 GB (NVIDIA/nccl#1685)",
+    )
 
 
 def _version_notes(torch_version: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ Whoever waits for one waits on the current stream, as NCCL's ``work.wait()`` doe
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -38,6 +39,16 @@ _KINDS: Final[dict[str, Seconds]] = {
 """What prices an operator, by what is in its name. The bytes are those of its larger side."""
 
 
+@dataclass
+class GroupUse:
+    """What a process group was used for."""
+
+    description: str
+    """``mesh_tp``; empty for the group of the whole world and for one without a name."""
+    ranks: tuple[int, ...]
+    has_all_to_all: bool = False
+
+
 class Communication:
     """Advances the timeline by collectives."""
 
@@ -48,6 +59,8 @@ class Communication:
         self._groups: dict[str, int] = {}
         self.group_names: dict[int, str] = {}
         """What each group is called, by its number; empty where it has no name but a number."""
+        self.uses: dict[str, GroupUse] = {}
+        """What each group is used for, by its name in torch."""
         self._under_way: dict[int, float] = {}
         """When functional collectives that nobody has waited for will be over, by the storage of what they give."""
 
@@ -77,6 +90,7 @@ class Communication:
         spent = seconds(size, len(ranks), self._links, _are_adjacent(ranks, self._links.gpus_per_node))
         if seconds is collectives.all_gather_seconds:
             self._timeline.spend(len(ranks) * self._links.host_seconds_per_rank)
+        self._note_use(group, ranks, is_all_to_all=seconds is collectives.all_to_all_seconds)
         self._issue(name, spent, size, group, scope)
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, torch.Tensor) and name.startswith("_c10d_functional"):
@@ -89,7 +103,14 @@ class Communication:
         per_node = self._links.gpus_per_node
         size = _bytes_of(args)
         spent = collectives.point_to_point_seconds(size, self._links, mine // per_node == theirs // per_node)
+        self._note_use(group, ranks)
         self._issue(name, spent, size, group, scope)
+
+    def _note_use(self, group: str, ranks: list[int], *, is_all_to_all: bool = False) -> None:
+        known = self.uses.get(group)
+        if known is None:
+            known = self.uses[group] = GroupUse(_description_of(group), tuple(ranks))
+        known.has_all_to_all |= is_all_to_all
 
     def _issue(self, name: str, seconds: float, size: float, group: str, scope: int) -> None:
         self._timeline.spend(self._host_seconds)
