@@ -364,3 +364,28 @@ def test_what_can_be_applied_is_said_so():
 def test_a_searched_plan_for_another_model_is_refused():
     with pytest.raises(ConfigError, match="Linear has none: it is a plan for another model"):
         memfit.apply(nn.Linear(2, 2), searched(checkpointing="full"))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_model_with_a_plan_is_saved_whole_after_a_step(name: str, tmp_path: Path):
+    model = Model()
+    memfit.apply(model, POLICIES[name])
+    model(torch.ones(2, DIM)).backward()
+    torch.save(model, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    torch.manual_seed(1)
+    expected = model(torch.ones(2, DIM))
+    torch.manual_seed(1)
+    loss = loaded(torch.ones(2, DIM))
+    loss.backward()
+    assert torch.equal(loss, expected)
+
+
+def test_a_plan_for_fewer_layers_is_refused():
+    class Longer(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers.extend(Block() for _ in range(2))
+
+    with pytest.raises(ConfigError, match=r"without layers\.4, layers\.5"):
+        memfit.apply(Longer(), POLICIES["products"])

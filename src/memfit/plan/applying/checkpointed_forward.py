@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import MethodType
 from typing import Any, Final, Self
 
 import torch
@@ -58,11 +57,11 @@ def is_checkpointed(unit: nn.Module) -> bool:
 
 def checkpoint_forward(unit: nn.Module, options: Options) -> None:
     """From now on the unit computes again."""
-    # Bound methods, not closures: a copy of the model has methods of its own.
+    # Bound to the unit by a partial, not by a closure: a copy of the model, or a model that was saved, computes with its own units.
     unit.__dict__[_OPTIONS] = options
     unit.__dict__[_ORIGINAL] = unit.forward
     unit.__dict__[_STATISTICS] = Statistics(unit)
-    unit.forward = MethodType(_checkpointed, unit)
+    unit.forward = functools.partial(_checkpointed, unit)
 
 
 def restore_forward(unit: nn.Module) -> None:

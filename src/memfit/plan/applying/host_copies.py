@@ -26,6 +26,10 @@ class HostLink:
         self.last: weakref.ref[UnitCopies] | None = None
         """The unit that last offloaded something."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A model that is saved has no copies under way."""
+        return HostLink, ()
+
     def stream(self, device: torch.device) -> Any:
         """One for each device: copies come one after the other."""
         if device not in self._streams:

@@ -44,9 +44,14 @@ class Choices(dict[Any, Actions | None]):
 
     def __init__(self, choices: Iterable[OperatorChoice]) -> None:
         super().__init__()
+        self._choices = tuple(choices)
         self._by_name: dict[str, Actions] = {}
-        for choice in choices:
+        for choice in self._choices:
             self._by_name.setdefault(choice.operator, {})[choice.call] = choice.action
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the operators that were looked up: they cannot be saved, and a model can."""
+        return Choices, (self._choices,)
 
     def __missing__(self, operator: Any) -> Actions | None:
         found = self[operator] = self._by_name.get(str(operator))

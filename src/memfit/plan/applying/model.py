@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from torch import nn
@@ -26,6 +27,7 @@ def apply_policy(model: Model, policy: CheckpointingPolicy | None) -> Model:
     missing = tuple(unit for unit in (*policy.units, *policy.untouched) if unit not in known)
     if missing:
         raise UnknownUnitError(missing, tuple(known))
+    _refuse_another_depth(policy, known)
     link = HostLink()
     for group in policy.groups:
         options = Options.of_unit(group, link)
@@ -56,6 +58,28 @@ def _untouched(model: nn.Module) -> nn.Module:
     if any(is_checkpointed(module) for module in root.modules()):
         raise ConfigError("a plan is applied to this model already: take it back with memfit.plan.applying.undo(model) first")
     return root
+
+
+def _refuse_another_depth(policy: CheckpointingPolicy, known: Mapping[str, nn.Module]) -> None:
+    """A plan that says which units it leaves as they are has looked at all that are alike in a list: the list is as long here."""
+    if not policy.untouched:
+        return
+    named = {*policy.units, *policy.untouched}
+    looked_at = {(name.rpartition(".")[0], _kind(known[name])) for name in named if name.rpartition(".")[2].isdecimal()}
+    more = [
+        name
+        for name, module in known.items()
+        if name not in named and name.rpartition(".")[2].isdecimal() and (name.rpartition(".")[0], _kind(module)) in looked_at
+    ]
+    if more:
+        raise ConfigError(
+            f"the plan was made for a model without {', '.join(more[:3])}{' and more' if len(more) > 3 else ''}: make one for this "
+            "model, with memfit plan"
+        )
+
+
+def _kind(module: nn.Module) -> tuple[object, ...]:
+    return type(module), *(tuple(parameter.shape) for parameter in module.parameters())
 
 
 def undo(model: Model) -> Model:
