@@ -88,6 +88,11 @@ def assert_equal(found: Any, expected: Any) -> None:
     assert all(torch.equal(one, other) for one, other in zip(found[1], expected[1], strict=True))
 
 
+NEVER_RAN = pytest.mark.filterwarnings("ignore:memfit. a plan keeps outputs of")
+"""One of the policies names operators that never run."""
+
+
+@NEVER_RAN
 @pytest.mark.parametrize("name", POLICIES)
 def test_training_is_the_same_bit_by_bit_with_dropout(name: str):
     assert_equal(train(lambda model: memfit.apply(model, POLICIES[name])), train(lambda model: None))
@@ -366,6 +371,7 @@ def test_a_searched_plan_for_another_model_is_refused():
         memfit.apply(nn.Linear(2, 2), searched(checkpointing="full"))
 
 
+@NEVER_RAN
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_model_with_a_plan_is_saved_whole_after_a_step(name: str, tmp_path: Path):
     model = Model()
@@ -389,3 +395,11 @@ def test_a_plan_for_fewer_layers_is_refused():
 
     with pytest.raises(ConfigError, match=r"without layers\.4, layers\.5"):
         memfit.apply(Longer(), POLICIES["products"])
+
+
+def test_operators_that_never_run_are_named_once():
+    model = Model()
+    memfit.apply(model, POLICIES["what never runs"])
+    with pytest.warns(RuntimeWarning, match=r"aten\.mm\.default \(call 0\), aten\.addmm\.default \(call 7\)"):
+        model(torch.ones(2, DIM))
+    model(torch.ones(2, DIM)).backward()  # a warning would be an error here

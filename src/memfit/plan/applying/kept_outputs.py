@@ -6,6 +6,7 @@ operator that is not chosen costs one lookup.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ class Choices(dict[Any, Actions | None]):
     def __init__(self, choices: Iterable[OperatorChoice]) -> None:
         super().__init__()
         self._choices = tuple(choices)
+        self.is_looked_after = False
         self._by_name: dict[str, Actions] = {}
         for choice in self._choices:
             self._by_name.setdefault(choice.operator, {})[choice.call] = choice.action
@@ -56,6 +58,19 @@ class Choices(dict[Any, Actions | None]):
     def __missing__(self, operator: Any) -> Actions | None:
         found = self[operator] = self._by_name.get(str(operator))
         return found
+
+    def look_after(self, counts: dict[Any, int]) -> None:
+        """Once, after a forward that called operators this often: says what was chosen and never ran."""
+        self.is_looked_after = True
+        ran = {str(operator): count for operator, count in counts.items()}
+        never = [f"{one.operator} (call {one.call})" for one in self._choices if one.call >= ran.get(one.operator, 0)]
+        if never:
+            warnings.warn(
+                f"memfit: a plan keeps outputs of {', '.join(never[:3])}{' and more' if len(never) > 3 else ''}, which its units "
+                "never ran: they compute more again than planned. Make the plan for this model, on this device",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 class _Kept:
@@ -130,6 +145,11 @@ class _Mode(TorchDispatchMode):
 
 class _Keeping(_Mode):
     """Around forward."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if error is None and not self._choices.is_looked_after:
+            self._choices.look_after(self._counts)
 
     def _run(self, func: Any, call: int, action: Action | None, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
