@@ -237,6 +237,27 @@ optimizer = torch.optim.SGD(model.parameters())
 model(data()).mean().backward()
 """
 
+COMPILED_FIRST = """
+compiled = [torch.compile(function, backend="aot_eager") for function in (torch.sin, torch.cos, torch.tanh, torch.exp)]
+for function in compiled:
+    function(data().requires_grad_())
+model = nn.Linear(2048, 2048).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(4):
+    model(torch.ones(8, 2048, device="cuda")).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+WARM_UP_ALONE = """
+model = nn.Linear(64, 64).cuda()
+for _ in range(2):
+    model(data()).mean().backward()
+    model.zero_grad()
+model(data()).mean().backward()
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -321,6 +342,19 @@ def test_a_run_that_never_trained_is_not_said_to_fit(script: str, seen: str, run
     assert not prediction.fits
     assert prediction.problem == f"no training step was seen: {seen}, and no optimizer's step"
     assert not prediction.ledger.info.complete
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own look
+def test_what_is_compiled_before_there_is_an_optimizer_is_no_training_step(run: Run):
+    prediction, _ = run(COMPILED_FIRST)
+    assert prediction.fits
+    assert prediction.peak_allocated > 4 * 2048 * 2048 * 4  # weights, gradients and the optimizer's state
+
+
+def test_a_warm_up_without_the_optimizers_step_is_not_said_to_fit(run: Run):
+    prediction, _ = run(WARM_UP_ALONE)
+    assert not prediction.fits
+    assert prediction.problem.startswith("no training step was seen")
 
 
 @pytest.mark.parametrize("bounds", [{"steps": 0}, {"max_seconds": 0}, {"max_seconds": float("nan")}])

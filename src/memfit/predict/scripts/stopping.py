@@ -99,6 +99,8 @@ class StopWatch(ModuleListener):
         self._gradients = _Gradients(recorder)
         self._thread = threading.get_ident()
         self._depth = self._backward_depth = 0
+        self._is_asked = False
+        """For gradients: modes of torch's functions, a compiler's among them, call the same function once more from within."""
         self._num_stepping = 0
         self.num_forwards = self.num_backwards = self.num_steps = 0
         self.notes: list[str] = []
@@ -138,7 +140,8 @@ class StopWatch(ModuleListener):
 
     def missing(self) -> str:
         """What was not seen of a training run, empty where a training step was. Asked when the run is over."""
-        if self.num_steps or self._is_taken_at_the_end():
+        is_waiting = not self._optimizers.num_steps and bool(self._optimizers.waiting())  # what came before it was a warm-up
+        if not is_waiting and (self.num_steps or self._is_taken_at_the_end()):
             return ""
         seen = [
             _count(self.num_forwards, "forward pass", "forward passes"),
@@ -214,16 +217,21 @@ class StopWatch(ModuleListener):
         """A gradient that is handed out is a backward pass too; beside passes of the usual kind it is a part of the loss."""
 
         def grad(*args: Any, **kwargs: Any) -> Any:
+            if not self.listening() or self._is_asked:
+                return original(*args, **kwargs)
             if (
-                self.listening()
-                and not is_traced_by(sys._getframe(1))
+                not is_traced_by(sys._getframe(1))
                 and not self._backward_depth
                 and (not self.num_backwards or self._gradients.are_handed_out)
             ):
                 self._gradients.are_handed_out = True
                 self._before_backward()
                 self.num_backwards += 1
-            return original(*args, **kwargs)
+            self._is_asked = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._is_asked = False
 
         return grad
 
