@@ -10,6 +10,7 @@ import pytest
 from helpers import ROOT
 
 import memfit
+from memfit import errors
 from memfit.analysis import find_peak
 from memfit.ledger import Ledger, RunInfo
 
@@ -17,6 +18,11 @@ NAMES = (
     *("Category", "Comparison", "Ledger", "Phase", "Plan", "PlanSearch", "Prediction", "Report", "Retention", "Tracker"),
     *("__version__", "apply", "assert_no_regression", "build_report", "compare", "format_bytes", "parse_bytes", "plan"),
     *("predict", "track"),
+    *("ConfigError", "GoldenMissingError", "HostMemoryError", "InfeasibleError", "LedgerError"),
+    *("LedgerFormatError", "LedgerLawError", "MemfitError", "MemoryGrewError", "NeedsGpuError"),
+    *("NoGpuWorkError", "PlanError", "PlanFormatError", "PredictionError", "RanOutError"),
+    *("ScriptExitError", "SolverTimeoutError", "StepFailedError", "TraceError", "UnknownUnitError"),
+    *("UnsupportedTorchError",),
 )
 
 
@@ -24,6 +30,12 @@ def test_the_public_names_are_what_they_were():
     assert sorted(memfit.__all__) == sorted(NAMES)
     for name in NAMES:
         assert getattr(memfit, name) is not None
+
+
+def test_all_errors_are_public():
+    assert {name for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, Exception)} <= {*NAMES}
+    with pytest.raises(memfit.ConfigError):
+        memfit.parse_bytes("much")
 
 
 @pytest.mark.parametrize(

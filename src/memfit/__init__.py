@@ -7,7 +7,8 @@
     tracker.ledger.save("run.memfit")
 
 Names are loaded when they are first used: reading and drawing a saved ledger never imports torch. ``memfit.predict``,
-``memfit.compare`` and ``memfit.plan`` are functions; the packages of the same names hold what they are made of.
+``memfit.compare`` and ``memfit.plan`` are functions; the packages of the same names hold what they are made of. All errors are
+``memfit.MemfitError``, drawn as a tree in ``memfit.errors``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,29 @@ if TYPE_CHECKING:
 
     from memfit.analysis import Report, build_report
     from memfit.compare import Comparison, compare
+    from memfit.errors import (
+        ConfigError,
+        GoldenMissingError,
+        HostMemoryError,
+        InfeasibleError,
+        LedgerError,
+        LedgerFormatError,
+        LedgerLawError,
+        MemfitError,
+        MemoryGrewError,
+        NeedsGpuError,
+        NoGpuWorkError,
+        PlanError,
+        PlanFormatError,
+        PredictionError,
+        RanOutError,
+        ScriptExitError,
+        SolverTimeoutError,
+        StepFailedError,
+        TraceError,
+        UnknownUnitError,
+        UnsupportedTorchError,
+    )
     from memfit.guard.golden import assert_no_regression
     from memfit.ledger import Category, Ledger, Phase
     from memfit.plan import Plan
@@ -36,14 +60,35 @@ if TYPE_CHECKING:
 _HOMES = {
     "Category": "memfit.ledger",
     "Comparison": "memfit.compare",
+    "ConfigError": "memfit.errors",
+    "GoldenMissingError": "memfit.errors",
+    "HostMemoryError": "memfit.errors",
+    "InfeasibleError": "memfit.errors",
     "Ledger": "memfit.ledger",
+    "LedgerError": "memfit.errors",
+    "LedgerFormatError": "memfit.errors",
+    "LedgerLawError": "memfit.errors",
+    "MemfitError": "memfit.errors",
+    "MemoryGrewError": "memfit.errors",
+    "NeedsGpuError": "memfit.errors",
+    "NoGpuWorkError": "memfit.errors",
     "Phase": "memfit.ledger",
     "Plan": "memfit.plan",
+    "PlanError": "memfit.errors",
+    "PlanFormatError": "memfit.errors",
     "PlanSearch": "memfit.plan.search",
     "Prediction": "memfit.predict",
+    "PredictionError": "memfit.errors",
+    "RanOutError": "memfit.errors",
     "Report": "memfit.analysis",
     "Retention": "memfit.record",
+    "ScriptExitError": "memfit.errors",
+    "SolverTimeoutError": "memfit.errors",
+    "StepFailedError": "memfit.errors",
+    "TraceError": "memfit.errors",
     "Tracker": "memfit.record",
+    "UnknownUnitError": "memfit.errors",
+    "UnsupportedTorchError": "memfit.errors",
     "apply": "memfit.plan.applying",
     "assert_no_regression": "memfit.guard.golden",
     "build_report": "memfit.analysis",
@@ -58,14 +103,35 @@ _HOMES = {
 __all__ = [
     "Category",
     "Comparison",
+    "ConfigError",
+    "GoldenMissingError",
+    "HostMemoryError",
+    "InfeasibleError",
     "Ledger",
+    "LedgerError",
+    "LedgerFormatError",
+    "LedgerLawError",
+    "MemfitError",
+    "MemoryGrewError",
+    "NeedsGpuError",
+    "NoGpuWorkError",
     "Phase",
     "Plan",
+    "PlanError",
+    "PlanFormatError",
     "PlanSearch",
     "Prediction",
+    "PredictionError",
+    "RanOutError",
     "Report",
     "Retention",
+    "ScriptExitError",
+    "SolverTimeoutError",
+    "StepFailedError",
+    "TraceError",
     "Tracker",
+    "UnknownUnitError",
+    "UnsupportedTorchError",
     "__version__",
     "apply",
     "assert_no_regression",

@@ -11,6 +11,7 @@ that registers all drawings is loaded by its name.
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -49,8 +50,25 @@ def drawing_of(result: object) -> Drawing:
     raise LookupError(f"nobody has registered how a {type(result).__name__} is drawn: add it to {REGISTERED_IN}")
 
 
+TEXT_WIDTH: Final = 120
+"""Characters in a line, where no terminal says otherwise."""
+
+
+def text_of(result: object) -> str:
+    """What a terminal shows of a result, without colours."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=TEXT_WIDTH, color_system=None)
+    console.print(result)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
 class Drawn:
-    """A result that draws itself where somebody looks at it: in a notebook, and when rich prints it."""
+    """A result that draws itself where somebody looks at it: in a notebook, when rich prints it, and as text."""
+
+    def __str__(self) -> str:
+        return text_of(self)
 
     def _repr_html_(self) -> str:
         return drawing_of(self).html(self)

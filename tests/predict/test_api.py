@@ -53,6 +53,14 @@ def test_exact_bytes():
     prediction.ledger.check()
 
 
+def test_a_prediction_and_its_verdict_print_the_answer():
+    prediction = memfit.predict(training("cuda"), steps=2)
+    for said in (str(prediction), str(prediction.verdict)):
+        assert said.startswith("It fits on H200, with ")
+        assert "smallest fit" in said
+        assert max(map(len, said.splitlines())) <= 120
+
+
 def test_a_prediction_equals_a_recording_of_the_same_step():
     predicted = memfit.predict(training("cuda"), steps=2)
     with memfit.track() as tracker:

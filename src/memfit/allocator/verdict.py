@@ -21,13 +21,14 @@ from memfit.allocator.replaying import replay as replay_requests
 from memfit.allocator.requests import Requests
 from memfit.allocator.settings import AllocatorSettings
 from memfit.allocator.versions import NEWEST, name
+from memfit.drawing import Drawn
 from memfit.hardware import Gpu, least_gpu
 from memfit.ledger import Category, Ledger, Moment
 from memfit.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Drawn):
     """Whether a run fits on a GPU, by how much, and what would help if it does not. All figures are bytes."""
 
     gpu: Gpu

@@ -97,7 +97,7 @@ def predict(
 
             return step
 
-        print(memfit.predict(build, gpu="H100").verdict)
+        print(memfit.predict(build, gpu="H100"))
 
     In place of ``build`` there may be a model that memfit knows or a Hugging Face config, and how it is trained:
     ``memfit.predict(model="llama3-8b", world_size=8, strategy="full_shard")``; or ``"train.py:build"``, called with the same words.

@@ -17,6 +17,7 @@ import numpy as np
 
 from memfit.choices import SCHEDULES, Schedule
 from memfit.ledger import Phase
+from memfit.ledger.schema import Array
 from memfit.predict.ranks import JobPrediction
 from memfit.predict.result import Prediction
 from memfit.timing.breakdown import RunTime
@@ -64,8 +65,7 @@ class RankTime:
         first, end = time.steps[-2], time.steps[-1]
         part = slice(first.span, end.span)
         scope, begin, seconds = time.spans.scope[part], time.spans.begin[part] - first.seconds, time.spans.seconds[part]
-        phases = prediction.ledger.scopes.phase
-        phase = np.where(scope >= 0, phases[np.maximum(scope, 0)] if len(phases) else -1, -1)
+        phase = phase_of_scopes(scope, prediction.ledger.scopes.phase)
         inside = np.isin(phase, _IN_THE_PIPELINE)
         finish = begin + seconds
         until = float(finish[inside].max(initial=0.0))
@@ -84,6 +84,11 @@ class RankTime:
             afterwards=end.seconds - first.seconds - until,
             forward_share=forward / busy if busy else 1 / 3,
         )
+
+
+def phase_of_scopes(scope: Array, phases: Array) -> Array:
+    """The phase of each scope; -1 outside all scopes, which the unsigned numbers of a ledger cannot hold."""
+    return np.append(phases.astype(np.int64), -1)[np.maximum(scope, -1)]
 
 
 def step_seconds_in_parts(prediction: Prediction, predicted: int, wanted: int, *, is_sharded: bool) -> float:

@@ -5,7 +5,6 @@ The views of comparisons and searches are imported when one is drawn: a predicti
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 from html import escape
 from typing import TYPE_CHECKING
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from memfit.allocator import Verdict
 from memfit.analysis import build_report
-from memfit.drawing import Drawing, register
+from memfit.drawing import Drawing, register, text_of
 from memfit.ledger import Ledger
 from memfit.views.escaping import printable
 from memfit.views.notebook import notebook_html
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from memfit.compare import Comparison
     from memfit.plan.search import PlanSearch
     from memfit.predict import JobPrediction, Prediction
-
-COMPARISON_WIDTH = 120
-"""In a notebook, in characters."""
 
 
 def _ledger_sections(ledger: Ledger, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
@@ -53,12 +50,13 @@ def _job_sections(job: JobPrediction, console: Console, options: ConsoleOptions)
     return job_sections(job, console)
 
 
-def _as_text(result: Comparison | JobPrediction | PlanSearch) -> str:
+def _verdict_sections(verdict: Verdict, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    return verdict_sections(verdict, console)
+
+
+def _as_text(result: Comparison | JobPrediction | PlanSearch | Verdict) -> str:
     """What a terminal shows, for a notebook."""
-    console = Console(file=io.StringIO(), width=COMPARISON_WIDTH, color_system=None)
-    console.print(result)
-    assert isinstance(console.file, io.StringIO)
-    return f'<pre style="line-height:1.3;overflow-x:auto;white-space:pre">{escape(console.file.getvalue())}</pre>'
+    return f'<pre style="line-height:1.3;overflow-x:auto;white-space:pre">{escape(text_of(result))}</pre>'
 
 
 def _comparison_sections(comparison: Comparison, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -79,3 +77,4 @@ register("Prediction", Drawing(html=_prediction_html, terminal=_prediction_secti
 register("JobPrediction", Drawing(html=_as_text, terminal=_job_sections))
 register("Comparison", Drawing(html=_as_text, terminal=_comparison_sections))
 register("PlanSearch", Drawing(html=_as_text, terminal=_plan_sections))
+register("Verdict", Drawing(html=_as_text, terminal=_verdict_sections))
