@@ -26,13 +26,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "run",
         help="predict what a training script needs, without a GPU",
         description="Write it in front of what you would type: memfit run train.py, memfit run torchrun --nproc-per-node 8 "
-        "train.py, memfit run accelerate launch train.py. It runs the script on a simulated GPU until its memory has settled, and "
-        "says whether it fits. Flags of memfit come first.",
+        "train.py, memfit run accelerate launch train.py. It runs the script on a simulated GPU to its end, and says "
+        "whether it fits. Flags of memfit come first.",
     )
     add_options(parser, launches=True)
     add_ranks(parser)
     add_host_memory(parser)
-    parser.add_argument("--max-seconds", type=float, metavar="S", help="stop the script after so long; never by default")
+    parser.add_argument("--max-seconds", type=float, metavar="S", help="stop the script after so long: 300 by default, 0 for never")
     add_output(parser, "the ledger", "run.memfit")
     add_json(parser)
     parser.add_argument("--write", action="store_true", help="let the script write, delete and rename files as in a real run")
@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
     words = ["-m", *args.module] if args.module is not None else [args.script, *args.arguments] if args.script else []
     job = read_command(words, read_world_size(args, None))
-    bounds = Bounds(steps=args.steps, max_seconds=args.max_seconds)
+    seconds = {} if args.max_seconds is None else {"max_seconds": args.max_seconds or None}
+    bounds = Bounds(steps=args.steps, **seconds)
     check_output(args.out, "--out")
     options = read_options(args, world_size=job.world.world_size, rank=job.world.rank if args.rank is None else args.rank)
     ranks = read_ranks(args.ranks)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -160,6 +161,18 @@ class LedgerBuilder:
         """Records that a block's memory came back to its allocator that many events after it was freed."""
         self._rows[Returns] += (block, events_later)
 
+    def append(self, events: Events, blocks: Blocks, scopes: Scopes, roles: Roles) -> None:
+        """Rows that are columns already, about blocks and scopes whose numbers follow those there are; ``time_ns`` since the
+        recording began."""
+        with self._flushing:
+            self._flush()
+            for part in (events, blocks, scopes, roles):
+                if len(part):
+                    self._done[part.NAME].append(part)
+            self._num_events_done += len(events)
+            self.num_blocks += len(blocks)
+            self.num_scopes += len(scopes)
+
     @property
     def num_events(self) -> int:
         """Without what was there before the recording."""
@@ -184,6 +197,15 @@ class LedgerBuilder:
             phase, module, _ = self._scopes[3 * scope : 3 * scope + 3]
             return Phase(phase), module
 
+    @contextmanager
+    def as_of(self, time_ns: int) -> Iterator[None]:
+        """What is written inside happened at this time on the ledger's clock."""
+        clock, self._clock = self._clock, lambda: self._start_ns + time_ns
+        try:
+            yield
+        finally:
+            self._clock = clock
+
     def elapsed_ns(self) -> int:
         """The time on the ledger's clock."""
         return self._clock() - self._start_ns
@@ -197,6 +219,17 @@ class LedgerBuilder:
             tables: dict[str, Any] = {table.NAME: table.concatenate(self._done[table.NAME]) for table in TABLES}
             tables["events"] = Events.concatenate([*self._done["prelude"], *self._done["events"]])
             return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self.info)
+
+    def mark(self) -> dict[str, int]:
+        """This place in every table, for ``between``."""
+        with self._flushing:
+            self._flush()
+            return {name: len(parts) for name, parts in self._done.items()}
+
+    def between(self, first: dict[str, int], last: dict[str, int]) -> dict[str, Any]:
+        """The rows of every table, by its name, that were written from one mark to another."""
+        tables: dict[str, type[Table]] = {table.NAME: table for table in TABLES} | {"prelude": Events}
+        return {name: table.concatenate(self._done[name][first[name] : last[name]]) for name, table in tables.items()}
 
     def fresh_since(self, taken: dict[str, int]) -> dict[str, list[Any]]:
         """The parts of each table beyond those that ``taken`` counts, which is brought up to date."""

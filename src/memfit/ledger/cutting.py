@@ -51,7 +51,7 @@ def cut_at_failure(ledger: Ledger) -> Ledger:
     return cut(ledger, int(np.searchsorted(ledger.events.time_ns, ledger.info.failure.time_ns, side="right")))
 
 
-def rows(table: _T, chosen: Array) -> _T:
+def rows(table: _T, chosen: Array | slice) -> _T:
     columns: dict[str, Any] = {field.name: getattr(table, field.name)[chosen] for field in fields(table)}
     return replace(table, **columns)
 

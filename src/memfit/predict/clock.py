@@ -6,11 +6,14 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from memfit.engines import Engine, HostTask
 from memfit.ledger import Ledger, LedgerBuilder, Phase, RunInfo
-from memfit.ledger.schema import Returns
+from memfit.ledger.cutting import rows
+from memfit.ledger.schema import Blocks, EventKind, Events, Returns, Roles, Scopes
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.predict.limit import MemoryLimit
 from memfit.record.listener import Listener
@@ -85,6 +88,48 @@ class TimedBuilder(LedgerBuilder):
         if self._late is None:
             self._late = LateReturns(self, self.timeline)
         self._late.use(block, stream)
+
+    def append(self, events: Events, blocks: Blocks, scopes: Scopes, roles: Roles) -> None:
+        """Raises ``torch.OutOfMemoryError`` where a limit is set and has been reached: what comes before that is written."""
+        served = len(events) if self.limit is None else self._serve(events, blocks, self.limit)
+        if served == len(events):
+            super().append(events, blocks, scopes, roles)
+            return
+        kind = events.kind[:served]
+        num_blocks, num_scopes = (int(np.count_nonzero(kind == each)) for each in (EventKind.ALLOC, EventKind.ENTER))
+        about = np.flatnonzero(roles.block < self.num_blocks + num_blocks)
+        super().append(
+            rows(events, np.arange(served)),
+            rows(blocks, np.arange(num_blocks)),
+            rows(scopes, np.arange(num_scopes)),
+            rows(roles, about),
+        )
+        assert self.limit is not None
+        self.limit.refuse_again()
+
+    def _serve(self, events: Events, blocks: Blocks, limit: MemoryLimit) -> int:
+        """How many events could be served."""
+        devices, streams, first = blocks.device.tolist(), blocks.stream.tolist(), self.num_blocks
+        for event, (kind, subject, size) in enumerate(
+            zip(events.kind.tolist(), events.subject.tolist(), events.size.tolist(), strict=True)
+        ):
+            if kind == EventKind.ALLOC:
+                try:
+                    limit.take(subject, size, devices[subject - first], streams[subject - first])
+                except torch.OutOfMemoryError:
+                    return event
+            elif kind == EventKind.FREE:
+                limit.give_back(subject)
+            elif kind == EventKind.RESIZE:
+                limit.resize(subject, size)
+            elif kind == EventKind.STREAM:
+                limit.move(subject, size)
+        return len(events)
+
+    @property
+    def follows_returns(self) -> bool:
+        """Does memory come back to its allocator later than it is freed, because other streams use it?"""
+        return self._late is not None
 
     def build(self) -> Ledger:
         ledger = super().build()
@@ -237,10 +282,11 @@ class ClockObserver:
 def run_time(clock: OperatorClock) -> RunTime:
     """What ran when, from the beginning until now: the end of the last step."""
     timeline, chip = clock.timeline, clock.chip
+    marks = (*timeline.steps, timeline.now())
     return RunTime(
         spans=timeline.spans(),
         costs=tuple(clock.costs),
-        steps=(*timeline.steps, timeline.now()),
+        steps=tuple(replace(mark, span=max(mark.span - timeline.num_dropped, 0)) for mark in marks),
         basis=basis_of(chip),
         gap_seconds=clock.pace.gap,
         interconnect=clock.links.name,

@@ -113,6 +113,11 @@ class MemoryLimit:
         """Can ``size`` bytes more come and go without any chance of running out, unless memory is fragmented badly?"""
         return self._in_use + size < self._capacity * 4 // 5
 
+    def refuse_again(self) -> None:
+        """Raises the last refusal where the ledger is by now."""
+        last = self.refusals.pop()
+        raise self._refuse(last.failure)
+
     def _catch_up(self) -> LiveAllocator:
         """Serves all that was asked so far."""
         live = LiveAllocator(self._settings(), self._capacity, self._gpu.usable_bytes)

@@ -11,6 +11,8 @@ was made. Scopes open and close as the engine moves from one module's nodes to t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from memfit.ledger import LedgerBuilder, Phase
 from memfit.record.module_calls import Chain, ModuleCalls, SequenceTable
 
@@ -57,11 +59,18 @@ class ScopeStack:
             self._owner.stack = None
 
 
+OnRoot = Callable[[int], None]
+"""Called when backward, but none inside it, moves from one outermost module call to another, with the scope of the one whose nodes
+run from now on; -1 where they are of none, and when the pass is over."""
+
+
 class BackwardPass:
     """One pass of the autograd engine, and the modules whose nodes it is running."""
 
-    def __init__(self, task: int, scopes: ScopeStack, table: SequenceTable, outer_pinned: int) -> None:
-        self.task, self.outer_pinned = task, outer_pinned
+    def __init__(
+        self, task: int, scopes: ScopeStack, table: SequenceTable, outer_pinned: int, on_root: OnRoot | None = None
+    ) -> None:
+        self.task, self.outer_pinned, self._on_root = task, outer_pinned, on_root
         self._scopes = scopes
         self._table = table
         self.chain: Chain = ()
@@ -70,7 +79,7 @@ class BackwardPass:
         self.num_nodes = 0
         """How many times the engine has moved from one node to another."""
         self.outer_depth = scopes.depth
-        scopes.push(Phase.BACKWARD)
+        self.scope = scopes.push(Phase.BACKWARD)
 
     def move_to(self, sequence_nr: int) -> None:
         """The engine now runs the node with this number: close and open module scopes accordingly."""
@@ -87,6 +96,8 @@ class BackwardPass:
     def _move_into(self, chain: Chain) -> None:
         if chain == self.chain:
             return
+        if self._on_root is not None and chain[:1] != self.chain[:1]:
+            self._on_root(chain[0][0] if chain else -1)
         shared = 0
         for old, new in zip(self.chain, chain, strict=False):
             if old != new:
@@ -109,6 +120,7 @@ class RunPosition:
         self.pinned = 0
         """How many scopes are open that backward's modules must not close: recomputation, optimizers, engines' tasks."""
         self.passes: list[BackwardPass] = []
+        self.on_root: OnRoot | None = None
         self._optimizers: list[tuple[int, int]] = []
 
     @property
@@ -117,15 +129,22 @@ class RunPosition:
         chain = self.passes[-1].chain if self.task != -1 and not self.pinned and self.passes else self.calls.chain
         return chain[-1][1] if chain else -1
 
+    @property
+    def pass_scope(self) -> int:
+        """The scope of the outermost backward pass that runs, -1 outside one."""
+        return self.passes[0].scope if self.passes else -1
+
     # -- backward ------------------------------------------------------------------------------------------------------------
 
     def begin_pass(self, task: int, table: SequenceTable) -> None:
         """A backward pass begins over nodes that ``table`` knows."""
-        self.passes.append(BackwardPass(task, self.scopes, table, self.pinned))
+        self.passes.append(BackwardPass(task, self.scopes, table, self.pinned, None if self.passes else self.on_root))
         self.task, self.pinned = task, 0
 
     def leave_pass(self) -> None:
         """The innermost backward pass is over."""
+        if self.on_root is not None and len(self.passes) == 1:
+            self.on_root(-1)
         ended = self.passes.pop()
         self.scopes.pop_to(ended.outer_depth)
         self.task, self.pinned = self.passes[-1].task if self.passes else -1, ended.outer_pinned

@@ -12,7 +12,7 @@ Nothing here is measured by a clock: seconds are what operators were priced at.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -70,6 +70,45 @@ class StepMark:
     """What the host had spent on issuing work by then."""
 
 
+@dataclass(frozen=True)
+class Moment:
+    """Where a timeline was."""
+
+    host: float
+    waited: float
+    ready: dict[int, float]
+    span: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """How far a stretch of a run took the host and the streams it used. Times count from where the host was when it began."""
+
+    host: float
+    waited: float
+    ready: dict[int, float]
+    """When each stream that was used is done."""
+    spans: Spans
+    queue: tuple[float, ...]
+
+    def between(self, other: Stretch, share: float) -> Stretch:
+        """So much of the way to another stretch that did the same with other sizes; this one where it did not."""
+
+        def on_the_way(here: Any, there: Any) -> Any:
+            return here + share * (there - here)
+
+        if self.ready.keys() != other.ready.keys() or len(self.spans) != len(other.spans):
+            return self
+        begin, seconds = (on_the_way(getattr(self.spans, name), getattr(other.spans, name)) for name in ("begin", "seconds"))
+        return replace(
+            self,
+            host=on_the_way(self.host, other.host),
+            waited=on_the_way(self.waited, other.waited),
+            ready={stream: on_the_way(ready, other.ready[stream]) for stream, ready in self.ready.items()},
+            spans=replace(self.spans, begin=begin, seconds=seconds),
+        )
+
+
 class Timeline:
     """Advances as work is issued. All times are seconds since it was made."""
 
@@ -79,7 +118,10 @@ class Timeline:
         """When the host is done with what it has issued so far."""
         self._waited = 0.0
         self.num_spans = 0
+        self.num_dropped = 0
+        """How many of the spans are no longer kept: where stretches were skipped, those of all steps but the last."""
         self._rows: list[float] = []
+        self._skipped: list[Spans] = []
         self.steps: list[StepMark] = []
         self._ready: dict[int, float] = {}
         self._queue: deque[float] = deque()
@@ -113,7 +155,8 @@ class Timeline:
 
     def captured_since(self, span: int) -> Captured:
         """What was issued since so many spans were there, to be run again."""
-        return tuple(zip(self._rows[5 * span + 2 :: 5], self._rows[5 * span + 3 :: 5], self._rows[5 * span + 4 :: 5], strict=True))
+        first = 5 * (span - self._num_before_rows())
+        return tuple(zip(self._rows[first + 2 :: 5], self._rows[first + 3 :: 5], self._rows[first + 4 :: 5], strict=True))
 
     def run_again(self, stream: int, captured: Captured) -> None:
         """A CUDA graph is launched: its kernels queue on one stream, and take one place in the queue of launches."""
@@ -165,12 +208,64 @@ class Timeline:
         """A step begins when all that came before it is done, as it does where the loss is looked at."""
         self.synchronize()
         self.steps.append(StepMark(self.host, self.num_spans, self.host_spent))
+        if self._skipped:
+            self._skipped.clear()
+            self._rows.clear()
+            self.num_dropped = self.num_spans
 
     def spans(self) -> Spans:
-        """All that ran so far."""
-        return Spans.from_rows(self._rows)
+        """What ran so far, and is kept."""
+        return Spans.joined([*self._skipped, Spans.from_rows(self._rows)])
+
+    def moment(self) -> Moment:
+        return Moment(self.host, self._waited, dict(self._ready), self.num_spans)
+
+    def stretch_since(self, began: Moment) -> Stretch:
+        """What happened since then."""
+        first = 5 * (began.span - self._num_before_rows())
+        spans = Spans.from_rows(self._rows[first:])
+        used = {stream: ready for stream, ready in self._ready.items() if began.ready.get(stream) != ready}
+        return Stretch(
+            self.host - began.host,
+            self._waited - began.waited,
+            {stream: ready - began.host for stream, ready in used.items()},
+            replace(spans, begin=spans.begin - began.host),
+            tuple(end - began.host for end in self._queue),
+        )
+
+    def skip(self, stretch: Stretch, first_scope: int, outer_scope: int) -> None:
+        """As if the stretch had run again now. Its scopes count from ``first_scope``; below 0 they are ``outer_scope``."""
+        began, begin = self.host, stretch.spans.begin + self.host
+        for stream, ready in stretch.ready.items():
+            here = np.flatnonzero(stretch.spans.stream == stream)
+            until = 0.0
+            if len(here):
+                free = self._ready.get(stream, 0.0) + self._gap
+                begin[here] = _queued(begin[here], stretch.spans.seconds[here], free, self._gap)
+                until = float(begin[here[-1]] + stretch.spans.seconds[here[-1]])
+            self._ready[stream] = max(began + ready, self._ready.get(stream, 0.0), until)
+        self.host, self._waited = began + stretch.host, self._waited + stretch.waited
+        self._queue = deque(began + end for end in stretch.queue)
+        if len(stretch.spans):
+            scope = stretch.spans.scope
+            moved = np.where(scope >= 0, scope + first_scope, outer_scope)
+            self._skipped += (Spans.from_rows(self._rows), replace(stretch.spans, begin=begin, scope=moved))
+            self._rows.clear()
+            self.num_spans += len(stretch.spans)
+
+    def _num_before_rows(self) -> int:
+        return self.num_spans - len(self._rows) // 5
 
     def now(self) -> StepMark:
         """This moment, where everything that was issued is done."""
         self.synchronize()
         return StepMark(self.host, self.num_spans, self.host_spent)
+
+
+def _queued(begin: Array, seconds: Array, free: float, gap: float) -> Array:
+    """When kernels of one stream begin that could begin at ``begin``, where the stream is free at ``free``."""
+    before = np.concatenate(([0.0], np.cumsum(seconds + gap)[:-1]))
+    earliest = begin - before
+    earliest[0] = max(earliest[0], free)
+    queued: Array = before + np.maximum.accumulate(earliest)
+    return queued

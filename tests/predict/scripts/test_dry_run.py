@@ -322,7 +322,7 @@ if "operating system kept" in in_force().after:
     raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-while True:
+for _ in range(3):
     model(torch.ones(1, 64, device="cuda")).sum().backward()
     optimizer.step()
 """

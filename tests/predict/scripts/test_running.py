@@ -44,7 +44,7 @@ torch.distributed.init_process_group("nccl")
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64).cuda(), device_ids=[int(os.environ["LOCAL_RANK"])])
 optimizer = torch.optim.AdamW(model.parameters())
-while True:
+for _ in range(3):
     model(torch.randn(8, 64, device="cuda")).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -94,7 +94,7 @@ def worker(rank, world_size):
     model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64).to(rank), device_ids=[rank])
     optimizer = torch.optim.AdamW(model.parameters())
     scaler = torch.amp.GradScaler("cuda")
-    while True:
+    for _ in range(3):
         with torch.autocast("cuda", dtype=torch.float16):
             loss = model(torch.randn(8, 64, device=rank)).pow(2).mean()
         scaler.scale(loss).backward()

@@ -16,7 +16,7 @@ import torch
 print("TOLD", json.dumps([sys.argv[1:], os.environ.get("WORLD_SIZE"), os.environ.get("FLAVOUR")]))
 weight = torch.ones(4, device="cuda", requires_grad=True)
 optimizer = torch.optim.SGD([weight])
-while True:
+for _ in range(3):
     weight.sum().backward()
     optimizer.step()
 """

@@ -51,7 +51,7 @@ _WHOLE = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int3
 _REAL = frozenset((torch.float32, torch.float64))
 
 
-class _NotKnown(Exception):
+class _NotKnown(LookupError):
     """The data of an operand are not known."""
 
 
@@ -137,9 +137,13 @@ def follow(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
     followed: Any = None
     if func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags and _is_worth_it(func, result):
         with contextlib.suppress(Exception), _one_thread(first):
-            real = {name: value for name, value in kwargs.items() if name not in ("device", "layout")}
-            followed = _ON_HOST.get(func, func)(*tree_map(_real, args), **tree_map(_real, real))
+            followed = on_host(func, tree_map(operand, args), tree_map(operand, kwargs))
     _attach(result, followed)
+
+
+def on_host(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What an operator gives for operands on the host."""
+    return _ON_HOST.get(func, func)(*args, **{name: value for name, value in kwargs.items() if name not in ("device", "layout")})
 
 
 def _count_whole(x: torch.Tensor, *how: Any) -> torch.Tensor:
@@ -175,8 +179,8 @@ def _is_worth_it(func: Any, result: Any) -> bool:
     return False
 
 
-def _real(value: Any) -> Any:
-    """An operand on the host."""
+def operand(value: Any) -> Any:
+    """An operand on the host. Raises ``LookupError`` where its data are not known."""
     if type(value) is not FakeTensor:
         return value
     known = host_data_of(value)

@@ -7,9 +7,8 @@
         │   dry_run.py            in a child whose files are thrown away (memfit.overlay)
     run_script(job, options)  running.py
         │   started_programs.py   what it only starts is followed in its place
-        │   stopping.py           until memory has settled
-        │   epochs.py             loops over data loaders are cut short
-        │   evaluations.py        what only repeats is cut short
+        │   stopping.py           to its end, or until time is up; then epochs.py ends the epoch
+        │   memfit.predict.run    what only repeats is not run again
         v
     PhantomSession  predict/session.py
 """

@@ -1,7 +1,7 @@
 """Loops over data loaders, and how they are cut short.
 
-When memory has settled, the rest of an epoch shows nothing new, but what follows it may: an evaluation in another precision, a copy
-of the weights for a checkpoint. So the loops that are under way get no more batches, as if their data had ended.
+When time is up in the middle of an epoch, what follows it would not be seen: an evaluation in another precision, a copy of the
+weights for a checkpoint. So the loops that are under way get no more batches, as if their data had ended.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from memfit.overlay import in_force
 from memfit.phantom.distributed.pipelines import Neighbours, predict_with_scout
 from memfit.predict.api import calling
 from memfit.predict.ranks import RankOutcome
+from memfit.predict.run.known_calls import WrittenDownWronglyError
 from memfit.predict.scripts.launchers import Job, Program, console_script
 from memfit.predict.scripts.started_programs import AnotherProgram, StartedPrograms
 from memfit.predict.scripts.stopping import Bounds, StopWatch
@@ -39,7 +40,7 @@ def run_script(
     *,
     is_limited: bool = False,
 ) -> RankOutcome:
-    """Runs a program as its launcher would, without a GPU, until its memory has settled. ``progress`` is told where it is.
+    """Runs a program as its launcher would, without a GPU, to its end. ``progress`` is told where it is.
 
     ``stage_outputs`` is what is known of a pipeline's stages from other ranks. How many processes there are and which one is
     predicted is the job's to say, and how many steps, that of the bounds. With ``is_limited``, memory runs out where the GPU's
@@ -49,6 +50,8 @@ def run_script(
         make = partial(_predict_program, job, options, bounds or Bounds(), progress, is_limited)
         try:
             return predict_with_scout(make, stage_outputs)
+        except WrittenDownWronglyError:
+            bounds = replace(bounds or Bounds(), runs_all=True)
         except AnotherProgram as started:
             world = job.world if started.is_same_process and not started.job.world.has_launcher else started.job.world
             job = replace(started.job, world=world, notes=(*job.notes, *started.job.notes))
@@ -68,9 +71,7 @@ def _predict_program(
     session = PhantomSession.prepare(options, world, neighbours, is_limited=is_limited)
     if (keeper := in_force()) is not None:
         session.world.assumptions.add(keeper.after)
-    watch = StopWatch(
-        session.recording.recorder, session.device, bounds, progress, casts=session.world.casts, at_step=session.look_around
-    )
+    watch = StopWatch(session.recording.recorder, bounds, progress, casts=session.world.casts, at_step=session.look_around)
     started = StartedPrograms()
     with _in_environment(job), session.running(), _as_main(job.program), started.watching(), watch.watching():
         try:

@@ -1,8 +1,6 @@
-"""When a script has been followed for long enough.
+"""How long a script is followed: to its end, if that comes soon enough.
 
-A *training step* is over when every optimizer that trains has stepped since the one before. Memory has settled after three training
-steps, as soon as the last one takes no more memory than those before it. Then the epoch is cut short (``epochs.py``), so that what
-follows it is seen as well: evaluation, saving. The run is over with the first training step after that.
+A *training step* is over when every optimizer that trains has stepped since the one before.
 
 ::
 
@@ -11,9 +9,9 @@ follows it is seen as well: evaluation, saving. The run is over with the first t
     forward  forward  forward  forward                                  an evaluation: none
     backward  (gradients taken away)  backward │ ...                    an optimizer that is not torch's: somebody took them
 
-Bounds: ``PATIENCE`` steps of one optimizer while another never steps, ``MOST_STEPS`` training steps while memory grows, for what
-follows an epoch ``AFTERWARDS_SECONDS`` or as long as it took to settle, whichever is longer, and what the user says (``Bounds``). A
-run that ends at a bound says so among its assumptions.
+Bounds: what the user says (``Bounds``), and ``PATIENCE`` steps of one optimizer while another never steps. When time is up, the
+epoch is cut short (``epochs.py``), so that what follows it is seen as well: evaluation, saving, for ``AFTERWARDS_SECONDS`` or a
+share of the time there was. A run that ends at a bound says so among its assumptions.
 """
 
 from __future__ import annotations
@@ -28,16 +26,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import nn
 
-from memfit.analysis.timeline import trace_total
 from memfit.errors import ConfigError
-from memfit.ledger import LedgerBuilder
 from memfit.phantom.torch_cuda.autocast import CastCache
+from memfit.predict.run.known_calls import RUN_ALL, KnownCalls
+from memfit.predict.run.known_steps import KnownSteps
 from memfit.predict.scripts.epochs import Epochs
-from memfit.predict.scripts.evaluations import RUN_ALL, WATCHED, Evaluations
 from memfit.record import run_hooks
 from memfit.record.listener import ModuleListener
 from memfit.record.sources.operators.recorder import Recorder
@@ -45,14 +41,11 @@ from memfit.torch_compat.attributes import LoaderIterator
 from memfit.torch_compat.dynamo import is_traced_by
 from memfit.torch_compat.fsdp import holds_unsharded_gradients
 from memfit.torch_compat.patches import Patches
-from memfit.units import format_bytes
 
-FEWEST_STEPS: Final = 3
-"""The first makes gradients and the optimizer's state, the second holds both, the third shows that nothing else comes."""
-MOST_STEPS: Final = 20
+MAX_SECONDS: Final = 300.0
 PATIENCE: Final = 20
 AFTERWARDS_SECONDS: Final = 20.0
-AFTERWARDS_SHARE: Final = 1.0
+AFTERWARDS_SHARE: Final = 0.2
 TELL_SECONDS: Final = 2.0
 
 
@@ -65,9 +58,11 @@ class Bounds:
     """What the user says about when to stop."""
 
     steps: int | None = None
-    """Exactly so many training steps, settled or not. ``None``: until memory has settled."""
-    max_seconds: float | None = None
-    """No longer than this, whatever has been seen by then."""
+    """Exactly so many training steps. ``None``: until the script ends."""
+    max_seconds: float | None = MAX_SECONDS
+    """No longer than this, whatever has been seen by then; ``None``: as long as it takes."""
+    runs_all: bool = False
+    """Is every call run, also those that are known?"""
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.steps < 1:
@@ -82,7 +77,6 @@ class StopWatch(ModuleListener):
     def __init__(
         self,
         recorder: Recorder,
-        device: str,
         bounds: Bounds,
         progress: Callable[[str], None] = lambda line: None,
         casts: CastCache | None = None,
@@ -90,8 +84,9 @@ class StopWatch(ModuleListener):
     ) -> None:
         """``at_step`` is called at the end of every training step, while the model is there."""
         self._recorder, self._bounds, self._tell, self._at_step = recorder, bounds, progress, at_step
-        self._evaluations = Evaluations(recorder, casts or CastCache(), self._count_replaced)
-        self._levels = _Levels(recorder.builder, device)
+        self._known = KnownCalls(recorder, casts or CastCache(), self._count_replaced, is_wanted=not bounds.runs_all)
+        self._known_steps = KnownSteps(recorder, is_wanted=not bounds.runs_all)
+        self._patches = Patches("the stop watch")
         self._epochs = Epochs()
         self._end_of_afterwards: float | None = None
         """When to stop at the latest, once memory has settled."""
@@ -110,14 +105,15 @@ class StopWatch(ModuleListener):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """The block ends early when the run is over."""
-        patches = Patches("the stop watch").because("which optimizers there are, and when backward runs")
+        patches = self._patches.because("which optimizers there are, and when backward runs")
         patches.wrap(torch.optim.Optimizer, "__init__", self._optimizer_made)
         patches.wrap(torch.autograd, "backward", self._backward)
         patches.wrap(torch.autograd, "grad", self._gradients_asked_for)
         run_hooks.attach(self)
         patches.because("forward passes without gradients that repeat are not run again")
-        patches.wrap(nn.Module, "__call__", self._evaluations.around)
+        patches.wrap(nn.Module, "__call__", self._known.around)
         patches.because("an epoch is cut short when memory has settled")
+        patches.wrap(torch.autograd, "backward", self._known.around_backward)
         patches.wrap(LoaderIterator, "__next__", self._epochs.around)
         try:
             with suppress(RunIsOver):
@@ -132,10 +128,11 @@ class StopWatch(ModuleListener):
         finally:
             patches.undo()
             run_hooks.detach(self)
-            if replaced := self._evaluations.num_replaced:
+            if self._known.num_replaced or self._known_steps.num_replaced:
                 self.notes.append(
-                    f"{_count(replaced, 'forward pass', 'forward passes')} without gradients had the same inputs, to the shape, as "
-                    f"{WATCHED} in a row before: the same memory was written down, without running the pass ({RUN_ALL}=1 runs all)"
+                    f"{_count(self._known.num_replaced, 'call of a model', 'calls of models')} and "
+                    f"{_count(self._known_steps.num_replaced, 'step of an optimizer', 'steps of optimizers')} were like others "
+                    f"before: what they do to memory was written down, without running them ({RUN_ALL}=1 runs all)"
                 )
 
     def missing(self) -> str:
@@ -194,6 +191,7 @@ class StopWatch(ModuleListener):
         def make(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self._optimizers.add(optimizer)
+            self._known_steps.watch(optimizer, self._patches)
 
         return make
 
@@ -253,29 +251,12 @@ class StopWatch(ModuleListener):
     def _end_step(self) -> None:
         self.num_steps += 1
         self._optimizers.begin_step()
-        self._levels.mark()
         self._at_step()
-        if self._bounds.steps is not None:
-            if self.num_steps >= self._bounds.steps:
-                raise RunIsOver
-        elif self.num_steps >= FEWEST_STEPS:
-            if self._end_of_afterwards is not None:
-                if self._epochs.is_over_after_step():
-                    raise RunIsOver
-                return
-            growth = self._levels.growth()
-            if growth <= 0:
-                if not self._epochs.cut_short():
-                    raise RunIsOver
-                now = time.monotonic()
-                self._end_of_afterwards = now + max(AFTERWARDS_SECONDS, AFTERWARDS_SHARE * (now - self._start))
-            elif self.num_steps >= MOST_STEPS:
-                self.notes.append(
-                    f"memory still grew after {self.num_steps} training steps, by {format_bytes(growth)} in the last one: a longer "
-                    "run needs more (--steps)"
-                )
-                raise RunIsOver
-        self._report()
+        if self._bounds.steps is not None and self.num_steps >= self._bounds.steps:
+            raise RunIsOver
+        if self._end_of_afterwards is not None and self._epochs.is_over_after_step():
+            raise RunIsOver
+        self._look_at_the_clock()
 
     def _give_up_on(self, waiting: Sequence[torch.optim.Optimizer]) -> None:
         self.notes.extend(
@@ -287,15 +268,20 @@ class StopWatch(ModuleListener):
 
     def _look_at_the_clock(self) -> None:
         now = time.monotonic()
-        if self._bounds.max_seconds is not None and now - self._start > self._bounds.max_seconds:
+        if self._end_of_afterwards is not None:
+            if now > self._end_of_afterwards:
+                self.notes.append(
+                    "what follows an epoch (evaluation, saving) was not followed to its end: it may need more (--max-seconds)"
+                )
+                raise RunIsOver
+        elif self._bounds.max_seconds is not None and now - self._start > self._bounds.max_seconds:
             self.notes.append(
                 f"the run was stopped after {self._bounds.max_seconds:g} seconds and "
                 f"{_count(self.num_steps, 'training step', 'training steps')}: a longer run may need more (--max-seconds)"
             )
-            raise RunIsOver
-        if self._end_of_afterwards is not None and now > self._end_of_afterwards:
-            self.notes.append("what follows an epoch (evaluation, saving) was not followed to its end: it may need more (--steps)")
-            raise RunIsOver
+            if self._bounds.steps is not None or not self._epochs.cut_short():
+                raise RunIsOver
+            self._end_of_afterwards = now + max(AFTERWARDS_SECONDS, AFTERWARDS_SHARE * self._bounds.max_seconds)
         if now - self._told > TELL_SECONDS:
             self._report()
 
@@ -378,30 +364,6 @@ class _Gradients:
             return not self._are_hidden
         parameter, gradient = self._watched[0](), self._watched[1]()
         return gradient is None or parameter is None or parameter.grad is not gradient or gradient._version != self._watched[2]
-
-
-class _Levels:
-    """What each training step needed at most."""
-
-    def __init__(self, builder: LedgerBuilder, device: str) -> None:
-        self._builder, self._device = builder, device
-        self._ends: list[int] = []
-        """How many events there were. Time would not tell: on the predicted clock many events have the same."""
-
-    def mark(self) -> None:
-        """A training step ends here."""
-        self._ends.append(self._builder.num_events)
-
-    def growth(self) -> int:
-        """By how much the last training step needed more than all before it, what came before the first included."""
-        ledger = self._builder.build()
-        devices = [known.name for known in ledger.devices]
-        if self._device not in devices:
-            return 0
-        timeline = trace_total(ledger, devices.index(self._device))
-        num_before = len(ledger.events) - self._builder.num_events
-        last = int(np.searchsorted(timeline.events, num_before + self._ends[-2]))
-        return int(timeline.totals[last:].max(initial=0) - timeline.totals[:last].max(initial=0))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -57,6 +57,14 @@ class StorageTable:
         self._sharers[with_ref.block] = self._sharers.get(with_ref.block, 1) + 1
         self.add(storage, with_ref.block, with_ref.scope, with_ref.size, with_ref.stream, with_ref.get_stream)
 
+    def disown(self, storage: torch.UntypedStorage) -> int | None:
+        """Forgets a storage, whose block is freed by another. Gives the block; none where others stand for it too."""
+        ref = self.refs.get(id(storage))
+        if ref is None or ref.block in self._sharers:
+            return None
+        del self.refs[ref.key]  # with the reference, the callback on its death is gone
+        return ref.block
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Notes the new size of a known storage, if it changed; new memory comes from the stream of the moment."""
         ref = self.refs.get(id(storage))
@@ -115,10 +123,10 @@ class BlockWriter:
             return self.table.add(storage, self._builder.alloc_before(size, number, op, stream), -1, size, stream, get_stream)
         return self.table.add(storage, self._builder.alloc(size, number, op, scope, stream), scope, size, stream, get_stream)
 
-    def stand_for(self, plain: torch.Tensor, block: int, scope: int, size: int) -> None:
-        """The storage of a tensor stands for a block that was written before, on a device that the recording knows."""
+    def stand_for(self, plain: torch.Tensor, block: int, scope: int, size: int, stream: int) -> None:
+        """The storage of a tensor stands for a block of this stream that was written before, on a device that the recording
+        knows."""
         _, get_stream = self._devices[plain.device]
-        stream = get_stream() if get_stream is not None else 0
         self.table.add(plain.untyped_storage(), block, scope, size, stream, get_stream)
 
     def adopt(self, plain: torch.Tensor, before: bool, op: int | None = None) -> StorageRef | None:

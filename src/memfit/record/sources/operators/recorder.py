@@ -138,11 +138,12 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
     # -- calls of modules that are written down without being run ----------------------------------------------------------------
 
     def is_at_rest(self) -> bool:
-        """Is this thread the only one that records, outside every module, backward pass and optimizer's step?"""
-        if self._turn is not None or not self.listening():
+        """Is this thread outside every module, backward pass and optimizer's step, and does no other thread have one open?"""
+        if not self.listening():
             return False
         self.catch_up()
-        return not self.position.calls and not self.position.scopes.depth and graph_task_id() == -1
+        position = self.position
+        return not position.calls and not position.scopes.depth and self._owner.stack is None and graph_task_id() == -1
 
     def begin_root(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """What happens before a model's forward."""
@@ -159,9 +160,18 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         refs = [self._blocks.table.find(plain.untyped_storage()) for plain in plain_tensors(tensor)]
         return [ref.block for ref in refs if ref is not None and ref.get_stream is not None and ref.stream != stream]
 
-    def adopt_block(self, tensor: torch.Tensor, block: int, scope: int, size: int) -> None:
-        """From now on, a tensor stands for a block that is in the ledger already."""
-        self._blocks.stand_for(tensor, block, scope, size)
+    def adopt_block(
+        self, tensor: torch.Tensor, block: int, scope: int, size: int, stream: int = 0, role: Category | None = None
+    ) -> None:
+        """From now on, a tensor stands for a block that is in the ledger already, with this role if there is one."""
+        self._blocks.stand_for(tensor, block, scope, size, stream)
+        if role is not None:
+            self.roles.is_known(block, role)
+
+    def disown(self, tensor: torch.Tensor) -> int | None:
+        """A tensor no longer stands for its block: another frees it. Gives the block; none where it is not known, or not the
+        tensor's alone."""
+        return self._blocks.table.disown(tensor.untyped_storage())
 
     def mark_step(self) -> None:
         """A training step begins here."""

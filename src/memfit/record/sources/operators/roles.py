@@ -46,6 +46,10 @@ class StorageRoles(RoleLearner):
                 self._named.add((block, name))
             self._builder.role(block, role, module, name)
 
+    def is_known(self, block: int, role: Category) -> None:
+        """The ledger has it already."""
+        self._written.add((block, role))
+
     def _write_tied(self, block: int, role: Category, module: int, name: str) -> None:
         """A whole block that a second module knows by a name of its own: tied weights."""
         if (block, name) not in self._named:

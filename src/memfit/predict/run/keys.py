@@ -1,0 +1,134 @@
+"""What decides what a call does, as far as it can be compared."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from memfit.phantom.tensors.notes import CHOICES, CONSTANT, HOST_DATA, SHARE
+from memfit.phantom.torch_cuda.autocast import CastCache
+from memfit.predict.run.windows import NotRepeatableError, Reason
+from memfit.torch_compat.dispatch import tree_leaves, tree_map
+from memfit.torch_compat.dynamo import is_compiled
+
+PLAIN: Final = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+@dataclass(frozen=True, eq=False)
+class Key:
+    """What decides a call."""
+
+    state: tuple[Any, ...]
+    """What must be after the call as it was before."""
+    all: Any
+    family: Any
+    """All but the sizes of arguments."""
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, state: tuple[Any, ...], beside: tuple[Any, ...]) -> Key:
+        kinds, sizes = family_of(state[0])
+        return cls(state, (state, beside), (kinds, state[1:], beside), sizes)
+
+
+def state_of_call(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """The arguments' structure, shapes, types and plain values; autocast; every module's plain attributes, number of hooks,
+    parameters and their types."""
+    leaves = tuple(_of_value(leaf) for leaf in tree_leaves((args, kwargs)))
+    structure = str(tree_map(lambda leaf: None, (args, kwargs)))
+    return (leaves, structure, _modes(), tuple(_of_module(each) for each in module.modules()))
+
+
+def kept_casts(casts: CastCache) -> tuple[int, ...]:
+    """The leaves whose casts are kept."""
+    return tuple(casts.entries)
+
+
+def gradients_of(parameters: Sequence[torch.Tensor]) -> bytes:
+    """Of each parameter: is it trained, and has it a gradient?"""
+    return bytes(2 * parameter.requires_grad + (parameter.grad is not None) for parameter in parameters)
+
+
+def _modes() -> tuple[Any, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_cache_enabled(),
+        torch.get_default_dtype(),
+    )
+
+
+@dataclass(frozen=True)
+class TensorKey:
+    """What of a tensor decides."""
+
+    kind: Any
+    """Its type, the number of its dimensions, what is known of its values."""
+    sizes: tuple[int, ...]
+    """Shape, strides, offset and the bytes of the storage."""
+
+    def family(self) -> tuple[Any, tuple[int, ...]]:
+        """What it has in common with tensors of other sizes, and its own sizes."""
+        dims = (len(self.sizes) - 2) // 2
+        shape, stride, (offset, size_bytes) = self.sizes[:dims], self.sizes[dims : 2 * dims], self.sizes[-2:]
+        dense, step = [], 1
+        for size in reversed(shape):
+            dense.append(step)
+            step *= size
+        if stride == tuple(reversed(dense)) and not offset:
+            return (self.kind, "dense", size_bytes // max(step, 1)), shape
+        return (self.kind, "strided"), self.sizes
+
+
+def family_of(leaves: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """What arguments have in common with others that differ in sizes alone, and their own sizes."""
+    kinds: list[Any] = []
+    sizes: list[int] = []
+    for leaf in leaves:
+        if isinstance(leaf, TensorKey):
+            kind, own = leaf.family()
+            kinds.append(kind)
+            sizes += own
+        else:
+            kinds.append(leaf)
+    return tuple(kinds), tuple(sizes)
+
+
+def _of_value(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.requires_grad:
+            raise NotRepeatableError(Reason.ARGUMENTS)
+        notes = vars(value)
+        known = (notes.get(HOST_DATA) is not None, *(repr(notes.get(note)) for note in (CONSTANT, CHOICES, SHARE)))
+        kind = (type(value), value.dim(), value.dtype, value.device, known)
+        return TensorKey(kind, (*value.shape, *value.stride(), int(value.storage_offset()), int(value.untyped_storage().nbytes())))
+    if isinstance(value, PLAIN):
+        return (type(value), value)
+    raise NotRepeatableError(Reason.ARGUMENTS)
+
+
+def _of_module(module: nn.Module) -> tuple[Any, ...]:
+    if is_compiled(module):
+        raise NotRepeatableError(Reason.COMPILED)  # watching it would change what is compiled
+    parameters = tuple((id(parameter), parameter.dtype) for parameter in module._parameters.values() if parameter is not None)
+    return (id(module), parameters, tuple(_plain_attributes(vars(module), deep=True)))
+
+
+def _plain_attributes(attributes: dict[str, Any], deep: bool) -> Iterator[tuple[str, Any]]:
+    """Plain values and lengths, the number of hooks too; of other objects, a configuration for one, their own plain attributes."""
+    for name, value in attributes.items():
+        if isinstance(value, PLAIN):
+            yield name, value
+        elif isinstance(value, (list, tuple, dict, set, deque)):
+            yield name, len(value)
+        elif isinstance(value, torch.Tensor):
+            yield name, (id(value), value.dtype)
+        elif deep and not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
+            yield name, tuple(_plain_attributes(vars(value), deep=False))

@@ -1,0 +1,505 @@
+"""Calls that repeat: after some that were all alike, the next ones are written down, and not run.
+
+A script's loop is Python code, which cannot be left out, but the calls in it are alike: of the model, of its backward, of the
+optimizer's step. So the first ones are watched. A call that is like them in everything that could decide its memory is answered
+with new outputs of the same shapes, while the ledger gets every block and scope that the watched calls had, in the same order: the
+ledger is the one of the whole run.
+
+::
+
+    loss = model(x)     outputs that hang on one node, which has all that forward would have kept
+    loss.backward()     the node writes down what backward did, and makes the gradients
+    optimizer.step()    written down; counters go on
+
+What is compared: the arguments' structure, shapes, types and plain values; values that were read; autocast and its kept casts;
+which parameters are trained and have gradients; every module's plain attributes and number of hooks; and, of each watched call,
+every event in the ledger. A call is always run that works on data of the host, keeps or frees anything but outputs, gradients and
+what its graph holds, changes a plain attribute of a module, or takes or gives objects that are neither tensors nor plain values.
+What Python code does that leaves no trace in any of these is not seen, so a prediction says how many calls were written down.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from memfit.ledger import Category
+from memfit.phantom.torch_cuda.autocast import CastCache
+from memfit.predict.clock import TimedBuilder
+from memfit.predict.run.calls import Backward, Call
+from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, state_of_call
+from memfit.predict.run.lengths import Family
+from memfit.predict.run.readings import Reading, Readings, are_the_same
+from memfit.predict.run.stand_ins import Graph, Made, Maker, WrittenDown, array_of
+from memfit.predict.run.windows import NotRepeatableError, Place, Reason, Space, Tape, Window, Written
+from memfit.record.sources.operators.recorder import Recorder
+from memfit.torch_compat.autograd import use_counts
+from memfit.torch_compat.dispatch import tree_leaves, tree_map
+
+RUN_ALL: Final = "MEMFIT_RUN_ALL_CALLS"
+"""With this variable set to 1, every call is run."""
+WATCHED: Final = 2
+"""So many calls must be alike."""
+MOST_FAILURES: Final = 20
+"""After so many calls that could not be replaced, a module's calls are watched no more."""
+FEWEST_EVENTS: Final = 30
+"""A call that does less is run: a loss function, an activation."""
+
+
+class WrittenDownWronglyError(BaseException):
+    """A call was written down, and then something came that only one that was run can serve. No script catches it by accident."""
+
+
+@dataclass
+class _History:
+    """What is known of a module's calls."""
+
+    calls: dict[Any, list[_Known]] = field(default_factory=dict)
+    """By what decides a call; several where values that were read made a difference."""
+    families: dict[Any, Family] = field(default_factory=dict)
+    num_failures: int = 0
+    reasons: Counter[Reason] = field(default_factory=Counter)
+    is_small: bool = False
+
+    def add(self, key: Key, call: Call) -> None:
+        self.family(key).add(key.sizes, call)
+        variants = self.calls.setdefault(key.all, [])
+        for known in variants:
+            if known.call.outcomes == call.outcomes:
+                known.see(call)
+                return
+        variants.append(_Known(call))
+
+    def find(self, key: Key, inputs: list[torch.Tensor]) -> Call | None:
+        """What a call does, if it is known or follows from those that are."""
+        for known in self.calls.get(key.all, ()):
+            if known.num_alike >= WATCHED and are_the_same(known.call.readings, inputs):
+                return known.call
+        return self.family(key).foretell(key.sizes, inputs)
+
+    def family(self, key: Key) -> Family:
+        return self.families.setdefault(key.family, Family())
+
+    def fail(self, key: Key | None, reason: Reason) -> None:
+        if key is not None:
+            self.calls.pop(key.all, None)
+        self.num_failures += 1
+        self.reasons[reason] += 1
+
+
+@dataclass
+class _Known:
+    call: Call
+    num_alike: int = 1
+
+    def see(self, call: Call) -> None:
+        """It was run once more."""
+        self.num_alike = self.num_alike + 1 if self.call.is_like(call) else 1
+        self.call = call
+
+
+class KnownCalls:
+    """Watches and replaces calls of models and their backward passes."""
+
+    def __init__(self, recorder: Recorder, casts: CastCache, passed: Callable[[], None], *, is_wanted: bool = True) -> None:
+        """``passed`` is called for each call that was replaced."""
+        self._recorder, self._casts, self._passed = recorder, casts, passed
+        builder = recorder.builder
+        self._are_wanted = is_wanted and isinstance(builder, TimedBuilder) and are_wanted()
+        if isinstance(builder, TimedBuilder):
+            self._tape, self._builder = Tape(builder, builder.timeline), builder
+        self._maker = Maker(recorder)
+        self._histories: weakref.WeakKeyDictionary[nn.Module, _History] = weakref.WeakKeyDictionary()
+        self._is_inside = False
+        self._pending: dict[int, _Pending] = {}
+        """Calls that were run and wait for their backward, by their scope."""
+        self._running: _Pending | None = None
+        self._num_unfinished: int = 0
+        self._in_backward = False
+        self._anchor: torch.Tensor | None = None
+        self.num_replaced = 0
+
+    def reasons(self) -> list[tuple[str, Counter[Reason]]]:
+        """Of each module whose calls were run: its class, and why."""
+        return [(type(module).__name__, history.reasons) for module, history in self._histories.items() if history.reasons]
+
+    # -- forward -------------------------------------------------------------------------------------------------------------------
+
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """In the place of ``nn.Module.__call__``; calls inside a call are part of it."""
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._is_inside or not self._may_watch():
+                return original(module, *args, **kwargs)
+            self._is_inside = True
+            try:
+                return self._answer(original, module, args, kwargs)
+            finally:
+                self._is_inside = False
+
+        return call
+
+    def _may_watch(self) -> bool:
+        return self._are_wanted and not self._builder.follows_returns and self._recorder.is_at_rest()
+
+    def _answer(self, original: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        history = self._histories.get(module)
+        if history is None:
+            history = self._histories[module] = _History()
+        if history.is_small or history.num_failures > MOST_FAILURES:
+            return original(module, *args, **kwargs)
+        try:
+            parameters: list[torch.Tensor] = list(module.parameters())
+            key = Key.of(state_of_call(module, args, kwargs), (kept_casts(self._casts), gradients_of(parameters)))
+        except NotRepeatableError as error:
+            history.fail(None, error.reason)
+            return original(module, *args, **kwargs)
+        known = history.find(key, _tensors((args, kwargs)))
+        if known is not None:
+            return self._write(known, module, parameters, args, kwargs)
+        return self._watch(original, history, key, module, parameters, args, kwargs)
+
+    # -- watching ------------------------------------------------------------------------------------------------------------------
+
+    def _watch(
+        self,
+        original: Callable[..., Any],
+        history: _History,
+        key: Key,
+        module: nn.Module,
+        parameters: list[torch.Tensor],
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        self._recorder.begin_root(module, args, kwargs)
+        casts = set(self._casts.entries)
+        inputs = _tensors((args, kwargs))
+        counts = [use_counts(tensor) for tensor in inputs]
+        start = self._tape.place()
+        with Readings(inputs) as readings:
+            result = original(module, *args, **kwargs)
+        stretch = self._tape.stretch_since(start)
+        end = self._tape.place()
+        if end.num_events - start.num_events < FEWEST_EVENTS:
+            history.is_small = True
+            return result
+        try:
+            if readings.are_unclear:
+                raise NotRepeatableError(Reason.VALUES)
+            if state_of_call(module, args, kwargs) != key.state:
+                raise NotRepeatableError(Reason.CHANGES)
+            held = frozenset(i for i, tensor in enumerate(inputs) if use_counts(tensor) != counts[i])
+            window = self._tape.window(start, end, stretch)
+            call = self._read(window, start, result, casts, held, tuple(readings.found))
+        except NotRepeatableError as error:
+            history.fail(key, error.reason)
+            return result
+        if any(made.requires_grad for made in call.outputs):
+            self._await_backward(
+                _Pending(
+                    call, history, key, parameters, start, end, [self._recorder.block_of(inputs[place]) for place in sorted(held)]
+                ),
+                result,
+            )
+        else:
+            self._finish(history, key, call)
+        return result
+
+    def _read(
+        self, window: Window, start: Place, result: Any, casts: set[int], held: frozenset[int], readings: tuple[Reading, ...]
+    ) -> Call:
+        numbers: list[int] = []
+        first = start.num_blocks
+
+        def describe(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return self._maker.describe(leaf, first, window, numbers)
+            if not isinstance(leaf, PLAIN):
+                raise NotRepeatableError(Reason.RESULT)
+            return leaf
+
+        skeleton = tree_map(describe, result)
+        kept = [(owner, cast) for key, (owner, cast) in self._casts.entries.items() if key not in casts]
+        made = tuple((owner, self._maker.describe(cast, first, window, numbers)) for owner, cast in kept)
+        return Call(window, array_of(numbers), skeleton, made, readings, held)
+
+    def _finish(self, history: _History, key: Key, call: Call) -> None:
+        """Of a call without a graph: what it left must be its outputs and the kept casts."""
+        made = {leaf.block for leaf in (*call.outputs, *(cast for _, cast in call.casts))}
+        if call.forward.survivors() == made and not call.held:
+            history.add(key, call)
+        else:
+            history.fail(key, Reason.KEEPS)
+
+    # -- backward that is run ------------------------------------------------------------------------------------------------------
+
+    def _await_backward(self, pending: _Pending, result: Any) -> None:
+        nodes: dict[Any, list[tuple[int, int]]] = {}
+        for place, tensor in enumerate(leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)):
+            if tensor.requires_grad and tensor.grad_fn is not None:
+                nodes.setdefault(tensor.grad_fn, []).append((place, tensor.output_nr))
+        for node, outputs in nodes.items():
+            node.register_prehook(pending.note_gradients(outputs, self._recorder))
+        self._pending[pending.start.num_scopes] = pending
+        self._recorder.position.on_root = self._move_to
+
+    def _move_to(self, scope: int) -> None:
+        """Backward goes on in the nodes of another call."""
+        pending = self._pending.get(scope)
+        if pending is None and self._running is None:
+            return
+        place = self._tape.place()
+        if self._running is not None:
+            self._running.segments[-1].end(place, self._tape.stretch_since(self._running.segments[-1].start))
+        self._running = pending
+        if pending is not None:
+            pending.segments.append(_Segment(place, self._recorder.position.pass_scope, gradients_of(pending.parameters)))
+
+    def around_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """In the place of ``torch.autograd.backward``."""
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self._in_backward or not self._pending:
+                return original(*args, **kwargs)
+            self._in_backward = True
+            is_plain = not any((*args[2:], *(value for name, value in kwargs.items() if name not in ("tensors", "grad_tensors"))))
+            try:
+                original(*args, **kwargs)
+            except BaseException:
+                is_plain = False
+                raise
+            finally:
+                self._in_backward = False
+                self._recorder.catch_up()
+                self._after_backward(is_plain)
+
+        return backward
+
+    def _after_backward(self, is_plain: bool) -> None:
+        self._running = None
+        for scope, pending in list(self._pending.items()):
+            if pending.segments:
+                del self._pending[scope]
+                try:
+                    if not is_plain:
+                        raise NotRepeatableError(Reason.BACKWARD)
+                    pending.history.add(pending.key, self._with_backward(pending))
+                except NotRepeatableError as error:
+                    pending.history.fail(pending.key, error.reason)
+        while len(self._pending) > 64:
+            scope, pending = next(iter(self._pending.items()))
+            del self._pending[scope]
+            pending.history.fail(pending.key, Reason.BACKWARD)
+
+    def _with_backward(self, pending: _Pending) -> Call:
+        segment, call = pending.segments[0], pending.call
+        if len(pending.segments) != 1 or segment.stop is None:
+            raise NotRepeatableError(Reason.BACKWARD)
+        stop, stretch = segment.stop
+        first, last = pending.start.num_blocks, pending.end.num_blocks
+        given = {block: place for place, block in pending.incoming.items()}
+        given |= {block: len(call.outputs) + place for place, block in enumerate(pending.inputs) if block is not None}
+        window = self._tape.window(
+            segment.start, stop, stretch, outer_scope=segment.outer_scope, earlier=range(first, last), given=given
+        )
+        freed, left = window.frees(Space.EARLIER), call.forward.survivors()
+        of_outputs, of_casts = {made.block for made in call.outputs}, {cast.block for _, cast in call.casts}
+        before = {block - first for block in self._tape.freed(pending.end, segment.start) if first <= block < last}
+        if before - of_outputs - of_casts or left - set(freed) - before - of_outputs - of_casts:
+            raise NotRepeatableError(Reason.KEEPS)  # what it keeps is not its graph's
+        numbers: list[int] = []
+        gradients = []
+        for place, (had, parameter) in enumerate(zip(segment.gradients, pending.parameters, strict=True)):
+            if not had & 1 and parameter.grad is not None:
+                gradients.append((place, self._maker.describe(parameter.grad, segment.start.num_blocks, window, numbers)))
+        if window.survivors() != {made.block for _, made in gradients}:
+            raise NotRepeatableError(Reason.KEEPS)
+        incoming = tuple(place in pending.incoming for place in range(len(call.outputs)))
+        backward = Backward(window, array_of(numbers), incoming, segment.gradients, tuple(gradients))
+        return replace(call, backward=backward)
+
+    # -- writing -------------------------------------------------------------------------------------------------------------------
+
+    def _write(self, call: Call, module: nn.Module, parameters: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        recorder = self._recorder
+        recorder.begin_root(module, args, kwargs)
+        with recorder.quiet():
+            written = self._tape.write(call.forward, call.forward.size)
+            made: dict[int, torch.Tensor] = {}
+            for owner, cast in call.casts:
+                leaf = owner()
+                assert leaf is not None  # the module has it, or its state would be another one
+                self._casts.keep(leaf, self._maker.make(cast, call.numbers, call.forward, written, made))
+
+            def make() -> list[torch.Tensor]:
+                return [self._maker.make(leaf, call.numbers, call.forward, written, made) for leaf in call.outputs]
+
+            if call.backward is None:
+                tensors = make()
+            else:
+                tensors = self._with_node(call, written, make, made, parameters, _tensors((args, kwargs)))
+        self.num_replaced += 1
+        self._passed()
+        following = iter(tensors)
+        return tree_map(lambda leaf: next(following) if isinstance(leaf, Made) else leaf, call.result)
+
+    def _with_node(
+        self,
+        call: Call,
+        written: Written,
+        make: Callable[[], list[torch.Tensor]],
+        made: dict[int, torch.Tensor],
+        parameters: list[torch.Tensor],
+        inputs: list[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        assert call.backward is not None
+        graph = _WrittenGraph(self, call, written, parameters, [inputs[place].untyped_storage() for place in sorted(call.held)])
+        if self._anchor is None:
+            self._anchor = torch.zeros((), device="cpu", requires_grad=True)
+        flags = [leaf.requires_grad for leaf in call.outputs]
+
+        def make_outputs() -> tuple[torch.Tensor, ...]:
+            tensors = make()
+            graph.hold({block: tensor.untyped_storage() for block, tensor in made.items()})
+            made.clear()
+            return tuple(tensors)
+
+        outputs: Any = WrittenDown.apply(  # type: ignore[no-untyped-call, unused-ignore]
+            Graph(flags, graph.release, graph.backward), make_outputs, self._anchor
+        )
+        return list(outputs)
+
+
+class _WrittenGraph:
+    """The graph of a call that was written down: what it holds, and what its backward does."""
+
+    def __init__(
+        self,
+        calls: KnownCalls,
+        call: Call,
+        written: Written,
+        parameters: list[torch.Tensor],
+        inputs: list[torch.UntypedStorage | None],
+    ) -> None:
+        assert call.backward is not None
+        self._calls, self._call, self._written, self._backward = calls, call, written, call.backward
+        self._parameters, self._inputs = [weakref.ref(parameter) for parameter in parameters], inputs
+        self._frees = self._backward.window.frees(Space.EARLIER)
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    def hold(self, storages: dict[int, torch.UntypedStorage]) -> None:
+        """Storages of blocks that a tensor stands for: those that backward frees are held until then."""
+        self._storages = {block: storage for block, storage in storages.items() if block in self._frees}
+
+    def release(self) -> None:
+        """The graph is given up, and backward never ran."""
+        for block in self._frees:
+            if block not in self._storages:
+                self._calls._builder.free(self._written.first_block + block)
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        calls, backward = self._calls, self._backward
+        recorder = calls._recorder
+        parameters = [parameter for parameter in (ref() for ref in self._parameters) if parameter is not None]
+        incoming = tuple(gradient is not None for gradient in gradients)
+        recorder.catch_up()
+        if incoming != backward.incoming or gradients_of(parameters) != backward.before:
+            raise WrittenDownWronglyError
+        with recorder.quiet():
+            given = [-1] * (len(gradients) + len(self._inputs))
+            pauses = [(self._frees[block], self._dropper(block)) for block in self._storages]
+            for place, event in backward.window.frees(Space.GIVEN).items():
+                if place >= len(gradients):
+                    pauses.append((event, self._input_dropper(place - len(gradients))))
+                    continue
+                gradient = gradients[place]
+                block = None if gradient is None else recorder.disown(gradient)
+                if block is None:
+                    raise WrittenDownWronglyError
+                given[place] = block
+            written = calls._tape.write(
+                backward.window,
+                backward.window.size,
+                outer_scope=recorder.position.scopes.top,
+                first_earlier=self._written.first_block,
+                given=given,
+                pauses=sorted(pauses, key=lambda item: item[0]),
+            )
+            made: dict[int, torch.Tensor] = {}
+            for place, described in backward.gradients:
+                parameters[place].grad = calls._maker.make(
+                    described, backward.numbers, backward.window, written, made, Category.GRADIENT
+                )
+        self._inputs.clear()
+
+    def _dropper(self, block: int) -> Callable[[], None]:
+        def drop() -> None:
+            del self._storages[block]
+
+        return drop
+
+    def _input_dropper(self, place: int) -> Callable[[], None]:
+        def drop() -> None:
+            self._inputs[place] = None
+
+        return drop
+
+
+@dataclass
+class _Segment:
+    """A stretch of backward in the nodes of one call."""
+
+    start: Place
+    outer_scope: int
+    gradients: bytes
+    stop: tuple[Place, Any] | None = None
+
+    def end(self, place: Place, stretch: Any) -> None:
+        self.stop = (place, stretch)
+
+
+@dataclass
+class _Pending:
+    """A call that was run, whose backward is to come."""
+
+    call: Call
+    history: _History
+    key: Key
+    parameters: list[torch.Tensor]
+    start: Place
+    end: Place
+    inputs: list[int | None]
+    """The blocks of the arguments that the graph holds."""
+    segments: list[_Segment] = field(default_factory=list)
+    num_blocks: int | None = None
+    """How many blocks there were when backward reached the first of the outputs."""
+    incoming: dict[int, int] = field(default_factory=dict)
+    """Of outputs for which a gradient came in: its block."""
+
+    def note_gradients(self, outputs: list[tuple[int, int]], recorder: Recorder) -> Callable[[Any], None]:
+        """A hook for the node of some outputs."""
+
+        def hook(gradients: Any) -> None:
+            if self.num_blocks is None:
+                self.num_blocks = recorder.builder.num_blocks
+            for place, number in outputs:
+                block = None if gradients[number] is None else recorder.block_of(gradients[number])
+                if block is not None and block < self.num_blocks and block not in self.incoming.values():
+                    self.incoming[place] = block  # others come from inside the call
+
+        return hook
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def are_wanted() -> bool:
+    return os.environ.get(RUN_ALL, "") in ("", "0")

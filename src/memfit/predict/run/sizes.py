@@ -1,0 +1,218 @@
+"""Numbers that follow from the sizes of a call's arguments: bytes of blocks, shapes of outputs.
+
+::
+
+    length   200   237   311   447          a number in each call      what it can be
+    samples  1600  1896  2488  3576         8 x length                 one thing: it is foretold
+             1664  1920  2560  3584         64 x length in blocks of 8   ...
+             200   240   312   448          the next multiple of 8, or of 4: two that differ at 276, so 276 is run
+
+Almost all sizes are products of a few dimensions, some rounded up; few are a product and something fixed, a polynomial, or a share
+that is cut off. A number is foretold where every form that fits all samples says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from functools import cached_property
+from math import gcd
+from typing import Final
+
+import numpy as np
+
+from memfit.ledger.schema import Array
+
+ROUNDINGS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
+LARGEST_DENOMINATOR: Final = 16
+_LIMIT: Final = 2**62
+
+
+class Unclear(Exception):
+    """The samples do not tell."""
+
+
+def terms(point: Sequence[int]) -> list[int]:
+    """What numbers may be proportional to, for one point: products of dimensions, plain first, then rounded up."""
+    single = [_atoms(size) for size in point]
+    found: list[int] = []
+    if len(point) == 1:
+        (atoms,) = single
+        found += atoms
+        found += [point[0] * atom for atom in atoms]
+        found += [atom * atom for atom in atoms[1:]]
+    else:
+        product = int(np.prod(point, dtype=object))
+        for place, atoms in enumerate(single):
+            others = product // max(point[place], 1)
+            found += atoms
+            found += [point[place] * atom for atom in atoms]
+            found += [others * atom for atom in atoms]
+            found += [product * atom for atom in atoms]
+        found += _atoms(product)
+    return found
+
+
+def _atoms(size: int) -> list[int]:
+    return [size, size + 1, size - 1, *(-(-size // rounding) * rounding for rounding in ROUNDINGS)]
+
+
+def plain_terms(point: Sequence[int]) -> list[int]:
+    """The terms of polynomials, with 1."""
+    found = [1]
+    for size in point:
+        found += (size, size * size)
+    if len(point) > 1:
+        product = int(np.prod(point, dtype=object))
+        found += [product, *(product * size for size in point)]
+    return found
+
+
+class Fit:
+    """What numbers are, as far as samples tell: one row of points, one column of numbers each."""
+
+    def __init__(self, points: Sequence[tuple[int, ...]], numbers: Array, is_exact: Array) -> None:
+        """``numbers`` has a row for each point. Of the columns that are not exact, a guess will do."""
+        self._points = points
+        columns, self._inverse = np.unique(np.vstack([numbers, is_exact[None, :]]), axis=1, return_inverse=True)
+        self._inverse = self._inverse.ravel()
+        self._columns, self._is_exact = columns[:-1].astype(np.int64), columns[-1].astype(bool)
+        self._terms = np.array([terms(point) for point in points], dtype=np.int64)
+        self._plain = [plain_terms(point) for point in points]
+
+    def at(self, point: tuple[int, ...]) -> Array:
+        """The numbers at a point. Raises ``Unclear``."""
+        at_point = np.array(terms(point), dtype=np.int64)
+        values = [self._value(column, point, at_point) for column in range(self._columns.shape[1])]
+        found: Array = np.array(values, dtype=np.int64)[self._inverse]
+        return found
+
+    @cached_property
+    def _proportional(self) -> list[Array]:
+        """Of each column: the terms that it is proportional to."""
+        found = []
+        for column in range(self._columns.shape[1]):
+            values = self._columns[:, column].astype(object)
+            if (values == values[0]).all():
+                found.append(np.array([], dtype=np.int64))
+                continue
+            rows = self._terms.astype(object)
+            fits = (values[:, None] * rows[0][None, :] == values[0] * rows).all(axis=0) & (self._terms[0] > 0)
+            found.append(np.flatnonzero(fits))
+        return found
+
+    def _value(self, column: int, point: tuple[int, ...], at_point: Array) -> int:
+        values = self._columns[:, column]
+        if (values == values[0]).all():
+            return int(values[0])
+        fitting = self._proportional[column]
+        if len(fitting):
+            said = {self._scaled(values, term, at_point) for term in fitting.tolist()}
+            if len(said) > 1:
+                raise Unclear
+            return said.pop()
+        for form in (self._with_constant, self._polynomial, self._cut_off):
+            found = form(column, point, at_point)
+            if found is not None:
+                return found
+        if self._is_exact[column]:
+            raise Unclear
+        return self._guess(column, point)
+
+    def _scaled(self, values: Array, term: int, at_point: Array) -> int:
+        scaled, rest = divmod(int(values[0]) * int(at_point[term]), int(self._terms[0][term]))
+        if rest:
+            raise Unclear
+        return scaled
+
+    def _with_constant(self, column: int, point: tuple[int, ...], at_point: Array) -> int | None:
+        """Something fixed and something proportional."""
+        values = self._columns[:, column].astype(object)
+        if len({*self._points}) < 3:
+            raise Unclear
+        said = set()
+        rises, runs = values[1:] - values[0], (self._terms[1:] - self._terms[0]).astype(object)
+        for term in range(self._terms.shape[1]):
+            run = runs[:, term]
+            anchor = next((i for i in range(len(run)) if run[i]), None)
+            if anchor is None or not (rises * run[anchor] == rises[anchor] * run).all():
+                continue
+            value, rest = divmod(rises[anchor] * (int(at_point[term]) - int(self._terms[0][term])), run[anchor])
+            if not rest:
+                said.add(int(values[0] + value))
+        if len(said) > 1:
+            raise Unclear
+        return said.pop() if said else None
+
+    def _polynomial(self, column: int, point: tuple[int, ...], at_point: Array) -> int | None:
+        """Exact, and with more samples than factors."""
+        rows = self._plain
+        count = len(rows[0])
+        if len({*self._points}) <= count:
+            return None
+        factors = _solve([[Fraction(value) for value in row] for row in rows], self._columns[:, column].tolist())
+        if factors is None:
+            return None
+        value = sum((factor * term for factor, term in zip(factors, plain_terms(point), strict=True)), Fraction(0))
+        return int(value) if value.denominator == 1 else None
+
+    def _cut_off(self, column: int, point: tuple[int, ...], at_point: Array) -> int | None:
+        """A share of a product, cut off to a whole number of units."""
+        values = self._columns[:, column].tolist()
+        unit = 0
+        for value in values:
+            unit = gcd(unit, value)
+        if not unit or len({*self._points}) < 4:
+            return None
+        said = set()
+        for each in (unit // part for part in (1, 2, 4, 8) if not unit % part):
+            for term in range(self._terms.shape[1]):
+                low, high = Fraction(0), Fraction(_LIMIT)
+                for value, row in zip(values, self._terms[:, term].tolist(), strict=True):
+                    if row <= 0:
+                        break
+                    low, high = max(low, Fraction(value // each, row)), min(high, Fraction(value // each + 1, row))
+                else:
+                    said |= {each * int(share * int(at_point[term])) for share in _simple_shares(low, high)}
+        if len(said) > 1:
+            raise Unclear
+        return said.pop() if said else None
+
+    def _guess(self, column: int, point: tuple[int, ...]) -> int:
+        rows, values = np.array(self._plain, dtype=np.float64), self._columns[:, column].astype(np.float64)
+        factors, *_ = np.linalg.lstsq(rows, values, rcond=None)
+        return max(0, round(float(np.array(plain_terms(point), dtype=np.float64) @ factors)))
+
+
+def _simple_shares(low: Fraction, high: Fraction) -> Iterator[Fraction]:
+    """Those of small denominators from ``low`` to below ``high``."""
+    if low >= high:
+        return
+    for denominator in range(1, LARGEST_DENOMINATOR + 1):
+        first = -(-low.numerator * denominator // low.denominator)
+        share = Fraction(first, denominator)
+        if share < high and share.denominator == denominator:
+            yield share
+
+
+def _solve(rows: list[list[Fraction]], values: Sequence[int]) -> list[Fraction] | None:
+    """The factors with which terms add up to values, where all rows agree."""
+    table = [[*row, Fraction(value)] for row, value in zip(rows, values, strict=True)]
+    count = len(rows[0])
+    pivots: list[int] = []
+    for column in range(count):
+        pivot = next((i for i in range(len(pivots), len(table)) if table[i][column]), None)
+        if pivot is None:
+            return None  # the samples do not tell the terms apart
+        place = len(pivots)
+        table[place], table[pivot] = table[pivot], table[place]
+        scale = table[place][column]
+        table[place] = [value / scale for value in table[place]]
+        for other in range(len(table)):
+            if other != place and table[other][column]:
+                factor = table[other][column]
+                table[other] = [a - factor * b for a, b in zip(table[other], table[place], strict=True)]
+        pivots.append(column)
+    if any(row[-1] for row in table[count:]):
+        return None
+    return [table[place][-1] for place in range(count)]

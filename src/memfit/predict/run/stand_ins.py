@@ -1,0 +1,134 @@
+"""Tensors that stand for what a call would have made, and the node of autograd's graph that stands for all it would have kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from memfit.ledger import Category
+from memfit.ledger.schema import Array
+from memfit.phantom.tensors.notes import VALUES
+from memfit.predict.run.windows import NotRepeatableError, Reason, Window, Written
+from memfit.record.sources.operators.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Made:
+    """A tensor that a call made: its block among those of the window, and where its numbers are among those of the call."""
+
+    block: int
+    stream: int
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    first: int
+    num_dims: int
+
+    def sizes(self, numbers: Array) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
+        """Shape, strides, offset and the bytes of the storage."""
+        values = numbers[self.first : self.first + 2 * self.num_dims + 2].tolist()
+        dims = self.num_dims
+        return tuple(values[:dims]), tuple(values[dims : 2 * dims]), values[-2], values[-1]
+
+
+class Maker:
+    """Describes tensors that a window made, and makes others like them for the blocks of another."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def describe(self, tensor: torch.Tensor, first_block: int, window: Window, numbers: list[int]) -> Made:
+        """``numbers`` gets those of the tensor."""
+        if tensor.layout is not torch.strided or any(vars(tensor).get(note) is not None for note in VALUES):
+            raise NotRepeatableError(Reason.RESULT)
+        block = self._recorder.block_of(tensor)
+        if block is None or block < first_block:
+            raise NotRepeatableError(Reason.RESULT)
+        size_bytes = int(tensor.untyped_storage().nbytes())
+        if size_bytes % tensor.element_size():
+            raise NotRepeatableError(Reason.RESULT)
+        first = len(numbers)
+        numbers += (*tensor.shape, *tensor.stride(), int(tensor.storage_offset()), size_bytes)
+        stream = int(window.blocks.stream[block - first_block])
+        return Made(block - first_block, stream, tensor.dtype, tensor.device, tensor.requires_grad, first, tensor.dim())
+
+    def make(
+        self,
+        made: Made,
+        numbers: Array,
+        window: Window,
+        written: Written,
+        others: dict[int, torch.Tensor],
+        role: Category | None = None,
+    ) -> torch.Tensor:
+        """A new tensor like it, whose storage stands for the block that was written; ``others`` are those of other blocks."""
+        shape, stride, offset, size_bytes = made.sizes(numbers)
+        base = others.get(made.block)
+        if base is None:
+            is_whole = not offset and _dense_bytes(shape, stride, made.dtype) == size_bytes
+            if is_whole:
+                base = torch.empty_strided(shape, stride, dtype=made.dtype, device=made.device)
+            else:
+                base = torch.empty(size_bytes // made.dtype.itemsize, dtype=made.dtype, device=made.device)
+            others[made.block] = base
+            block = written.first_block + made.block
+            self._recorder.adopt_block(base, block, written.scope_of(window, made.block), size_bytes, made.stream, role)
+            if is_whole:
+                return base
+        base = base if base.dtype is made.dtype else base.view(made.dtype)
+        return base.as_strided(shape, stride, offset)
+
+
+def _dense_bytes(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> int:
+    if 0 in shape:
+        return 0
+    last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    return (last + 1) * dtype.itemsize
+
+
+class Graph:
+    """What a call that was written down holds until its backward is written down too, or the graph is given up."""
+
+    def __init__(
+        self,
+        requires_grad: Sequence[bool],
+        release: Callable[[], None],
+        backward: Callable[[Sequence[torch.Tensor | None]], None],
+    ) -> None:
+        self.requires_grad, self._release, self._backward = requires_grad, release, backward
+        self.is_done = False
+
+    def run_backward(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        if self.is_done:
+            raise RuntimeError("Trying to backward through the graph a second time")
+        self._backward(gradients)
+        self.is_done = True
+
+    def __del__(self) -> None:
+        if not self.is_done:
+            self._release()
+
+
+class WrittenDown(torch.autograd.Function):
+    """Stands in autograd's graph for a whole call of a module."""
+
+    @staticmethod
+    def forward(ctx: Any, graph: Graph, make: Callable[[], tuple[torch.Tensor, ...]], anchor: torch.Tensor) -> Any:
+        ctx.graph = graph
+        ctx.set_materialize_grads(False)
+        tensors = make()
+        ctx.mark_non_differentiable(*(tensor for tensor, flag in zip(tensors, graph.requires_grad, strict=True) if not flag))
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        ctx.graph.run_backward(gradients)
+        return None, None, None
+
+
+def array_of(numbers: Sequence[int]) -> Array:
+    return np.array(numbers, dtype=np.int64)
