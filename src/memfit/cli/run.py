@@ -32,7 +32,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_options(parser, launches=True)
     add_ranks(parser)
     add_host_memory(parser)
-    parser.add_argument("--max-seconds", type=float, metavar="S", help="stop the script after so long: 300 by default, 0 for never")
+    parser.add_argument(
+        "--max-seconds", type=float, metavar="S", default=300.0, help="stop the script after so long: 300 by default, 0 for never"
+    )
     add_output(parser, "the ledger", "run.memfit")
     add_json(parser)
     parser.add_argument("--write", action="store_true", help="let the script write, delete and rename files as in a real run")
@@ -59,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     words = ["-m", *args.module] if args.module is not None else [args.script, *args.arguments] if args.script else []
     job = read_command(words, read_world_size(args, None))
-    seconds = {} if args.max_seconds is None else {"max_seconds": args.max_seconds or None}
-    bounds = Bounds(steps=args.steps, **seconds)
+    bounds = Bounds(steps=args.steps, max_seconds=args.max_seconds or None)
     check_output(args.out, "--out")
     options = read_options(args, world_size=job.world.world_size, rank=job.world.rank if args.rank is None else args.rank)
     ranks = read_ranks(args.ranks)

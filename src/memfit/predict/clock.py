@@ -179,6 +179,15 @@ class TimedBuilder(LedgerBuilder):
         each = self._clock_of_operators.pace.distributed_operator[graph_task_id() != -1]
         return (self._clock_of_operators.num_distributed - self._num_distributed) * each
 
+    @property
+    def num_unpaid(self) -> int:
+        """Operators on distributed tensors that the host has not paid for."""
+        return self._clock_of_operators.num_distributed - self._num_distributed
+
+    def leave_unpaid(self, count: int) -> None:
+        """As if there had been so many more of them, or fewer."""
+        self._num_distributed -= count
+
     def _settle(self) -> float:
         owed = self._owed()
         self._num_distributed = self._clock_of_operators.num_distributed

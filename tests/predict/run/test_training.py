@@ -230,7 +230,7 @@ OF_SEVERAL = {
     from torch import nn
     from torch.distributed.fsdp import fully_shard
     dist.init_process_group("nccl")
-    layers = [nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128)) for _ in range(3)]
+    layers = [nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128)) for _ in range(6)]
     model = nn.Sequential(*layers).cuda()
     for layer in model:
         fully_shard(layer)
@@ -247,7 +247,7 @@ OF_SEVERAL = {
     import torch.distributed as dist
     from torch import nn
     dist.init_process_group("nccl")
-    layers = [nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128)) for _ in range(3)]
+    layers = [nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128)) for _ in range(6)]
     model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers).cuda(), device_ids=[0])
     optimizer = torch.optim.AdamW(model.parameters())
     for step in range(9):
@@ -296,7 +296,7 @@ def assert_the_same(found, expected):
                 column, other = column[:end], other[:end]
             assert column.tolist() == other.tolist(), (table.NAME, name)
     assert found.ledger.categories.tolist() == expected.ledger.categories.tolist()
-    assert abs(found.ledger.events.time_ns[:end] - expected.ledger.events.time_ns[:end]).max() < 2_000_000
+    assert abs(found.ledger.events.time_ns[:end] - expected.ledger.events.time_ns[:end]).max() < 20_000
     assert found.ledger.strings == expected.ledger.strings
     assert (found.peak_allocated, found.peak_reserved) == (expected.peak_allocated, expected.peak_reserved)
 

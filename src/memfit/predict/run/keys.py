@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from memfit.phantom.tensors.notes import CHOICES, CONSTANT, HOST_DATA, SHARE
+from memfit.phantom.tensors.tensor_annotations import CHOICES, CONSTANT, HOST_DATA, SHARE
 from memfit.phantom.torch_cuda.autocast import CastCache
 from memfit.predict.run.windows import NotRepeatableError, Reason
 from memfit.torch_compat.dispatch import tree_leaves, tree_map

@@ -114,7 +114,7 @@ class KnownCalls:
         builder = recorder.builder
         self._are_wanted = is_wanted and isinstance(builder, TimedBuilder) and are_wanted()
         if isinstance(builder, TimedBuilder):
-            self._tape, self._builder = Tape(builder, builder.timeline), builder
+            self._tape, self._builder = Tape(builder), builder
         self._maker = Maker(recorder)
         self._histories: weakref.WeakKeyDictionary[nn.Module, _History] = weakref.WeakKeyDictionary()
         self._is_inside = False
@@ -124,6 +124,8 @@ class KnownCalls:
         self._num_unfinished: int = 0
         self._in_backward = False
         self._anchor: torch.Tensor | None = None
+        self._graphs: weakref.WeakSet[_WrittenGraph] = weakref.WeakSet()
+        """Of calls that were written down, and whose backward has not come."""
         self.num_replaced = 0
 
     def reasons(self) -> list[tuple[str, Counter[Reason]]]:
@@ -161,7 +163,8 @@ class KnownCalls:
         except NotRepeatableError as error:
             history.fail(None, error.reason)
             return original(module, *args, **kwargs)
-        known = history.find(key, _tensors((args, kwargs)))
+        is_waiting = any(graph.module() is module for graph in self._graphs)  # its gradients would have to be added up
+        known = None if is_waiting else history.find(key, _tensors((args, kwargs)))
         if known is not None:
             return self._write(known, module, parameters, args, kwargs)
         return self._watch(original, history, key, module, parameters, args, kwargs)
@@ -284,15 +287,16 @@ class KnownCalls:
 
     def _after_backward(self, is_plain: bool) -> None:
         self._running = None
-        for scope, pending in list(self._pending.items()):
-            if pending.segments:
-                del self._pending[scope]
-                try:
-                    if not is_plain:
-                        raise NotRepeatableError(Reason.BACKWARD)
-                    pending.history.add(pending.key, self._with_backward(pending))
-                except NotRepeatableError as error:
-                    pending.history.fail(pending.key, error.reason)
+        reached = {scope: pending for scope, pending in self._pending.items() if pending.segments}
+        times = Counter(id(parameter) for pending in reached.values() for parameter in pending.parameters)
+        for scope, pending in reached.items():
+            del self._pending[scope]
+            try:
+                if not is_plain or any(times[id(parameter)] > 1 for parameter in pending.parameters):
+                    raise NotRepeatableError(Reason.BACKWARD)  # autograd adds up the gradients of several calls
+                pending.history.add(pending.key, self._with_backward(pending))
+            except NotRepeatableError as error:
+                pending.history.fail(pending.key, error.reason)
         while len(self._pending) > 64:
             scope, pending = next(iter(self._pending.items()))
             del self._pending[scope]
@@ -344,7 +348,7 @@ class KnownCalls:
             if call.backward is None:
                 tensors = make()
             else:
-                tensors = self._with_node(call, written, make, made, parameters, _tensors((args, kwargs)))
+                tensors = self._with_node(call, module, written, make, made, parameters, _tensors((args, kwargs)))
         self.num_replaced += 1
         self._passed()
         following = iter(tensors)
@@ -353,6 +357,7 @@ class KnownCalls:
     def _with_node(
         self,
         call: Call,
+        module: nn.Module,
         written: Written,
         make: Callable[[], list[torch.Tensor]],
         made: dict[int, torch.Tensor],
@@ -360,9 +365,12 @@ class KnownCalls:
         inputs: list[torch.Tensor],
     ) -> list[torch.Tensor]:
         assert call.backward is not None
-        graph = _WrittenGraph(self, call, written, parameters, [inputs[place].untyped_storage() for place in sorted(call.held)])
+        graph = _WrittenGraph(
+            self, call, module, written, parameters, [inputs[place].untyped_storage() for place in sorted(call.held)]
+        )
         if self._anchor is None:
             self._anchor = torch.zeros((), device="cpu", requires_grad=True)
+        self._graphs.add(graph)
         flags = [leaf.requires_grad for leaf in call.outputs]
 
         def make_outputs() -> tuple[torch.Tensor, ...]:
@@ -384,12 +392,14 @@ class _WrittenGraph:
         self,
         calls: KnownCalls,
         call: Call,
+        module: nn.Module,
         written: Written,
         parameters: list[torch.Tensor],
         inputs: list[torch.UntypedStorage | None],
     ) -> None:
         assert call.backward is not None
         self._calls, self._call, self._written, self._backward = calls, call, written, call.backward
+        self.module = weakref.ref(module)
         self._parameters, self._inputs = [weakref.ref(parameter) for parameter in parameters], inputs
         self._frees = self._backward.window.frees(Space.EARLIER)
         self._storages: dict[int, torch.UntypedStorage] = {}
@@ -438,6 +448,7 @@ class _WrittenGraph:
                     described, backward.numbers, backward.window, written, made, Category.GRADIENT
                 )
         self._inputs.clear()
+        calls._graphs.discard(self)
 
     def _dropper(self, block: int) -> Callable[[], None]:
         def drop() -> None:

@@ -75,7 +75,7 @@ class KnownSteps:
         patches.replace(owner, "step", watched)
 
     def _around(self, inner: Callable[..., Any], builder: TimedBuilder) -> Callable[..., Any]:
-        tape = Tape(builder, builder.timeline)
+        tape = Tape(builder)
 
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             known = self._known.get(optimizer)

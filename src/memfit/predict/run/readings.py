@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.notes import PREFIX
+from memfit.phantom.tensors.tensor_annotations import PREFIX
 from memfit.phantom.values.host_data import host_data_of, on_host, operand
 from memfit.torch_compat.dispatch import TorchDispatchMode, tree_leaves, tree_map, without_modes
 from memfit.torch_compat.fake_tensors import FakeTensor, device_query

@@ -11,7 +11,7 @@ import torch
 
 from memfit.ledger import Category
 from memfit.ledger.schema import Array
-from memfit.phantom.tensors.notes import VALUES
+from memfit.phantom.tensors.tensor_annotations import VALUES
 from memfit.predict.run.windows import NotRepeatableError, Reason, Window, Written
 from memfit.record.sources.operators.recorder import Recorder
 
@@ -46,7 +46,7 @@ class Maker:
         if tensor.layout is not torch.strided or any(vars(tensor).get(note) is not None for note in VALUES):
             raise NotRepeatableError(Reason.RESULT)
         block = self._recorder.block_of(tensor)
-        if block is None or block < first_block:
+        if block is None or not first_block <= block < first_block + len(window.blocks):
             raise NotRepeatableError(Reason.RESULT)
         size_bytes = int(tensor.untyped_storage().nbytes())
         if size_bytes % tensor.element_size():

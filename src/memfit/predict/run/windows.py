@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from memfit.ledger import LedgerBuilder
 from memfit.ledger.cutting import ABOUT_SCOPES, rows
 from memfit.ledger.schema import Array, Blocks, EventKind, Events, Roles, Scopes
-from memfit.timing.timeline import Moment, Stretch, Timeline
+from memfit.predict.clock import TimedBuilder
+from memfit.timing.timeline import Moment, Stretch
 
 
 class Reason(Enum):
@@ -77,18 +77,25 @@ class Place:
     num_scopes: int
     time_ns: int
     moment: Moment
+    num_unpaid: int
 
 
 class Tape:
     """Takes windows out of a ledger, and writes them again."""
 
-    def __init__(self, builder: LedgerBuilder, timeline: Timeline) -> None:
-        self.builder, self.timeline = builder, timeline
+    def __init__(self, builder: TimedBuilder) -> None:
+        self.builder, self.timeline = builder, builder.timeline
 
     def place(self) -> Place:
         builder = self.builder
         return Place(
-            builder.mark(), builder.num_events, builder.num_blocks, builder.num_scopes, builder.elapsed_ns(), self.timeline.moment()
+            builder.mark(),
+            builder.num_events,
+            builder.num_blocks,
+            builder.num_scopes,
+            builder.elapsed_ns(),
+            self.timeline.moment(),
+            builder.num_unpaid,
         )
 
     def stretch_since(self, start: Place) -> Stretch:
@@ -155,6 +162,7 @@ class Tape:
             roles=replace(roles, block=_counted_from(roles.block, start.num_blocks, -1)),
             size=size,
             after_ns=after_ns,
+            num_unpaid=end.num_unpaid - start.num_unpaid,
             stretch=replace(
                 stretch, spans=replace(spans, scope=np.where(spans.scope >= start.num_scopes, spans.scope - start.num_scopes, -1))
             ),
@@ -176,6 +184,7 @@ class Tape:
         began, began_ns = builder.mark(), builder.elapsed_ns()
         written = Written(builder.num_blocks, builder.num_scopes, outer_scope)
         timeline.skip(window.stretch, written.first_scope, outer_scope)
+        builder.leave_unpaid(window.num_unpaid)
         time_ns = np.minimum(began_ns + window.after_ns, builder.elapsed_ns())
         bases = np.array([written.first_block, written.first_scope, first_earlier, 0], dtype=np.int64)
         subject = window.subject + bases[window.space]
@@ -226,6 +235,8 @@ class Window:
     size: Array
     after_ns: Array
     stretch: Stretch
+    num_unpaid: int
+    """How many operators on distributed tensors it leaves to be paid for, beyond those that it found."""
 
     @cached_property
     def where_given(self) -> Array:
