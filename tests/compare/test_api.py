@@ -19,7 +19,7 @@ from rich.console import Console
 import memfit
 from memfit.compare.api import predict_cells
 from memfit.errors import ConfigError
-from memfit.workers.lanes import Lane, died
+from memfit.workers.lanes import WorkerLane, died
 
 TRAIN = """
 import os, signal, sys
@@ -166,7 +166,7 @@ def test_how_a_process_died(status: int, words: str):
 
 
 def test_a_lane_that_was_never_started_can_be_stopped_and_then_used():
-    lane = Lane()
+    lane = WorkerLane()
     lane.stop()
     try:
         assert "RuntimeError" not in lane.answer({"inputs": {}})["error"]

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from helpers.tiny_models import TINY, TINY_DEEPSEEK, TINY_MOE
 from memfit.models.transformer import Transformer
-from memfit.models.transformer.splitting import plan_of
+from memfit.models.transformer.splitting import layout_of
 from memfit.parallel import Parallelism, parallelize
 
 STEPS, MAX_NORM = 3, 0.5
@@ -68,7 +68,7 @@ def train_plain(config):
 
 def train_split(config, checkpointing=None, **options):
     model, (tokens, labels) = make(config), data()
-    shared = parallelize(model, Parallelism(**options), plan=plan_of(model), loss=loss_of, checkpointing=checkpointing)
+    shared = parallelize(model, Parallelism(**options), layout=layout_of(model), loss=loss_of, checkpointing=checkpointing)
     optimizer, losses = torch.optim.AdamW(shared.parameter_groups(), lr=1e-2), []
     for _ in range(STEPS):
         loss = shared.forward_backward(tokens, labels)

@@ -22,7 +22,7 @@ from memfit.job.training import (
     optimizer_of,
     settle,
 )
-from memfit.models.transformer.splitting import plan_of
+from memfit.models.transformer.splitting import layout_of
 from memfit.parallel import Parallelism, parallelize
 from memfit.parallel.model import Loss
 from memfit.regular import regular
@@ -35,7 +35,7 @@ def build_parallel_step(recipe: Recipe) -> Callable[[], None]:
     shared = parallelize(
         model,
         parallelism_of(recipe, dist.get_world_size()),
-        plan=plan_of(model),
+        layout=layout_of(model),
         loss=_cross_entropy if recipe.pp > 1 or recipe.microbatches < 2 else _part_of_loss(recipe.microbatches),
         strategy=recipe.strategy,
         mixed_precision=mixed_precision_of(recipe, Engine.FSDP2),

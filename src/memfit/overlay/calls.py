@@ -232,7 +232,7 @@ class Calls:
         spot = self._changed_directory(path)
         if spot is None:
             return self._real.scandir(path)
-        return Entries([self._entry(path, name) for name in self._union.names(spot.path)])
+        return DirectoryEntries([self._entry(path, name) for name in self._union.names(spot.path)])
 
     def _entry(self, directory: Any, name: str) -> Entry:
         if isinstance(directory, int):
@@ -336,7 +336,7 @@ class Entry:
         return os.stat(self._whole, follow_symlinks=follow_symlinks)
 
 
-class Entries:
+class DirectoryEntries:
     """What ``os.scandir`` returns: an iterator that can be closed."""
 
     def __init__(self, entries: list[Entry]) -> None:
@@ -348,7 +348,7 @@ class Entries:
     def __next__(self) -> Entry:
         return next(self._entries)
 
-    def __enter__(self) -> Entries:
+    def __enter__(self) -> DirectoryEntries:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -2,10 +2,10 @@
 
 ::
 
-    parallelize(model, Parallelism(tp=8, pp=8, schedule="interleaved-1f1b", microbatches=16, ...), plan=Plan(...), loss=loss)
+    parallelize(model, Parallelism(tp=8, pp=8, schedule="interleaved-1f1b", ...), layout=ModelLayout(...), loss=loss)
         │  parallelize.py
         ├─ config.py      how many GPUs share what, and how; refused where it cannot be
-        ├─ plan.py        what a model says about itself: its blocks, its first and its last modules, how each is split
+        ├─ layout.py      what a model says about itself: its blocks, its first and its last modules, how each is split
         ├─ meshes.py      the ranks, arranged
         ├─ stages.py      the part of the model that a stage of a pipeline has
         ├─ splitting.py   float8, tensor parallelism, experts, then memfit.fsdp: checkpointing, compiling, sharding
@@ -16,8 +16,8 @@ What comes back trains for real, under ``torchrun`` as in ``memfit.predict``. To
 """
 
 from memfit.parallel.config import Parallelism
+from memfit.parallel.layout import ModelLayout
 from memfit.parallel.model import ParallelModel
 from memfit.parallel.parallelize import parallelize
-from memfit.parallel.plan import Plan
 
-__all__ = ["ParallelModel", "Parallelism", "Plan", "parallelize"]
+__all__ = ["ModelLayout", "ParallelModel", "Parallelism", "parallelize"]

@@ -19,8 +19,8 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from memfit.errors import ConfigError
 from memfit.parallel.config import Parallelism
+from memfit.parallel.layout import ModelLayout
 from memfit.parallel.meshes import Meshes
-from memfit.parallel.plan import Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, labels)``: of one batch, or of one microbatch."""
@@ -34,7 +34,7 @@ class ParallelModel:
     """The model, or this rank's stages of it."""
     numbers: list[int]
     """Which stages those are."""
-    plan: Plan
+    layout: ModelLayout
     wanted: Parallelism
     meshes: Meshes
     loss: Loss
@@ -102,11 +102,13 @@ class ParallelModel:
         """Each rank of the cp axis gets its part of the sequences, and attention passes keys and values around."""
         if self.meshes.cp is None:
             return nullcontext()
-        if self.plan.tell_positions is None:
-            raise ConfigError("this model cannot be told which positions a rank has: context parallelism needs Plan.tell_positions")
+        if self.layout.tell_positions is None:
+            raise ConfigError(
+                "this model cannot be told which positions a rank has: context parallelism needs ModelLayout.tell_positions"
+            )
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         for part in self.parts:
-            self.plan.tell_positions(part, positions)
+            self.layout.tell_positions(part, positions)
         cut = [tokens, labels, positions]
         return context_parallel(self.meshes.cp, buffers=cut, buffer_seq_dims=[1, 1, 0], no_restore_buffers=set(cut))
 
@@ -132,8 +134,8 @@ class ParallelModel:
         learned: dict[str, Any] = {"dtype": self.hidden_dtype, "device": "meta", "requires_grad": True}
         # Torch 2.11 compares strides, too, and the tokens may be a part of longer sequences.
         given = torch.empty_strided((size, length), tokens.stride(), dtype=tokens.dtype, device="meta")
-        hidden = torch.empty(size, length // self.wanted.tp, self.plan.width, **learned)
-        outputs = torch.empty(size, length, self.plan.outputs // self.wanted.tp, **learned)
+        hidden = torch.empty(size, length // self.wanted.tp, self.layout.width, **learned)
+        outputs = torch.empty(size, length, self.layout.outputs // self.wanted.tp, **learned)
         return PipelineStage(
             part,
             number,

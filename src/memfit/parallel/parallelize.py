@@ -8,9 +8,9 @@ from memfit.fsdp import BackwardPrefetch, MixedPrecision, ShardingStrategy
 from memfit.fsdp.checkpointing import Checkpointing
 from memfit.fsdp.meshes import device_type
 from memfit.parallel.config import Parallelism
+from memfit.parallel.layout import ModelLayout
 from memfit.parallel.meshes import make_meshes
 from memfit.parallel.model import Loss, ParallelModel
-from memfit.parallel.plan import Plan
 from memfit.parallel.splitting import ShardingWords, after_optimizer_step, split
 from memfit.parallel.stages import part_of, stages_of_rank
 
@@ -19,7 +19,7 @@ def parallelize(
     model: nn.Module,
     parallelism: Parallelism,
     *,
-    plan: Plan,
+    layout: ModelLayout,
     loss: Loss,
     strategy: ShardingStrategy | str = ShardingStrategy.FULL_SHARD,
     mixed_precision: MixedPrecision | None = None,
@@ -31,7 +31,7 @@ def parallelize(
 
     ::
 
-        shared = parallelize(model, Parallelism(tp=2, pp=2, microbatches=4), plan=plan, loss=loss)
+        shared = parallelize(model, Parallelism(tp=2, pp=2, microbatches=4), layout=layout, loss=loss)
         optimizer = torch.optim.AdamW(shared.parameter_groups())
         shared.forward_backward(tokens, labels)
         shared.clip_grad_norm_(1.0)
@@ -51,14 +51,14 @@ def parallelize(
         checkpointing=checkpointing,
         compile_blocks=compile_blocks,
     )
-    meshes = make_meshes(parallelism, device_type(model), has_experts=bool(plan.experts_of(model)))
+    meshes = make_meshes(parallelism, device_type(model), has_experts=bool(layout.experts_of(model)))
     numbers = stages_of_rank(parallelism, meshes.pp.get_local_rank()) if meshes.pp is not None else [0]
-    parts = [part_of(model, plan, number, parallelism.num_stages) for number in numbers]
-    parts = [split(part, plan, parallelism, meshes, words) for part in parts]
+    parts = [part_of(model, layout, number, parallelism.num_stages) for number in numbers]
+    parts = [split(part, layout, parallelism, meshes, words) for part in parts]
     return ParallelModel(
         parts=parts,
         numbers=numbers,
-        plan=plan,
+        layout=layout,
         wanted=parallelism,
         meshes=meshes,
         loss=loss,

@@ -16,8 +16,8 @@ from memfit.errors import ConfigError
 from memfit.fsdp import BackwardPrefetch, MixedPrecision, ShardingStrategy, shard
 from memfit.fsdp.checkpointing import Checkpointing, checkpoint_units
 from memfit.parallel.config import Parallelism
+from memfit.parallel.layout import ModelLayout
 from memfit.parallel.meshes import Meshes
-from memfit.parallel.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +35,19 @@ class ShardingWords:
         return meshes.shard.size() == 1 and self.mixed_precision.param_dtype is None
 
 
-def split(part: nn.Module, plan: Plan, wanted: Parallelism, meshes: Meshes, words: ShardingWords) -> nn.Module:
+def split(part: nn.Module, layout: ModelLayout, wanted: Parallelism, meshes: Meshes, words: ShardingWords) -> nn.Module:
     """Float8 first, because it replaces modules; FSDP last, because it wants to see everything else."""
     if wanted.float8_row.recipe:
-        to_float8(part, plan, wanted)
+        to_float8(part, layout, wanted)
     if meshes.tp is not None:
-        parallelize_module(part, meshes.tp, _styles(plan, part, wanted))
-        plan.tell_shards(part, wanted.tp)
+        parallelize_module(part, meshes.tp, _styles(layout, part, wanted))
+        layout.tell_shards(part, wanted.tp)
     if meshes.expert_shard is not None:
-        for experts in plan.experts_of(part):
-            _share_experts(experts, plan, meshes)
+        for experts in layout.experts_of(part):
+            _share_experts(experts, layout, meshes)
             if not words.shards_nothing(meshes) or meshes.expert_shard.size() > 1:
                 fully_shard(experts, **_fsdp_options(meshes, words))
-    blocks = [block for block in getattr(part, plan.blocks).children() if any(True for _ in block.parameters())]
+    blocks = [block for block in getattr(part, layout.blocks).children() if any(True for _ in block.parameters())]
     if words.compile_blocks:  # before anything is wrapped around them
         for block in blocks:
             block.compile()
@@ -73,14 +73,14 @@ def split(part: nn.Module, plan: Plan, wanted: Parallelism, meshes: Meshes, word
 # -- experts -----------------------------------------------------------------------------------------------------------------------
 
 
-def _share_experts(experts: nn.Module, plan: Plan, meshes: Meshes) -> None:
+def _share_experts(experts: nn.Module, layout: ModelLayout, meshes: Meshes) -> None:
     """Each rank keeps some of the experts."""
     if meshes.ep is None:
         return
     for name, weight in list(experts.named_parameters(recurse=False)):
         shared = distribute_tensor(weight, meshes.ep, [Shard(0)], src_data_rank=None)
         experts.register_parameter(name, nn.Parameter(shared))
-    plan.share_experts(experts, meshes.ep.get_group())
+    layout.share_experts(experts, meshes.ep.get_group())
 
 
 def _fsdp_options(meshes: Meshes, words: ShardingWords) -> dict[str, Any]:
@@ -104,12 +104,14 @@ def _torchao() -> Any:
     return torchao.float8
 
 
-def to_float8(part: nn.Module, plan: Plan, wanted: Parallelism) -> None:
+def to_float8(part: nn.Module, layout: ModelLayout, wanted: Parallelism) -> None:
     """Linear layers whose sizes the hardware takes become torchao's."""
     torchao, row = _torchao(), wanted.float8_row
 
     def is_wanted(module: nn.Module, name: str) -> bool:
-        return isinstance(module, nn.Linear) and not any(size % 16 for size in module.weight.shape) and plan.in_float8(module, name)
+        return (
+            isinstance(module, nn.Linear) and not any(size % 16 for size in module.weight.shape) and layout.in_float8(module, name)
+        )
 
     if row.gathers:
         config = torchao.Float8LinearConfig(enable_fsdp_float8_all_gather=True)
@@ -131,9 +133,9 @@ def after_optimizer_step(parts: list[nn.Module], wanted: Parallelism) -> Callabl
     return scale
 
 
-def _styles(plan: Plan, part: nn.Module, wanted: Parallelism) -> dict[str, ParallelStyle]:
+def _styles(layout: ModelLayout, part: nn.Module, wanted: Parallelism) -> dict[str, ParallelStyle]:
     """Torch's styles; where weights are gathered in 8 bits, torchao's in place of those that know nothing of it."""
-    styles = plan.styles_for(part)
+    styles = layout.styles_for(part)
     if not wanted.float8_row.gathers:
         return styles
     _torchao()

@@ -16,7 +16,7 @@ from torch import nn
 from memfit.choices import layers_of_stages
 from memfit.errors import ConfigError
 from memfit.parallel.config import Parallelism
-from memfit.parallel.plan import Plan
+from memfit.parallel.layout import ModelLayout
 
 
 def stages_of_rank(wanted: Parallelism, pp_rank: int) -> list[int]:
@@ -36,19 +36,19 @@ def blocks_of_stages(num_blocks: int, num_stages: int) -> list[range]:
     return [range(starts[stage], starts[stage + 1]) for stage in range(num_stages)]
 
 
-def part_of(model: nn.Module, plan: Plan, stage: int, num_stages: int) -> nn.Module:
+def part_of(model: nn.Module, layout: ModelLayout, stage: int, num_stages: int) -> nn.Module:
     """A model without what other stages have. Modules are those of the model, not copies, and keep their names."""
     if num_stages == 1:
         return model
-    blocks = getattr(model, plan.blocks)
+    blocks = getattr(model, layout.blocks)
     mine = blocks_of_stages(len(blocks), num_stages)[stage]
     part = copy.copy(model)
     part._modules = dict(model._modules)
     kept = nn.ModuleList()
     for name, block in list(blocks.named_children())[mine.start : mine.stop]:
         kept.add_module(name, block)
-    setattr(part, plan.blocks, kept)
-    elsewhere = (plan.first if stage > 0 else ()) + (plan.last if stage < num_stages - 1 else ())
+    setattr(part, layout.blocks, kept)
+    elsewhere = (layout.first if stage > 0 else ()) + (layout.last if stage < num_stages - 1 else ())
     for name in elsewhere:
         setattr(part, name, None)
     return part

@@ -12,7 +12,7 @@ from memfit.ledger import Phase
 from memfit.phantom.compile.allocation import Origin, current_origin, is_replayed
 from memfit.phantom.kernels import RULES, Rule
 from memfit.phantom.kernels.library_handles import Libraries
-from memfit.phantom.kernels.rule import Trial
+from memfit.phantom.kernels.rule import KernelTrial
 from memfit.phantom.target import Target
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.handlers import OutputHandler
@@ -98,12 +98,12 @@ class WorkspaceObserver:
         while self._kept:
             self._kept.pop(0)()
 
-    def _new_trials(self, rule: Rule, args: Any, result: Any) -> Sequence[Trial | None]:
+    def _new_trials(self, rule: Rule, args: Any, result: Any) -> Sequence[KernelTrial | None]:
         """What this call makes a library measure; ``None`` for an output that is made as it was made before."""
         if rule.tries is None or not torch.backends.cudnn.benchmark:
             return [None] * (len(result) if rule.by_output else 1)
         options = (torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32)
-        trials: list[Trial | None] = []
+        trials: list[KernelTrial | None] = []
         for trial in rule.tries(args, result):
             key = None if trial is None else (trial.key, options)
             is_new = key is not None and key not in self._tried
@@ -112,7 +112,7 @@ class WorkspaceObserver:
             trials.append(trial if is_new else None)
         return trials
 
-    def _try(self, blocks: BlockWriter, func: Any, device: torch.device, trial: Trial | None) -> None:
+    def _try(self, blocks: BlockWriter, func: Any, device: torch.device, trial: KernelTrial | None) -> None:
         """Measuring ends with ``emptyCache()``: ATen/native/cudnn/Conv_v8.cpp."""
         if trial is None:
             return

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from memfit.errors import ConfigError
-from memfit.workers.lanes import IN_A_WORKER, Lane, num_cores
+from memfit.workers.lanes import IN_A_WORKER, WorkerLane, num_cores
 
 Job = dict[str, Any]
 Answer = dict[str, Any]
@@ -88,7 +88,7 @@ def _count(text: str, executor: str) -> int:
 
 
 def _on_this_machine(num_lanes: int) -> Runner:
-    lanes = [Lane() for _ in range(num_lanes)]
+    lanes = [WorkerLane() for _ in range(num_lanes)]
     free = list(lanes)
     lock = threading.Lock()
     pool = ThreadPoolExecutor(num_lanes)
@@ -119,7 +119,7 @@ def answer_in_own_process(job: Job) -> Answer:
     """Called wherever an executor runs it."""
     lane = getattr(_OWN, "lane", None)
     if lane is None:
-        lane = _OWN.lane = Lane()
+        lane = _OWN.lane = WorkerLane()
         atexit.register(lane.stop)
     found: Answer = lane.answer(job)
     return found

@@ -20,7 +20,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 """The lanes share the cores among them, and a process without threads can be forked."""
 
 
-class Lane:
+class WorkerLane:
     """One worker, started when it is needed and again when it has died."""
 
     command = (sys.executable, "-m", "memfit.workers.worker", "memfit.predict.cells")

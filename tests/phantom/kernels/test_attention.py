@@ -7,17 +7,17 @@ import torch
 from helpers.phantom_worlds import phantom
 from torch import nn
 
-from memfit.phantom.kernels.attention import Attention, Call
+from memfit.phantom.kernels.attention import AttentionCall, AttentionKernels
 from memfit.phantom.target import Target
 
 H200 = Target.parse("H200", "2.11+cu130")
 
 
-def call(dtype=torch.bfloat16, dim=64, heads=4, kv_heads=4, mask=None, gqa=False, value_dim=0) -> Call:
+def call(dtype=torch.bfloat16, dim=64, heads=4, kv_heads=4, mask=None, gqa=False, value_dim=0) -> AttentionCall:
     query = torch.empty(2, heads, 16, dim, dtype=dtype, device="meta")
     key = torch.empty(2, kv_heads, 16, dim, dtype=dtype, device="meta")
     value = torch.empty(2, kv_heads, 16, value_dim or dim, dtype=dtype, device="meta")
-    return Call(query, key, value, mask, 0.0, False, None, gqa)
+    return AttentionCall(query, key, value, mask, 0.0, False, None, gqa)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def call(dtype=torch.bfloat16, dim=64, heads=4, kv_heads=4, mask=None, gqa=False
     ],
 )
 def test_the_attention_kernel(target, asked, chosen):
-    assert Attention(Target.parse(*target)).choose(asked) == chosen
+    assert AttentionKernels(Target.parse(*target)).choose(asked) == chosen
 
 
 def test_users_can_switch_kernels_off():
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert Attention(H200).choose(call()) == "math"
+        assert AttentionKernels(H200).choose(call()) == "math"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -23,13 +23,13 @@ from memfit.models.config import ModelConfig
 from memfit.models.transformer.experts import RoutedExperts
 from memfit.models.transformer.mlps import SwiGLU
 from memfit.models.transformer.model import Transformer
-from memfit.parallel import Plan
+from memfit.parallel import ModelLayout
 
 
-def plan_of(model: Transformer) -> Plan:
+def layout_of(model: Transformer) -> ModelLayout:
     """What ``memfit.parallel.parallelize`` has to know of it."""
     config = model.config
-    return Plan(
+    return ModelLayout(
         blocks="blocks",
         first=("embedding", "positions"),
         last=("norm", "head"),

@@ -2,7 +2,7 @@
 
 ::
 
-    scaled_dot_product_attention ── Attention ──> cuDNN, flash, efficient   kernels, each with a backward and a memory of its own
+    scaled_dot_product_attention ── AttentionKernels ─> cuDNN, flash, efficient   kernels, each with its own backward and memory
                                               └─> math                      ordinary operators
 
 Torch has an order of preference by its own version, cuDNN's and the GPU, and asks each kernel whether it accepts the call. The
@@ -27,7 +27,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionCall:
     """The arguments of one attention."""
 
     query: torch.Tensor
@@ -67,7 +67,7 @@ class Call:
         return self.query.shape[-1] == self.key.shape[-1] == self.value.shape[-1]
 
 
-class Attention:
+class AttentionKernels:
     """The first that accepts the call of cuDNN's, flash and memory-efficient attention; otherwise ordinary operators."""
 
     def __init__(self, target: Target) -> None:
@@ -87,10 +87,10 @@ class Attention:
         enable_gqa: bool = False,
     ) -> torch.Tensor:
         """``torch.nn.functional.scaled_dot_product_attention``."""
-        call = Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        call = AttentionCall(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         return _RUN[self.choose(call)](call)
 
-    def choose(self, call: Call) -> str:
+    def choose(self, call: AttentionCall) -> str:
         for name in self._order:
             if _ENABLED[name]() and _ACCEPTS[name](call, self._target):
                 return name
@@ -108,7 +108,7 @@ def _preference(target: Target) -> tuple[str, ...]:
     return ("cudnn", "flash", "efficient") if cudnn_first else ("flash", "efficient")
 
 
-def _flash_accepts(call: Call, target: Target) -> bool:
+def _flash_accepts(call: AttentionCall, target: Target) -> bool:
     return (
         target.capability >= (8, 0)
         and call.query.dtype in _HALVES
@@ -121,11 +121,11 @@ def _flash_accepts(call: Call, target: Target) -> bool:
     )
 
 
-def _is_grouped(call: Call) -> bool:
+def _is_grouped(call: AttentionCall) -> bool:
     return call.enable_gqa and call.query.shape[1] % call.key.shape[1] == 0 and call.key.shape[1] == call.value.shape[1]
 
 
-def _efficient_accepts(call: Call, target: Target) -> bool:
+def _efficient_accepts(call: AttentionCall, target: Target) -> bool:
     alignment = 4 if call.query.dtype == torch.float32 else 8
     return (
         call.query.dtype in (torch.float32, *_HALVES)
@@ -138,7 +138,7 @@ def _efficient_accepts(call: Call, target: Target) -> bool:
     )
 
 
-def _cudnn_accepts(call: Call, target: Target) -> bool:
+def _cudnn_accepts(call: AttentionCall, target: Target) -> bool:
     largest = 256 if target.capability == (9, 0) and target.cudnn >= (9, 10, 0) else 128
     return (
         target.capability >= (8, 0)
@@ -153,7 +153,7 @@ def _cudnn_accepts(call: Call, target: Target) -> bool:
     )
 
 
-def _run_flash(call: Call) -> torch.Tensor:
+def _run_flash(call: AttentionCall) -> torch.Tensor:
     padding = -call.head_dim % 8
     scale = call.scale if call.scale is not None else call.head_dim**-0.5
     query, key, value = (
@@ -163,7 +163,7 @@ def _run_flash(call: Call) -> torch.Tensor:
     return out[..., : call.head_dim] if padding else out  # type: ignore[no-any-return]
 
 
-def _run_efficient(call: Call) -> torch.Tensor:
+def _run_efficient(call: AttentionCall) -> torch.Tensor:
     bias = _expand(_additive(call.mask, call.query), call)
     out = aten._scaled_dot_product_efficient_attention(
         call.query, call.key, call.value, bias, call.needs_grad, call.dropout, call.is_causal, scale=call.scale
@@ -171,7 +171,7 @@ def _run_efficient(call: Call) -> torch.Tensor:
     return out[0]  # type: ignore[no-any-return]
 
 
-def _run_cudnn(call: Call) -> torch.Tensor:
+def _run_cudnn(call: AttentionCall) -> torch.Tensor:
     bias = _additive(call.mask, call.query)
     out = aten._scaled_dot_product_cudnn_attention(
         call.query, call.key, call.value, bias, call.needs_grad, call.dropout, call.is_causal, False, scale=call.scale
@@ -179,7 +179,7 @@ def _run_cudnn(call: Call) -> torch.Tensor:
     return out[0]  # type: ignore[no-any-return]
 
 
-def _run_math(call: Call) -> torch.Tensor:
+def _run_math(call: AttentionCall) -> torch.Tensor:
     """ATen/native/transformers/attention.cpp: half types are computed in float32, the mask is added in place."""
     dtype = call.query.dtype
     widens = dtype in _HALVES and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
@@ -215,7 +215,7 @@ def _additive(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | 
     return torch.where(mask, nothing, everything)
 
 
-def _expand(bias: torch.Tensor | None, call: Call) -> torch.Tensor | None:
+def _expand(bias: torch.Tensor | None, call: AttentionCall) -> torch.Tensor | None:
     if bias is None:
         return None
     padding = -bias.shape[-1] % 8
@@ -230,12 +230,12 @@ _ENABLED: dict[str, Callable[[], bool]] = {
     "flash": torch.backends.cuda.flash_sdp_enabled,
     "efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
 }
-_ACCEPTS: dict[str, Callable[[Call, Target], bool]] = {
+_ACCEPTS: dict[str, Callable[[AttentionCall, Target], bool]] = {
     "cudnn": _cudnn_accepts,
     "flash": _flash_accepts,
     "efficient": _efficient_accepts,
 }
-_RUN: dict[str, Callable[[Call], torch.Tensor]] = {
+_RUN: dict[str, Callable[[AttentionCall], torch.Tensor]] = {
     "cudnn": _run_cudnn,
     "flash": _run_flash,
     "efficient": _run_efficient,
@@ -365,7 +365,7 @@ CUDA = "ATen/native/transformers/cuda"
 RULES = (
     Rule(
         operators=("scaled_dot_product_attention",),
-        runs=Attention,
+        runs=AttentionKernels,
         source=f"{CUDA}/sdp_utils.cpp, ATen/native/transformers/attention.cpp",
     ),
     Rule(operators=("_scaled_dot_product_cudnn_attention",), takes=_cudnn_blocks, source=MEASURED_CUDNN),

@@ -42,7 +42,7 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class KernelTrial:
     """A library measures several kernels, once for each different call, to find the fastest one."""
 
     key: Hashable
@@ -88,7 +88,7 @@ class Rule:
     by_output: bool = False
     """Each output has a kernel of its own, which takes and frees its own blocks: ``takes`` gives sizes for each output."""
 
-    tries: Callable[[Arguments, Any], Sequence[Trial | None]] | None = None
+    tries: Callable[[Arguments, Any], Sequence[KernelTrial | None]] | None = None
     """What is measured for each output where ``torch.backends.cudnn.benchmark`` is set, from arguments and result."""
 
     keeps: Callable[[Arguments], Sequence[Kept]] | None = None

@@ -49,10 +49,10 @@ class Extension(ModuleType):
     def __getattr__(self, function: str) -> Any:
         if function.startswith("__"):
             raise AttributeError(function)
-        return _Function(self.__name__, function)
+        return _UnknownFunction(self.__name__, function)
 
 
-class _Function:
+class _UnknownFunction:
     def __init__(self, extension: str, name: str) -> None:
         self._extension, self.__name__ = extension, name
         self.__signature__ = inspect.Signature()

@@ -2,7 +2,7 @@
 
 ::
 
-    flash_attn_func, flash_attn_varlen_func, ...qkvpacked, ...kvpacked ──> Attention (autograd) ──> Kernels2 ── flash_attn 2
+    flash_attn_func, flash_attn_varlen_func, ...qkvpacked, ...kvpacked ──> FlashAttention (autograd) ──> Kernels2 ── flash_attn 2
                                                                                                └──> Kernels3 ── flash_attn 3
     flash_attn_2_cuda (compiled) ──> fwd, bwd, varlen_fwd, varlen_bwd, fwd_kvcache: the same kernels, below the real Python package
 
@@ -33,7 +33,7 @@ ROWS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class FlashCall:
     """What a kernel is told beside its tensors."""
 
     lengths: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -62,7 +62,7 @@ Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]
 class Kernels2:
     """Version 2."""
 
-    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call) -> Forward:
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: FlashCall) -> Forward:
         """The output, the sums of the softmax, what dropout has left, the seed."""
         heads = query.shape[-2]
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -77,7 +77,7 @@ class Kernels2:
         del parts
         return out, sums, dropped, seed
 
-    def _parts(self, query: torch.Tensor, key: torch.Tensor, call: Call) -> list[torch.Tensor]:
+    def _parts(self, query: torch.Tensor, key: torch.Tensor, call: FlashCall) -> list[torch.Tensor]:
         """Where queries alone leave the GPU idle, the keys are divided: the results of the parts, in float32."""
         if call.lengths is not None or call.dropout:
             return []
@@ -89,7 +89,7 @@ class Kernels2:
         rows = query.new_empty((splits, batch, heads, length), dtype=torch.float32)
         return [rows, query.new_empty((splits, batch, heads, length, padded_dim(dim)), dtype=torch.float32)]
 
-    def backward(self, grads: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor, call: Call) -> torch.Tensor:
+    def backward(self, grads: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor, call: FlashCall) -> torch.Tensor:
         """Takes what it needs while it runs; the gradients are there already. Returns a sum for every row."""
         heads, dim, batch = query.shape[-2], query.shape[-1], call.batch(query)
         if call.lengths is not None:
@@ -112,11 +112,11 @@ class Kernels2:
 class Kernels3(Kernels2):
     """Version 3."""
 
-    def _parts(self, query: torch.Tensor, key: torch.Tensor, call: Call) -> list[torch.Tensor]:
+    def _parts(self, query: torch.Tensor, key: torch.Tensor, call: FlashCall) -> list[torch.Tensor]:
         """What the scheduler counts with."""
         return [query.new_empty(1 + call.batch(query), dtype=torch.int32)]
 
-    def backward(self, grads: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor, call: Call) -> torch.Tensor:
+    def backward(self, grads: Sequence[torch.Tensor], query: torch.Tensor, key: torch.Tensor, call: FlashCall) -> torch.Tensor:
         heads, batch = query.shape[-2], call.batch(query)
         dim = next(rounded for rounded in (64, 96, 128, 192, 256) if rounded >= query.shape[-1])
         rows, columns = _blocks(dim, call, current().target.capability)
@@ -135,7 +135,7 @@ class Kernels3(Kernels2):
         return sums
 
 
-def _blocks(dim: int, call: Call, capability: tuple[int, int]) -> tuple[int, int]:
+def _blocks(dim: int, call: FlashCall, capability: tuple[int, int]) -> tuple[int, int]:
     """The rows and columns of version 3's backward kernel."""
     is_causal = call.is_causal and call.window[0] < 0
     is_special = call.is_causal or max(call.window) >= 0 or call.softcap > 0
@@ -147,11 +147,11 @@ def _blocks(dim: int, call: Call, capability: tuple[int, int]) -> tuple[int, int
     return 128 if dim <= 64 else 64, 128 if dim <= 128 else 80 if dim <= 192 else 64
 
 
-class Attention(torch.autograd.Function):
+class FlashAttention(torch.autograd.Function):
     """Queries, keys and values come apart, or packed into one tensor, or keys and values into one."""
 
     @staticmethod
-    def forward(ctx: Any, kernels: Kernels2, call: Call, returns: int, *packed: torch.Tensor) -> Any:
+    def forward(ctx: Any, kernels: Kernels2, call: FlashCall, returns: int, *packed: torch.Tensor) -> Any:
         """``returns`` is how many of output, sums and probabilities the caller gets."""
         dim = packed[0].shape[-1]
         query, key, value = (kernels.pad(_with_last_dense(part.detach())) for part in _unpack(packed))
@@ -191,9 +191,9 @@ def _packed_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
     return ((*query.shape[:-2], 3, *query.shape[-2:]),)
 
 
-def attend(kernels: Kernels2, packed: Sequence[torch.Tensor], call: Call, returns: int = 1) -> Any:
+def attend(kernels: Kernels2, packed: Sequence[torch.Tensor], call: FlashCall, returns: int = 1) -> Any:
     current()  # outside every prediction this is refused
-    return Attention.apply(kernels, call, returns, *packed)  # type: ignore[no-untyped-call]
+    return FlashAttention.apply(kernels, call, returns, *packed)  # type: ignore[no-untyped-call]
 
 
 # -- version 2's functions -----------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def _attend_2(
     is_deterministic: bool,
     wants_probabilities: bool,
 ) -> Any:
-    call = Call(
+    call = FlashCall(
         lengths=lengths,
         longest=longest,
         dropout=dropout,
@@ -356,7 +356,7 @@ def flash_attn_func_3(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    call = Call(is_causal=causal, window=window_size, softcap=softcap, is_deterministic=deterministic)
+    call = FlashCall(is_causal=causal, window=window_size, softcap=softcap, is_deterministic=deterministic)
     return attend(_THREE, (q, k, v), call, returns=2 if return_attn_probs else 1)
 
 
@@ -385,7 +385,7 @@ def flash_attn_varlen_func_3(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Any:
-    call = Call(
+    call = FlashCall(
         lengths=(cu_seqlens_q, cu_seqlens_k),
         longest=(int(max_seqlen_q), int(max_seqlen_k)),
         is_causal=causal,
@@ -399,7 +399,7 @@ def flash_attn_varlen_func_3(
 def flash_attn_qkvpacked_func_3(
     qkv: torch.Tensor, softmax_scale: float | None = None, causal: bool = False, *args: Any, **kwargs: Any
 ) -> Any:
-    call = Call(is_causal=causal, is_deterministic=bool(kwargs.get("deterministic")))
+    call = FlashCall(is_causal=causal, is_deterministic=bool(kwargs.get("deterministic")))
     if qkv.dim() == 5:
         return attend(_THREE, (qkv,), call)
     heads = kwargs["num_heads_q"]
@@ -412,12 +412,14 @@ def flash_attn_qkvpacked_func_3(
 
 def _fwd(q: Any, k: Any, v: Any, out: Any, alibi: Any, dropout: float, scale: Any, causal: bool, *rest: Any) -> Any:
     wants = bool(rest[3]) if len(rest) > 3 else False
-    return _results(_TWO.forward(q, k, v, Call(dropout=dropout, is_causal=causal, wants_probabilities=wants)))
+    return _results(_TWO.forward(q, k, v, FlashCall(dropout=dropout, is_causal=causal, wants_probabilities=wants)))
 
 
 def _varlen_fwd(q: Any, k: Any, v: Any, out: Any, cu_q: Any, cu_k: Any, *rest: Any) -> Any:
     longest, dropout, wants = (int(rest[4]), int(rest[5])), rest[6], bool(rest[13])
-    return _results(_TWO.forward(q, k, v, Call(lengths=(cu_q, cu_k), longest=longest, dropout=dropout, wants_probabilities=wants)))
+    return _results(
+        _TWO.forward(q, k, v, FlashCall(lengths=(cu_q, cu_k), longest=longest, dropout=dropout, wants_probabilities=wants))
+    )
 
 
 def _results(made: Forward) -> Any:
@@ -427,11 +429,11 @@ def _results(made: Forward) -> Any:
 
 def _bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, dk: Any, dv: Any, *rest: Any) -> Any:
     deterministic = bool(rest[7])
-    return dq, dk, dv, _TWO.backward((dq, dk, dv), q, k, Call(is_deterministic=deterministic))
+    return dq, dk, dv, _TWO.backward((dq, dk, dv), q, k, FlashCall(is_deterministic=deterministic))
 
 
 def _varlen_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, dk: Any, dv: Any, *rest: Any) -> Any:
-    call = Call(lengths=(rest[0], rest[1]), longest=(int(rest[3]), int(rest[4])), is_deterministic=bool(rest[12]))
+    call = FlashCall(lengths=(rest[0], rest[1]), longest=(int(rest[3]), int(rest[4])), is_deterministic=bool(rest[12]))
     return dq, dk, dv, _TWO.backward((dq, dk, dv), q, k, call)
 
 

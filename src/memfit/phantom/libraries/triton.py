@@ -176,7 +176,7 @@ class Driver:
 
     def get_current_target(self) -> Any:
         major, minor = torch.cuda.get_device_capability()
-        return Target("cuda", 10 * major + minor, 32)
+        return GpuTarget("cuda", 10 * major + minor, 32)
 
     def get_current_device(self) -> int:
         return torch.cuda.current_device()
@@ -221,7 +221,7 @@ class Driver:
         }
 
 
-class Target:
+class GpuTarget:
     """``triton.backends.compiler.GPUTarget``."""
 
     def __init__(self, backend: str, arch: int, warp_size: int) -> None:
@@ -231,7 +231,7 @@ class Target:
 class Backend:
     """What ``triton.compiler.compiler.make_backend`` gives; torch asks it which types of 8 bits kernels can hold."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: GpuTarget) -> None:
         self.target = target
 
     def parse_options(self, options: dict[str, Any]) -> SimpleNamespace:
@@ -501,7 +501,7 @@ STAND_IN = StandIn(
         "triton.runtime.errors": _answering(OutOfResources=OutOfResources),
         "triton.testing": _answering(do_bench=measure_nothing, do_bench_cudagraph=measure_nothing),
         "triton.tools.tensor_descriptor": _answering(TensorDescriptor=TensorDescriptor),
-        "triton.backends.compiler": _answering(GPUTarget=Target),
+        "triton.backends.compiler": _answering(GPUTarget=GpuTarget),
         "triton.compiler.compiler": _answering(triton_key=lambda: VERSION, make_backend=Backend),
         "triton.runtime.cache": _answering(triton_key=lambda: VERSION),
     },

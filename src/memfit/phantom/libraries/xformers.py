@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from memfit.phantom.current import current
-from memfit.phantom.libraries.flash_attention import Call, Kernels2, attend
+from memfit.phantom.libraries.flash_attention import FlashCall, Kernels2, attend
 from memfit.phantom.libraries.stand_ins import StandIn, filling, is_stand_in
 from memfit.torch_compat.patches import Patches
 
@@ -88,10 +88,10 @@ def memory_efficient_attention(
         return _by_cutlass(query, key, value, attn_bias, p, scale)
     packed = _packed_lengths(attn_bias)
     if packed is None:
-        return attend(_FLASH, (query, key, value), Call(dropout=p, is_causal=_is_causal(attn_bias)))
+        return attend(_FLASH, (query, key, value), FlashCall(dropout=p, is_causal=_is_causal(attn_bias)))
     lengths = [_begins(each, query.device) for each in packed]
     longest = max(packed[0]), max(packed[1])
-    call = Call(lengths=(lengths[0], lengths[1]), longest=longest, dropout=p, is_causal=_is_causal(attn_bias))
+    call = FlashCall(lengths=(lengths[0], lengths[1]), longest=longest, dropout=p, is_causal=_is_causal(attn_bias))
     return attend(_FLASH, tuple(x.flatten(0, 1) for x in (query, key, value)), call).unflatten(0, query.shape[:2])
 
 

@@ -26,7 +26,7 @@ _ORIGINAL: Final = "memfit_forward"
 _STATISTICS: Final = "memfit_statistics"
 
 
-class Options:
+class CheckpointOptions:
     """How a unit is checkpointed: the arguments of ``torch.utils.checkpoint``, for eager and for compiled code."""
 
     def __init__(self, eager: Callable[[], Any] | None, compiled: Callable[[], Any] | None) -> None:
@@ -47,7 +47,7 @@ class Options:
         made = None if policy is None else functools.partial(create_selective_checkpoint_contexts, policy)
         return cls(made, made)
 
-    def __deepcopy__(self, memo: Any) -> Options:
+    def __deepcopy__(self, memo: Any) -> CheckpointOptions:
         return self
 
 
@@ -55,7 +55,7 @@ def is_checkpointed(unit: nn.Module) -> bool:
     return _OPTIONS in unit.__dict__
 
 
-def checkpoint_forward(unit: nn.Module, options: Options) -> None:
+def checkpoint_forward(unit: nn.Module, options: CheckpointOptions) -> None:
     """From now on the unit computes again."""
     # Bound to the unit by a partial, not by a closure: a copy of the model, or a model that was saved, computes with its own units.
     unit.__dict__[_OPTIONS] = options
@@ -73,7 +73,7 @@ def restore_forward(unit: nn.Module) -> None:
 
 
 def _checkpointed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    options: Options = unit.memfit_checkpointing  # type: ignore[assignment]
+    options: CheckpointOptions = unit.memfit_checkpointing  # type: ignore[assignment]
     if torch.compiler.is_compiling():
         return checkpoint(unit.memfit_forward, *args, **options.compiled, **kwargs)
     if not torch.is_grad_enabled():

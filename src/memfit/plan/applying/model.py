@@ -10,7 +10,7 @@ from torch import nn
 from memfit.errors import ConfigError, UnknownUnitError
 from memfit.fsdp.checkpointing import check_checkpointing, save_the_slow
 from memfit.fsdp.units import repeated_blocks
-from memfit.plan.applying.checkpointed_forward import Options, checkpoint_forward, is_checkpointed, restore_forward
+from memfit.plan.applying.checkpointed_forward import CheckpointOptions, checkpoint_forward, is_checkpointed, restore_forward
 from memfit.plan.applying.host_copies import HostLink
 from memfit.plan.applying.named_units import named_units, unwrapped
 from memfit.plan.policy import CheckpointingPolicy
@@ -30,7 +30,7 @@ def apply_policy(model: Model, policy: CheckpointingPolicy | None) -> Model:
     _refuse_another_depth(policy, known)
     link = HostLink()
     for group in policy.groups:
-        options = Options.of_unit(group, link)
+        options = CheckpointOptions.of_unit(group, link)
         for unit in group.units:
             checkpoint_forward(known[unit], options)
     return model
@@ -46,7 +46,7 @@ def checkpoint_blocks(model: Model, how: str) -> Model:
             f"this plan computes the repeated blocks of a model again ({how} checkpointing), and {type(model).__name__} has none: "
             "it is a plan for another model"
         )
-    options = Options.of_policy(save_the_slow if how == "selective" else None)
+    options = CheckpointOptions.of_policy(save_the_slow if how == "selective" else None)
     for block in blocks:
         checkpoint_forward(block, options)
     return model

@@ -34,7 +34,7 @@ _STATISTICS: Final = ("batch_norm",)
 _COLLECTIVES: Final = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
-class _Call:
+class _RecordedCall:
     """One call, while it is not known what comes after it."""
 
     def __init__(self, func: Any, call: int, cost: Cost, made: dict[int, int], written: set[int], read: set[int]) -> None:
@@ -59,7 +59,7 @@ class Capture(TorchDispatchMode):
         self._alive: list[Any] = []
         """Storages are told apart by identity: none may die while others are made."""
         self._counts: dict[Any, int] = {}
-        self._calls: list[_Call] = []
+        self._calls: list[_RecordedCall] = []
         self._inputs, self._spared = set(self._storages(inputs)), set(self._storages(spared))
         self._saved: set[int] = set()
         self._num_calls_at_last_save = 0
@@ -89,7 +89,7 @@ class Capture(TorchDispatchMode):
         written = set(self._storages(_written(func, args, kwargs)))
         if not made and not written:
             return  # it only looks at something in another way
-        noted = _Call(func, count, price(describe(func, args, result), self._gpu, self._settings), made, written, set(read))
+        noted = _RecordedCall(func, count, price(describe(func, args, result), self._gpu, self._settings), made, written, set(read))
         noted.is_random = _is_random(func, args, kwargs)
         if any(word in str(func) for word in _STATISTICS):
             noted.statistics = set(self._storages(_running(func, args, kwargs)))

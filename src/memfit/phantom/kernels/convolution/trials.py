@@ -23,7 +23,7 @@ import torch
 
 from memfit.convolution import ConvGeometry, ConvPass
 from memfit.phantom.kernels.convolution.layouts import geometry_of
-from memfit.phantom.kernels.rule import Arguments, Trial
+from memfit.phantom.kernels.rule import Arguments, KernelTrial
 from memfit.timing.operators.calls import TYPE_BYTES
 from memfit.units import KIB, MIB
 
@@ -87,26 +87,28 @@ def _copies(of: ConvGeometry) -> int:
 # -- what is tried -------------------------------------------------------------------------------------------------------------
 
 
-def try_forward(args: Arguments, result: Any) -> Sequence[Trial | None]:
+def try_forward(args: Arguments, result: Any) -> Sequence[KernelTrial | None]:
     """Once for each different call with ``cudnn.benchmark``: the largest workspace among all kernels."""
     return (_trial(ConvPass.FORWARD, args[0], args[1], result, args[3:7]),)
 
 
-def try_backward(args: Arguments, result: Any) -> Sequence[Trial | None]:
+def try_backward(args: Arguments, result: Any) -> Sequence[KernelTrial | None]:
     """Once for each different call with ``cudnn.benchmark``: the largest workspace among all kernels, for each gradient."""
     grad, x, weight, mask = *args[:3], args[10]
     wanted = zip((ConvPass.IMAGES, ConvPass.WEIGHTS), mask[:2], strict=True)
     return *(_trial(each, x, weight, grad, args[4:8]) if is_wanted else None for each, is_wanted in wanted), None
 
 
-def _trial(conv_pass: ConvPass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Sequence[Any]) -> Trial | None:
+def _trial(
+    conv_pass: ConvPass, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, settings: Sequence[Any]
+) -> KernelTrial | None:
     """``None`` where a kernel of torch's own runs (ATen/native/cuda/DepthwiseConv2d.cu)."""
     geometry = geometry_of(x, weight, y, settings)
     if geometry.is_depthwise:
         return None
     conv_pass = conv_pass.transposed() if settings[3] else conv_pass
     sizes = {ConvPass.FORWARD: forward, ConvPass.IMAGES: input_gradient, ConvPass.WEIGHTS: weight_gradient}[conv_pass](geometry)
-    return Trial(key=(conv_pass, geometry), sizes=tuple(sizes), is_known=_is_known(geometry))
+    return KernelTrial(key=(conv_pass, geometry), sizes=tuple(sizes), is_known=_is_known(geometry))
 
 
 # -- workspaces of the kernels that are tried ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ModelLayout:
     """How a model is made of blocks, and how each module of it is split. Names are as in ``model.named_modules()``."""
 
     blocks: str = "blocks"
