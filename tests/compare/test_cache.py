@@ -115,3 +115,12 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch):
     assert cache.default_folder() == Path("/somewhere/memfit")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache.default_folder() == Path.home() / ".cache" / "memfit"
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch):
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert cache.open_cache(True) is None

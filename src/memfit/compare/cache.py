@@ -27,14 +27,20 @@ from memfit.job import CellResult
 from memfit.reading import hash_file, read_regular
 
 
-def default_folder() -> Path:
-    """As the platform wants it: ``$XDG_CACHE_HOME/memfit``, or ``~/.cache/memfit``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memfit"
+def default_folder() -> Path | None:
+    """As the platform wants it: ``$XDG_CACHE_HOME/memfit``, or ``~/.cache/memfit``; ``None`` for a user without a home."""
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder, "memfit")
+    try:
+        return Path.home() / ".cache" / "memfit"
+    except RuntimeError:  # neither HOME nor an entry in passwd
+        return None
 
 
 def open_cache(wanted: bool | Path) -> CellCache | None:
     """The user's cache, one in another folder, or none."""
-    return CellCache(wanted if isinstance(wanted, Path) else default_folder()) if wanted else None
+    folder = wanted if isinstance(wanted, Path) else default_folder() if wanted else None
+    return None if folder is None else CellCache(folder)
 
 
 class CellCache:
