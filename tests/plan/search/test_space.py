@@ -1,12 +1,15 @@
 """What a search may choose from trains the same, unless the user allows more."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from memfit.errors import ConfigError
 from memfit.job import PredictOptions, Subject
-from memfit.plan.search.space import Space, sequences_of
+from memfit.plan.search.api import larger_batches
+from memfit.plan.search.candidate import Candidate
+from memfit.plan.search.space import LARGER_FACTORS, Space, sequences_of
 
 
 def space(model: str = "llama3-8b", **options: Any) -> Space:
@@ -29,6 +32,20 @@ def test_all_candidates_train_the_same():
 def test_what_changes_the_training_varies_where_it_is_allowed(allowed: str, axis: str):
     fixed = {"tp": 1, "pp": 1, "cp": 1, "strategy": "full_shard", "checkpointing": "none", "compile": "none"}
     assert len({asked.inputs[axis] for asked in space(given=fixed, allowed=(allowed,)).candidates()}) > 1
+
+
+def test_larger_batches_are_looked_at_until_none_fits():
+    fixed = {"checkpointing": "none", "compile": "none"}
+    asked = space("gpt2", gpu="T4", world_size=1, global_batch=4, seq=256, given=fixed, allowed=("batch",))
+    room = asked.options.capacity
+    found = larger_batches(asked, room)
+    batches = [each.asked.recipe.batch for each in found]
+    assert batches[:3] == [12, 24, 32]
+    assert {each.asked.recipe.microbatches for each in found} == {0}, "smaller parts are those of smaller batches"
+    assert found[-1].least_bytes <= room
+    following = LARGER_FACTORS[len(found)]
+    assert all(Candidate.of(each).least_bytes > room for each in asked.candidates(factor=following))
+    assert larger_batches(replace(asked, allowed=()), room) == []
 
 
 def test_what_is_given_is_fixed():

@@ -19,7 +19,7 @@ from memfit.models import find_model
 from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.exploring import Exploration, Progress
 from memfit.plan.search.result import Infeasible, PlanSearch, Unrefined
-from memfit.plan.search.space import CHANGES_TRAINING, Space, varying_axes
+from memfit.plan.search.space import CHANGES_TRAINING, FACTORS_WITHOUT_BOUNDS, LARGER_FACTORS, Space, sequences_of, varying_axes
 from memfit.workers import open_runner
 
 _LAYERS_TO_PREDICT = 1440
@@ -99,12 +99,26 @@ def plan(
         candidates = _of_function(subject, options, axes)
     else:
         space = Space(subject=subject, options=options, global_batch=global_batch, seq=seq, given=axes, allowed=tuple(allow))
-        candidates = [Candidate.of(asked) for asked in space.candidates()]
+        candidates = [*(Candidate.of(asked) for asked in space.candidates()), *larger_batches(space, room)]
     with open_runner(executor, jobs) as runner:
         exploration = Exploration(candidates, room, runner, open_cache(cache), progress or (lambda done, best: None))
         limit = predictions or usual_predictions(subject, len(candidates))
         found = _search(exploration, space, subject, options, limit)
     return found if found.was_stopped else _with_checkpointing(found, candidates, options, margin, wanted=refine)
+
+
+def larger_batches(space: Space, room: int) -> list[Candidate]:
+    """Where the batch may vary: further ones, as long as one of them may fit by its bound."""
+    found: list[Candidate] = []
+    for factor in LARGER_FACTORS if space.subject.model else LARGER_FACTORS[:FACTORS_WITHOUT_BOUNDS]:
+        try:
+            larger = [Candidate.of(asked) for asked in space.candidates(factor=factor)] if space.has_larger_batches else []
+        except ConfigError:
+            continue  # this one cannot be shared out equally
+        if not any(each.least_bytes <= room for each in larger):
+            break
+        found += larger
+    return found
 
 
 def usual_predictions(subject: Subject, num_candidates: int) -> int:
@@ -166,9 +180,15 @@ def _search(
         left=tuple(left),
         was_stopped=exploration.was_stopped,
         varied=tuple(name for name in CHANGES_TRAINING if space is not None and name in space.allowed),
+        batches=_batches_of(exploration.candidates) if space is not None and space.has_larger_batches else (),
         infeasible=infeasible,
         space_assumptions=space.assumptions if space is not None else (),
     )
+
+
+def _batches_of(candidates: Sequence[Candidate]) -> tuple[int, ...]:
+    """Sequences in a step of all GPUs, each number once."""
+    return tuple(sorted({sequences_of(each.asked) for each in candidates}))
 
 
 def _with_checkpointing(

@@ -91,6 +91,8 @@ class PlanSearch(Drawn):
     was_stopped: bool = False
     varied: tuple[str, ...] = ()
     """Axes that change what is trained, and were allowed to vary."""
+    batches: tuple[int, ...] = ()
+    """Sequences in a step of all GPUs that were looked at, where their number may vary."""
     infeasible: Infeasible | None = None
     by_checkpointing: Plan | None = None
     """The answer, where what is computed again was decided operator by operator."""
@@ -221,6 +223,7 @@ class PlanSearch(Drawn):
             "gap": self.gap,
             "was_stopped": self.was_stopped,
             "varied": [*self.varied],
+            "batches": [*self.batches],
             "assumptions": [*self.assumptions],
             "infeasible": _infeasible_json(self.infeasible),
             "plan": self.plan.to_json() if self.plan is not None else None,

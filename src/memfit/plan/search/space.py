@@ -34,7 +34,13 @@ SEARCHED_COMPILES: Final = ("none", "blocks")
 """``model`` compiles the same kernels, all layers at once."""
 
 BATCH_FACTORS: Final = (1, 2, 4)
-"""How many times the global batch, where it may vary."""
+"""How many times the global batch, where it may vary: each in as many parts as can be."""
+
+LARGER_FACTORS: Final = (3, *(factor for power in range(3, 13) for factor in (2**power * 3 // 4, 2**power)))
+"""How many times it may be beyond that, as long as it may fit: 3, 6, 8, 12, 16, 24 and so on, each in as few parts as can be."""
+
+FACTORS_WITHOUT_BOUNDS: Final = 7
+"""Of these, how many are looked at where nothing is known of a model's memory before it is built: up to 24 times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +96,16 @@ class Space:
 
     # -- what is open -------------------------------------------------------------------------------------------------------------
 
-    def candidates(self, *, offload: Sequence[str] = ("none",)) -> Iterator[Configuration]:
-        """Each once. What cannot be is left out: recipes refuse it."""
+    @property
+    def has_larger_batches(self) -> bool:
+        return "batch" in self.allowed and "batch" not in self.given
+
+    def candidates(self, *, offload: Sequence[str] = ("none",), factor: int = 0) -> Iterator[Configuration]:
+        """Each once. What cannot be is left out: recipes refuse it. With a factor, those with so many times the global batch, in as
+        few parts as can be."""
         seen: set[Recipe] = set()
         reasons: dict[str, None] = {}
-        for chosen in self._combinations(offload):
+        for chosen in self._combinations(offload, factor):
             try:
                 found = Configuration.of(self.subject, {"seq": self.seq} | chosen, self.options)
             except ConfigError as error:
@@ -113,10 +124,10 @@ class Space:
             "another --global-batch, or leave more open"
         )
 
-    def _combinations(self, offload: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def _combinations(self, offload: Sequence[str], factor: int) -> Iterator[dict[str, Any]]:
         for degrees in self._degrees():
-            for strategy, batch in itertools.product(self._strategies(degrees), self._batches(degrees)):
-                for how, words in itertools.product(self._passes(degrees, batch), self._words(offload)):
+            for strategy, batch in itertools.product(self._strategies(degrees), self._batches(degrees, factor)):
+                for how, words in itertools.product(self._passes(degrees, batch, in_few=bool(factor)), self._words(offload)):
                     yield degrees | {"strategy": strategy} | how | words
 
     def _degrees(self) -> Iterator[dict[str, int]]:
@@ -151,19 +162,21 @@ class Space:
         rows = [row for row in STRATEGIES.values() if row.split is not Split.NODE or (several_nodes and copies > 1)]
         return tuple(row.name for row in rows if is_plain or row.split is not Split.NOTHING)
 
-    def _batches(self, degrees: dict[str, int]) -> Iterator[int]:
+    def _batches(self, degrees: dict[str, int], factor: int) -> Iterator[int]:
         """Sequences of the GPUs that share each, so that all together have the global batch."""
         sharing = self.world_size // (degrees["tp"] * degrees["pp"] * degrees["cp"])
         if "batch" in self.given:
             yield from self.given["batch"]
             return
-        for factor in BATCH_FACTORS if "batch" in self.allowed else (1,):
-            if self.global_batch * factor % sharing == 0:
-                yield self.global_batch * factor // sharing
+        for times in (factor,) if factor else BATCH_FACTORS if "batch" in self.allowed else (1,):
+            if self.global_batch * times % sharing == 0:
+                yield self.global_batch * times // sharing
 
-    def _passes(self, degrees: dict[str, int], batch: int) -> Iterator[dict[str, Any]]:
+    def _passes(self, degrees: dict[str, int], batch: int, *, in_few: bool) -> Iterator[dict[str, Any]]:
         """In how many parts the batch is computed, and in which order a pipeline does it."""
         counts = self.given.get("microbatches", _divisors(batch))
+        if in_few and "microbatches" not in self.given:
+            counts = [count for count in counts if count >= degrees["pp"]][:1]
         if degrees["pp"] == 1:
             yield from ({"batch": batch, "microbatches": 0 if count == 1 else count} for count in counts)
             return

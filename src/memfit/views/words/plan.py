@@ -104,7 +104,10 @@ def closing(found: PlanSearch) -> Iterator[str]:
             f"{'was' if len(found.left) == 1 else 'were'} not predicted: --predictions {2 * len(found.tried)} looks at more."
         )
     elif not found.was_stopped and found.best.inputs.get("model"):
-        yield f"Nothing else can be faster by more than {found.gap:.0%}."
+        among = ", of the batches below," if found.batches else ""
+        yield f"Nothing else{among} can be faster by more than {found.gap:.0%}."
+    if found.batches:
+        yield f"Batches that were looked at: {', '.join(f'{size:,}' for size in found.batches)} sequences in a step of all GPUs."
     if found.varied:
         yield f"Allowed to vary although it changes what is trained: {', '.join(found.varied)}."
     for gain in found.gains:
@@ -179,7 +182,9 @@ def _nothing_fits(found: PlanSearch) -> Iterator[str]:
             f"The least is {format_bytes(figures.smallest_fit)}: {whole_configuration(what.closest, found)}. At its peak{when}, "
             f"{label} takes {format_bytes(size)}."
         )
-        if figures.least_gpu:
+        if figures.least_gpu and figures.least_gpu == found.gpu:
+            yield f"It would fit on a {found.gpu} with all of its memory: with a larger --budget, or a smaller --margin."
+        elif figures.least_gpu:
             yield f"It would fit on {figures.least_gpu}."
     if what.on_more_gpus is not None:
         yield f"{what.world_size} GPUs would do: {whole_configuration(what.on_more_gpus, found)}."
