@@ -63,7 +63,7 @@ def test_the_headline_names_what_was_chosen_also_where_all_that_was_predicted_ha
 
 
 def of_gpt2(size: float, **more: Any) -> PlanSearch:
-    asked = configuration(model="gpt2", gpu="T4", world_size=1)
+    asked = configuration(model="gpt2", gpu="T4", world_size=1, strategy="", engine="", compile="none", mesh=())
     candidate = Candidate(asked=asked, least_seconds=0.0, least_bytes=0, kind=(0,))
     only = Evaluated(candidate=candidate, cell=Cell(configuration=asked, figures=figures(size, step_seconds=1.0)), is_final=True)
     counts = {"num_candidates": 1, "num_too_large": 0, "num_too_slow": 0}
