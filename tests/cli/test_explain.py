@@ -25,6 +25,7 @@ def test_a_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "activation       400.00 MiB  48.8%" in out
     assert "What would have made it fit, each tried by replay up to the failure" in out
     assert "yes   half the micro-batch" in out
+    assert "note: a micro-batch of one sequence cannot be halved: there, a part of it is a shorter sequence" in out
     assert "note: what would have come after the failure is not known" in out
 
 
@@ -49,7 +50,7 @@ def test_a_gpu_that_is_too_small_and_one_that_is_not(tmp_path: Path, capsys: pyt
     assert "On T4 it would run out of memory (before the first step): w asks for 20.00 GiB." in out
     assert "What would make it fit, each tried by replay\n" in out
     out = run(capsys, str(tmp_path / "run.memfit"), "--gpu", "h200")
-    assert out == "On H200 it does not run out of memory: 138.98 GiB are enough.\n"
+    assert out == "On H200 it does not run out of memory: 20.00 GiB of 138.98 GiB are enough.\n"
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

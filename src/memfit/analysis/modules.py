@@ -166,3 +166,10 @@ def group_modules(modules: list[ModuleStats]) -> list[ModuleGroup]:
 def starred(path: str) -> str:
     """The path with a star for each number in it."""
     return ".".join("*" if part.isdecimal() else part for part in path.split("."))
+
+
+def starred_once(path: str) -> str:
+    """The path with a star for the first number in it."""
+    parts = path.split(".")
+    first = next((number for number, part in enumerate(parts) if part.isdecimal()), len(parts))
+    return ".".join([*parts[:first], *(["*"] if first < len(parts) else []), *parts[first + 1 :]])

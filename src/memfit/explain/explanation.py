@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from memfit.allocator import Replay, SegmentState
+from memfit.allocator import Replay, SegmentState, smallest_fit
 from memfit.allocator.sources.files import NUM_START_BYTES, is_ledger
 from memfit.errors import TraceError
 from memfit.explain.from_ledger import scene_from_ledger
@@ -38,6 +38,8 @@ class Explanation:
     """What a new segment for the request would have held."""
     capacity: int | None
     """What the allocator could get from the device."""
+    enough: int | None
+    """The least that the allocator must be able to get for the run to complete; ``None`` where it ran out, or no GPU is named."""
     allocated: int
     reserved: int
     holdings: Holdings
@@ -99,6 +101,7 @@ def _explain(scene: Scene) -> Explanation:
         future_known=scene.future_known,
         asked=scene.asked,
         capacity=scene.capacity,
+        enough=None if scene.ran_out or scene.capacity is None else smallest_fit(scene.requests, scene.settings).capacity,
         allocated=_bytes(segments, "active_allocated") if segments else int(replayed.allocated[-1:].sum()),
         reserved=sum(segment.size for segment in segments) if segments else int(replayed.reserved[-1:].sum()),
         holdings=scene.holdings,

@@ -25,7 +25,7 @@ def show_explanation(explanation: Explanation, console: Console) -> None:
     console.print(Text(_headline(explanation), style="bold red" if explanation.ran_out else "bold green"))
     for part in (*map(Text, _sentences(explanation)), *_sections(explanation)):
         console.print(part)
-    for note in explanation.notes:
+    for note in (*explanation.notes, *_about_batches(explanation)):
         console.print(Text(f"note: {printable(note)}", style="yellow"))
 
 
@@ -33,7 +33,8 @@ def _headline(explanation: Explanation) -> str:
     device, where = printable(explanation.holdings.device), printable(explanation.holdings.where)
     if _is_enough(explanation):
         until = "" if explanation.future_known else " up to where it did"
-        return f"On {explanation.gpu} it does not run out of memory{until}: {format_bytes(explanation.capacity or 0)} are enough."
+        enough, capacity = format_bytes(explanation.enough or 0), format_bytes(explanation.capacity or 0)
+        return f"On {explanation.gpu} it does not run out of memory{until}: {enough} of {capacity} are enough."
     if not explanation.ran_out:
         return f"No request failed. This is what {device} held in the end."
     what = f"On {explanation.gpu} it would run out of memory" if explanation.gpu else f"{device} ran out of memory"
@@ -130,6 +131,12 @@ def _remedies(explanation: Explanation) -> Table:
             _spare(explanation, remedy),
         )
     return table
+
+
+def _about_batches(explanation: Explanation) -> Iterator[str]:
+    """No ledger says how many sequences a micro-batch has."""
+    if any("micro-batch" in remedy.kind for remedy in explanation.remedies):
+        yield "a micro-batch of one sequence cannot be halved: there, a part of it is a shorter sequence"
 
 
 def _spare(explanation: Explanation, remedy: Remedy) -> str:

@@ -65,6 +65,22 @@ def test_layers_are_put_together_where_they_go_the_same_way():
     assert (found[0].before_bytes, found[0].before_blocks) == (8 * KIB, 2)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ({f"blocks.{i}.mlp.{j}": 1 + 4 * j for i in range(12) for j in (0, 2)}, ["blocks.*.mlp.2", "blocks.*.mlp.0"]),
+        ({f"layers.{i}": 9 if i in (1, 3, 10) else 3 for i in range(12)}, ["layers.1 ... layers.10", "layers.0 ... layers.11"]),
+    ],
+    ids=["one way for each place in a layer", "one way for some layers"],
+)
+def test_no_two_rows_have_one_name(sizes: dict[str, int], names: list[str]):
+    before = ledger("; ".join(f"alloc 4KiB parameter {name}.w" for name in sizes))
+    after = ledger("; ".join(f"alloc {size}KiB parameter {name}.w" for name, size in sizes.items()))
+    found = diff_ledgers(before, after)
+    assert [change.name for change in found.modules] == names
+    assert sum(change.change_bytes for change in found.modules) == KIB * sum(size - 4 for size in sizes.values())
+
+
 def test_what_only_one_run_has():
     diff = diff_ledgers(ledger("alloc 1KiB x"), ledger("enter forward a; alloc 3KiB y"))
     assert changes(diff.ops) == [("y", 3 * KIB), ("x", -KIB)]

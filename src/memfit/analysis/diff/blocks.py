@@ -6,14 +6,14 @@ made by one operator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from memfit.analysis.diff.compared import Compared
-from memfit.analysis.modules import starred
+from memfit.analysis.modules import starred, starred_once
 from memfit.analysis.owners import find_owners
 from memfit.analysis.peaks import Peak
 from memfit.analysis.timeline import block_bytes_at
@@ -95,14 +95,14 @@ def changes_by(
 ) -> tuple[Change, ...]:
     """What changed by one aspect of the kinds, the largest first. ``starring`` puts what differs in numbers only together."""
     sides = [_sum_up((name(kind), held) for kind, held in side.items()) for side in (before, after)]
-    found = _gather(_changed(*sides), starred if starring else str)
+    found = _gather(_changed(*sides), str, lambda _, shared: shared) if starring else _changed(*sides).items()
     changes = [Change(name=name, **_columns(*pair)) for name, pair in found]
     return tuple(sorted(changes, key=lambda change: (*_by_size(change), change.name)))
 
 
 def change_of_blocks(before: Holdings, after: Holdings) -> tuple[BlockChange, ...]:
     """The kinds of blocks that changed, the largest change first."""
-    found = _gather(_changed(before, after), lambda kind: replace(kind, module=starred(kind.module)))
+    found = _gather(_changed(before, after), lambda kind: kind.module, lambda kind, shared: replace(kind, module=shared))
     changes = [BlockChange(kind=kind, **_columns(*pair)) for kind, pair in found]
     return tuple(sorted(changes, key=lambda change: (*_by_size(change), repr(change.kind))))
 
@@ -125,16 +125,39 @@ def _changed(before: dict[_Key, BlockTotal], after: dict[_Key, BlockTotal]) -> d
 
 
 def _gather(
-    changed: dict[_Key, tuple[BlockTotal, BlockTotal]], common: Callable[[_Key], _Key]
+    changed: dict[_Key, tuple[BlockTotal, BlockTotal]], module_of: Callable[[_Key], str], renamed: Callable[[_Key, str], _Key]
 ) -> list[tuple[_Key, tuple[BlockTotal, BlockTotal]]]:
-    """Puts changes together that go the same way and have a key in common; one that is alone keeps its own key."""
-    groups: dict[tuple[_Key, bool], list[_Key]] = {}
-    for key, (before, after) in changed.items():
-        groups.setdefault((common(key), after.size_bytes > before.size_bytes), []).append(key)
+    """Puts changes together that go the same way in modules whose names differ in numbers only; one alone keeps its own key.
+
+    Each name is given once: where several grew and several shrank under one, a star stands for its first number alone, and where
+    that does not tell them apart, the name is that of the first and the last of them.
+    """
+
+    def together(keys: Iterable[_Key], stars: Sequence[Callable[[str], str]]) -> Iterator[tuple[_Key, list[_Key]]]:
+        groups: dict[_Key, tuple[list[_Key], list[_Key]]] = {}
+        for key in keys:
+            before, after = changed[key]
+            sides = groups.setdefault(renamed(key, stars[0](module_of(key))), ([], []))
+            sides[after.size_bytes > before.size_bytes].append(key)
+        for shared, sides in groups.items():
+            is_twice = all(len(side) > 1 for side in sides)
+            if is_twice and len(stars) > 1:
+                yield from together([*sides[0], *sides[1]], stars[1:])
+                continue
+            for side in filter(None, sides):
+                in_order = sorted(map(module_of, side), key=_numbers_apart)
+                ends = renamed(side[0], f"{in_order[0]} ... {in_order[-1]}")
+                yield (side[0] if len(side) == 1 else ends if is_twice else shared), side
+
     return [
-        (shared if len(keys) > 1 else keys[0], (_total(changed[key][0] for key in keys), _total(changed[key][1] for key in keys)))
-        for (shared, _), keys in groups.items()
+        (key, (_total(changed[each][0] for each in keys), _total(changed[each][1] for each in keys)))
+        for key, keys in together(changed, (starred, starred_once))
     ]
+
+
+def _numbers_apart(path: str) -> list[tuple[int, str]]:
+    """Sort key: layer 10 comes after layer 9."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in path.split(".")]
 
 
 def _total(parts: Iterable[BlockTotal]) -> BlockTotal:
