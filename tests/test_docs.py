@@ -137,6 +137,15 @@ def test_constants_that_a_recipe_names_exist():
     assert [name for name in named if not re.search(rf"^{name}\b", sources, re.MULTILINE)] == []
 
 
+def test_the_quick_tests_are_of_every_package():
+    listed = (ROOT / "tests" / "quick.txt").read_text(encoding="utf-8").split()
+    assert listed == sorted(set(listed))
+    assert [path for path in listed if not (ROOT / path).is_file()] == []
+    tested = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/test_*.py")}
+    packages = {path.parent.name for path in (ROOT / "src" / "memfit").glob("*/__init__.py")} & tested
+    assert packages - {path.split("/")[1] for path in listed} == set()
+
+
 def workflow():
     return yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
 
