@@ -9,8 +9,8 @@ import pytest
 from helpers.compare_cells import cell
 from rich.console import Console
 
-from memfit.cli import compare as command
 from memfit.cli import main
+from memfit.cli.commands import compare as command
 from memfit.compare import Comparison
 from memfit.job import Subject
 from memfit.units import GIB

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memfit.cli import build_parser, demo, main, predict, show
+from memfit.cli import build_parser, main
+from memfit.cli.commands import demo, predict, show
 
 
 def test_every_command_can_be_typed():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
-from memfit.cli import fit
+from memfit.cli.commands import fit
 from memfit.errors import ConfigError, TraceError
 from memfit.testing import ledger
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from helpers.hanging import HANGS_AFTER
 
-from memfit.cli import main, show
+from memfit.cli import main
+from memfit.cli.commands import show
 from memfit.ledger import Ledger
 from memfit.testing import ledger
 

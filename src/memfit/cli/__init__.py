@@ -2,11 +2,11 @@
 
 ::
 
-    main() ──> a command's module ──> add_parser: its flags, its help (flags.py: those that several share)
-                                  └─> run: one call, one output (outputs.py)
+    main() ──> commands/ ──> add_parser: its flags, its help (flags.py: those that several share)
+                         └─> run: one call, one output (outputs.py)
 
-One small file per command, and only the one that was asked for is imported. Mistakes in what the user gave
-are told in one line: no traceback says that a file does not exist.
+One small file per command, and only the one that was asked for is imported. A mistake in what the user gave
+is told in one line, without a traceback.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMMANDS = (
     "top",
     "doctor",
 )
-"""In the order of the help; each is a module of this package."""
+"""In the order of the help; each is a module of ``commands/``."""
 
 _PIPE_CLOSED, _MISUSED, _INTERRUPTED = 1, 2, 130
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def load(command: str) -> ModuleType:
     """The module of a command."""
-    return importlib.import_module(f"memfit.cli.{command}")
+    return importlib.import_module(f"memfit.cli.commands.{command}")
 
 
 def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from memfit.cli.commands.predict import tell, tell_job
 from memfit.cli.flags import (
     add_host_memory,
     add_json,
@@ -18,7 +19,6 @@ from memfit.cli.flags import (
     read_world_size,
 )
 from memfit.cli.outputs import check_output, stdout_kept_clean, tell_progress, tell_ran_out
-from memfit.cli.predict import tell, tell_job
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from memfit.cli import predict, show
+from memfit.cli.commands import predict, show
 
 COMMANDS: Final = (
     "predict --model llama3-8b --world-size 8 --gpu H100-80GB --checkpointing full",
