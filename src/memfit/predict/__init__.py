@@ -16,6 +16,7 @@
         v
     Prediction  result.py ── the ledger, served by the allocator: peaks, fit, verdict, breakdown, time, assumptions
 
+    run/           the whole run: calls that repeat are written down, not run
     cells.py       what the process of one cell of a comparison does
     step_time.py   the step time of a job whose ranks were predicted one by one
 """

@@ -71,7 +71,7 @@ class StepMark:
 
 
 @dataclass(frozen=True)
-class Moment:
+class TimelineState:
     """Where a timeline was."""
 
     host: float
@@ -217,10 +217,10 @@ class Timeline:
         """What ran so far, and is kept."""
         return Spans.joined([*self._skipped, Spans.from_rows(self._rows)])
 
-    def moment(self) -> Moment:
-        return Moment(self.host, self._waited, dict(self._ready), self.num_spans)
+    def moment(self) -> TimelineState:
+        return TimelineState(self.host, self._waited, dict(self._ready), self.num_spans)
 
-    def stretch_since(self, began: Moment) -> Stretch:
+    def stretch_since(self, began: TimelineState) -> Stretch:
         """What happened since then."""
         first = 5 * (began.span - self._num_before_rows())
         spans = Spans.from_rows(self._rows[first:])

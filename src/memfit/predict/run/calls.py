@@ -12,28 +12,28 @@ import torch
 
 from memfit.ledger.cutting import ABOUT_BLOCKS
 from memfit.ledger.schema import Array
-from memfit.predict.run.readings import Reading
+from memfit.predict.run.readings import ValueReading
 from memfit.predict.run.stand_ins import Made
-from memfit.predict.run.windows import Window
+from memfit.predict.run.windows import LedgerWindow
 from memfit.torch_compat.dispatch import tree_leaves
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class WrittenCall:
     """What a call did to the ledger, counted from where it began, and what it gave."""
 
-    forward: Window
+    forward: LedgerWindow
     numbers: Array
     """Shapes, strides, offsets and sizes of the tensors that it gave."""
     result: Any
     casts: tuple[tuple[weakref.ref[torch.Tensor], Made], ...]
     """Leaves, and the casts of them that autocast keeps from here on."""
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[ValueReading, ...] = ()
     held: frozenset[int] = frozenset()
     """The tensors among the arguments that the graph holds."""
     backward: Backward | None = None
 
-    def is_like(self, other: Call) -> bool:
+    def is_like(self, other: WrittenCall) -> bool:
         return bool(self.shape == other.shape and np.array_equal(self.sizes, other.sizes))
 
     @cached_property
@@ -59,7 +59,7 @@ class Call:
             parts += [np.isin(self.backward.window.kind, ABOUT_BLOCKS), np.ones(len(self.backward.numbers), dtype=bool)]
         return np.concatenate(parts)
 
-    def resized(self, sizes: Array, forward: Window, backward: Window | None) -> Call:
+    def resized(self, sizes: Array, forward: LedgerWindow, backward: LedgerWindow | None) -> WrittenCall:
         """The same with these numbers, and with the times of other windows like its own."""
         ends = np.cumsum([len(self.forward.size), len(self.numbers)])
         of_forward, numbers, rest = np.split(sizes, ends)
@@ -83,7 +83,7 @@ class Call:
 class Backward:
     """What the part of backward did that belongs to a call."""
 
-    window: Window
+    window: LedgerWindow
     numbers: Array
     """Of the gradients that it made."""
     incoming: tuple[bool, ...]

@@ -12,7 +12,7 @@ from torch import nn
 
 from memfit.phantom.tensors.tensor_annotations import CHOICES, CONSTANT, HOST_DATA, SHARE
 from memfit.phantom.torch_cuda.autocast import CastCache
-from memfit.predict.run.windows import NotRepeatableError, Reason
+from memfit.predict.run.windows import NotRepeatableError, RunReason
 from memfit.torch_compat.dispatch import tree_leaves, tree_map
 from memfit.torch_compat.dynamo import is_compiled
 
@@ -104,19 +104,19 @@ def family_of(leaves: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]
 def _of_value(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.requires_grad:
-            raise NotRepeatableError(Reason.ARGUMENTS)
+            raise NotRepeatableError(RunReason.ARGUMENTS)
         notes = vars(value)
         known = (notes.get(HOST_DATA) is not None, *(repr(notes.get(note)) for note in (CONSTANT, CHOICES, SHARE)))
         kind = (type(value), value.dim(), value.dtype, value.device, known)
         return TensorKey(kind, (*value.shape, *value.stride(), int(value.storage_offset()), int(value.untyped_storage().nbytes())))
     if isinstance(value, PLAIN):
         return (type(value), value)
-    raise NotRepeatableError(Reason.ARGUMENTS)
+    raise NotRepeatableError(RunReason.ARGUMENTS)
 
 
 def _of_module(module: nn.Module) -> tuple[Any, ...]:
     if is_compiled(module):
-        raise NotRepeatableError(Reason.COMPILED)  # watching it would change what is compiled
+        raise NotRepeatableError(RunReason.COMPILED)  # watching it would change what is compiled
     parameters = tuple((id(parameter), parameter.dtype) for parameter in module._parameters.values() if parameter is not None)
     return (id(module), parameters, tuple(_plain_attributes(vars(module), deep=True)))
 

@@ -33,12 +33,12 @@ from torch import nn
 from memfit.ledger import Category
 from memfit.phantom.torch_cuda.autocast import CastCache
 from memfit.predict.clock import TimedBuilder
-from memfit.predict.run.calls import Backward, Call
+from memfit.predict.run.calls import Backward, WrittenCall
 from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, state_of_call
-from memfit.predict.run.lengths import Family
-from memfit.predict.run.readings import Reading, Readings, are_the_same
-from memfit.predict.run.stand_ins import Graph, Made, Maker, WrittenDown, array_of
-from memfit.predict.run.windows import NotRepeatableError, Place, Reason, Space, Tape, Window, Written
+from memfit.predict.run.lengths import LengthFamily
+from memfit.predict.run.readings import Readings, ValueReading, are_the_same
+from memfit.predict.run.stand_ins import HeldGraph, Made, Maker, WrittenDown, array_of
+from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, Place, RunReason, SubjectSpace, Tape, Written
 from memfit.record.sources.operators.recorder import Recorder
 from memfit.torch_compat.autograd import use_counts
 from memfit.torch_compat.dispatch import tree_leaves, tree_map
@@ -61,33 +61,33 @@ class WrittenDownWronglyError(BaseException):
 class _History:
     """What is known of a module's calls."""
 
-    calls: dict[Any, list[_Known]] = field(default_factory=dict)
+    calls: dict[Any, list[_KnownCall]] = field(default_factory=dict)
     """By what decides a call; several where values that were read made a difference."""
-    families: dict[Any, Family] = field(default_factory=dict)
+    families: dict[Any, LengthFamily] = field(default_factory=dict)
     num_failures: int = 0
-    reasons: Counter[Reason] = field(default_factory=Counter)
+    reasons: Counter[RunReason] = field(default_factory=Counter)
     is_small: bool = False
 
-    def add(self, key: Key, call: Call) -> None:
+    def add(self, key: Key, call: WrittenCall) -> None:
         self.family(key).add(key.sizes, call)
         variants = self.calls.setdefault(key.all, [])
         for known in variants:
             if known.call.outcomes == call.outcomes:
                 known.see(call)
                 return
-        variants.append(_Known(call))
+        variants.append(_KnownCall(call))
 
-    def find(self, key: Key, inputs: list[torch.Tensor]) -> Call | None:
+    def find(self, key: Key, inputs: list[torch.Tensor]) -> WrittenCall | None:
         """What a call does, if it is known or follows from those that are."""
         for known in self.calls.get(key.all, ()):
             if known.num_alike >= WATCHED and are_the_same(known.call.readings, inputs):
                 return known.call
         return self.family(key).foretell(key.sizes, inputs)
 
-    def family(self, key: Key) -> Family:
-        return self.families.setdefault(key.family, Family())
+    def family(self, key: Key) -> LengthFamily:
+        return self.families.setdefault(key.family, LengthFamily())
 
-    def fail(self, key: Key | None, reason: Reason) -> None:
+    def fail(self, key: Key | None, reason: RunReason) -> None:
         if key is not None:
             self.calls.pop(key.all, None)
         self.num_failures += 1
@@ -95,11 +95,11 @@ class _History:
 
 
 @dataclass
-class _Known:
-    call: Call
+class _KnownCall:
+    call: WrittenCall
     num_alike: int = 1
 
-    def see(self, call: Call) -> None:
+    def see(self, call: WrittenCall) -> None:
         """It was run once more."""
         self.num_alike = self.num_alike + 1 if self.call.is_like(call) else 1
         self.call = call
@@ -128,7 +128,7 @@ class KnownCalls:
         """Of calls that were written down, and whose backward has not come."""
         self.num_replaced = 0
 
-    def reasons(self) -> list[tuple[str, Counter[Reason]]]:
+    def reasons(self) -> list[tuple[str, Counter[RunReason]]]:
         """Of each module whose calls were run: its class, and why."""
         return [(type(module).__name__, history.reasons) for module, history in self._histories.items() if history.reasons]
 
@@ -195,9 +195,9 @@ class KnownCalls:
             return result
         try:
             if readings.are_unclear:
-                raise NotRepeatableError(Reason.VALUES)
+                raise NotRepeatableError(RunReason.VALUES)
             if state_of_call(module, args, kwargs) != key.state:
-                raise NotRepeatableError(Reason.CHANGES)
+                raise NotRepeatableError(RunReason.CHANGES)
             held = frozenset(i for i, tensor in enumerate(inputs) if use_counts(tensor) != counts[i])
             window = self._tape.window(start, end, stretch)
             call = self._read(window, start, result, casts, held, tuple(readings.found))
@@ -216,8 +216,14 @@ class KnownCalls:
         return result
 
     def _read(
-        self, window: Window, start: Place, result: Any, casts: set[int], held: frozenset[int], readings: tuple[Reading, ...]
-    ) -> Call:
+        self,
+        window: LedgerWindow,
+        start: Place,
+        result: Any,
+        casts: set[int],
+        held: frozenset[int],
+        readings: tuple[ValueReading, ...],
+    ) -> WrittenCall:
         numbers: list[int] = []
         first = start.num_blocks
 
@@ -225,21 +231,21 @@ class KnownCalls:
             if isinstance(leaf, torch.Tensor):
                 return self._maker.describe(leaf, first, window, numbers)
             if not isinstance(leaf, PLAIN):
-                raise NotRepeatableError(Reason.RESULT)
+                raise NotRepeatableError(RunReason.RESULT)
             return leaf
 
         skeleton = tree_map(describe, result)
         kept = [(owner, cast) for key, (owner, cast) in self._casts.entries.items() if key not in casts]
         made = tuple((owner, self._maker.describe(cast, first, window, numbers)) for owner, cast in kept)
-        return Call(window, array_of(numbers), skeleton, made, readings, held)
+        return WrittenCall(window, array_of(numbers), skeleton, made, readings, held)
 
-    def _finish(self, history: _History, key: Key, call: Call) -> None:
+    def _finish(self, history: _History, key: Key, call: WrittenCall) -> None:
         """Of a call without a graph: what it left must be its outputs and the kept casts."""
         made = {leaf.block for leaf in (*call.outputs, *(cast for _, cast in call.casts))}
         if call.forward.survivors() == made and not call.held:
             history.add(key, call)
         else:
-            history.fail(key, Reason.KEEPS)
+            history.fail(key, RunReason.KEEPS)
 
     # -- backward that is run ------------------------------------------------------------------------------------------------------
 
@@ -293,19 +299,19 @@ class KnownCalls:
             del self._pending[scope]
             try:
                 if not is_plain or any(times[id(parameter)] > 1 for parameter in pending.parameters):
-                    raise NotRepeatableError(Reason.BACKWARD)  # autograd adds up the gradients of several calls
+                    raise NotRepeatableError(RunReason.BACKWARD)  # autograd adds up the gradients of several calls
                 pending.history.add(pending.key, self._with_backward(pending))
             except NotRepeatableError as error:
                 pending.history.fail(pending.key, error.reason)
         while len(self._pending) > 64:
             scope, pending = next(iter(self._pending.items()))
             del self._pending[scope]
-            pending.history.fail(pending.key, Reason.BACKWARD)
+            pending.history.fail(pending.key, RunReason.BACKWARD)
 
-    def _with_backward(self, pending: _Pending) -> Call:
+    def _with_backward(self, pending: _Pending) -> WrittenCall:
         segment, call = pending.segments[0], pending.call
         if len(pending.segments) != 1 or segment.stop is None:
-            raise NotRepeatableError(Reason.BACKWARD)
+            raise NotRepeatableError(RunReason.BACKWARD)
         stop, stretch = segment.stop
         first, last = pending.start.num_blocks, pending.end.num_blocks
         given = {block: place for place, block in pending.incoming.items()}
@@ -313,25 +319,25 @@ class KnownCalls:
         window = self._tape.window(
             segment.start, stop, stretch, outer_scope=segment.outer_scope, earlier=range(first, last), given=given
         )
-        freed, left = window.frees(Space.EARLIER), call.forward.survivors()
+        freed, left = window.frees(SubjectSpace.EARLIER), call.forward.survivors()
         of_outputs, of_casts = {made.block for made in call.outputs}, {cast.block for _, cast in call.casts}
         before = {block - first for block in self._tape.freed(pending.end, segment.start) if first <= block < last}
         if before - of_outputs - of_casts or left - set(freed) - before - of_outputs - of_casts:
-            raise NotRepeatableError(Reason.KEEPS)  # what it keeps is not its graph's
+            raise NotRepeatableError(RunReason.KEEPS)  # what it keeps is not its graph's
         numbers: list[int] = []
         gradients = []
         for place, (had, parameter) in enumerate(zip(segment.gradients, pending.parameters, strict=True)):
             if not had & 1 and parameter.grad is not None:
                 gradients.append((place, self._maker.describe(parameter.grad, segment.start.num_blocks, window, numbers)))
         if window.survivors() != {made.block for _, made in gradients}:
-            raise NotRepeatableError(Reason.KEEPS)
+            raise NotRepeatableError(RunReason.KEEPS)
         incoming = tuple(place in pending.incoming for place in range(len(call.outputs)))
         backward = Backward(window, array_of(numbers), incoming, segment.gradients, tuple(gradients))
         return replace(call, backward=backward)
 
     # -- writing -------------------------------------------------------------------------------------------------------------------
 
-    def _write(self, call: Call, module: nn.Module, parameters: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+    def _write(self, call: WrittenCall, module: nn.Module, parameters: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         recorder = self._recorder
         recorder.begin_root(module, args, kwargs)
         with recorder.quiet():
@@ -356,7 +362,7 @@ class KnownCalls:
 
     def _with_node(
         self,
-        call: Call,
+        call: WrittenCall,
         module: nn.Module,
         written: Written,
         make: Callable[[], list[torch.Tensor]],
@@ -380,7 +386,7 @@ class KnownCalls:
             return tuple(tensors)
 
         outputs: Any = WrittenDown.apply(  # type: ignore[no-untyped-call, unused-ignore]
-            Graph(flags, graph.release, graph.backward), make_outputs, self._anchor
+            HeldGraph(flags, graph.release, graph.backward), make_outputs, self._anchor
         )
         return list(outputs)
 
@@ -391,7 +397,7 @@ class _WrittenGraph:
     def __init__(
         self,
         calls: KnownCalls,
-        call: Call,
+        call: WrittenCall,
         module: nn.Module,
         written: Written,
         parameters: list[torch.Tensor],
@@ -401,7 +407,7 @@ class _WrittenGraph:
         self._calls, self._call, self._written, self._backward = calls, call, written, call.backward
         self.module = weakref.ref(module)
         self._parameters, self._inputs = [weakref.ref(parameter) for parameter in parameters], inputs
-        self._frees = self._backward.window.frees(Space.EARLIER)
+        self._frees = self._backward.window.frees(SubjectSpace.EARLIER)
         self._storages: dict[int, torch.UntypedStorage] = {}
 
     def hold(self, storages: dict[int, torch.UntypedStorage]) -> None:
@@ -425,7 +431,7 @@ class _WrittenGraph:
         with recorder.quiet():
             given = [-1] * (len(gradients) + len(self._inputs))
             pauses = [(self._frees[block], self._dropper(block)) for block in self._storages]
-            for place, event in backward.window.frees(Space.GIVEN).items():
+            for place, event in backward.window.frees(SubjectSpace.GIVEN).items():
                 if place >= len(gradients):
                     pauses.append((event, self._input_dropper(place - len(gradients))))
                     continue
@@ -480,7 +486,7 @@ class _Segment:
 class _Pending:
     """A call that was run, whose backward is to come."""
 
-    call: Call
+    call: WrittenCall
     history: _History
     key: Key
     parameters: list[torch.Tensor]

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from memfit.predict.clock import TimedBuilder
 from memfit.predict.run.known_calls import MOST_FAILURES, WATCHED, are_wanted
-from memfit.predict.run.windows import NotRepeatableError, Reason, Tape, Window
+from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, RunReason, Tape
 from memfit.record.sources.operators.recorder import Recorder
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.dispatch import without_modes
@@ -27,16 +27,16 @@ Counters = tuple[float, ...]
 
 
 @dataclass
-class _Known:
+class _KnownStep:
     """Of an optimizer: its last step that was run."""
 
     key: Any = None
-    window: Window | None = None
+    window: LedgerWindow | None = None
     increments: Counters = ()
     num_alike: int = 0
     num_failures: int = 0
 
-    def see(self, key: Any, window: Window, increments: Counters) -> None:
+    def see(self, key: Any, window: LedgerWindow, increments: Counters) -> None:
         is_alike = (
             self.window is not None
             and self.key == key
@@ -57,7 +57,7 @@ class KnownSteps:
 
     def __init__(self, recorder: Recorder, *, is_wanted: bool = True) -> None:
         self._recorder, self._is_wanted = recorder, is_wanted and are_wanted()
-        self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Optimizer, _KnownStep] = weakref.WeakKeyDictionary()
         self.num_replaced = 0
 
     def watch(self, optimizer: Optimizer, patches: Patches) -> None:
@@ -80,7 +80,7 @@ class KnownSteps:
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             known = self._known.get(optimizer)
             if known is None:
-                known = self._known[optimizer] = _Known()
+                known = self._known[optimizer] = _KnownStep()
             may_watch = (
                 known.num_failures <= MOST_FAILURES
                 and not any(value is not None for value in (*args, *kwargs.values()))
@@ -108,7 +108,7 @@ class KnownSteps:
                 window = tape.window(start, end, stretch, outer_scope=outer_scope)
                 after = _counters(optimizer)
                 if window.survivors() or result is not None or len(before) != len(after):
-                    raise NotRepeatableError(Reason.KEEPS)
+                    raise NotRepeatableError(RunReason.KEEPS)
                 increments = tuple(then - now for now, then in zip(before, after, strict=True))
                 known.see(key, window, increments)
             except NotRepeatableError:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from memfit.predict.run.calls import Call
+from memfit.predict.run.calls import WrittenCall
 from memfit.predict.run.readings import are_the_same
 from memfit.predict.run.sizes import Fit, Unclear
 
@@ -34,16 +34,16 @@ NEIGHBOURS: Final = 3
 Sizes = tuple[int, ...]
 
 
-class Family:
+class LengthFamily:
     """Calls whose arguments differ in sizes alone."""
 
     def __init__(self) -> None:
-        self._samples: dict[tuple[Sizes, tuple[Any, ...]], Call] = {}
+        self._samples: dict[tuple[Sizes, tuple[Any, ...]], WrittenCall] = {}
         """By sizes and by the values that were read."""
         self._fits: dict[Any, Fit] = {}
         self.is_banned = False
 
-    def add(self, sizes: Sizes, call: Call) -> None:
+    def add(self, sizes: Sizes, call: WrittenCall) -> None:
         """A call that was run."""
         self._samples.pop((sizes, call.outcomes), None)
         self._samples[sizes, call.outcomes] = call
@@ -51,7 +51,7 @@ class Family:
             self._forget_one()
         self._fits.clear()
 
-    def foretell(self, sizes: Sizes, inputs: Sequence[torch.Tensor]) -> Call | None:
+    def foretell(self, sizes: Sizes, inputs: Sequence[torch.Tensor]) -> WrittenCall | None:
         """What a call with arguments of these sizes does; ``None`` where only running it can tell."""
         if self.is_banned or len(self._samples) < FEWEST_SAMPLES:
             return None
@@ -77,7 +77,7 @@ class Family:
         except Unclear:
             return None
 
-    def _with_the_same_readings(self, sizes: Sizes, inputs: Sequence[torch.Tensor]) -> list[tuple[Sizes, Call]]:
+    def _with_the_same_readings(self, sizes: Sizes, inputs: Sequence[torch.Tensor]) -> list[tuple[Sizes, WrittenCall]]:
         hold: dict[tuple[Any, ...], bool] = {}
         found = []
         for (known, outcomes), call in self._samples.items():
@@ -124,7 +124,7 @@ def _distance(one: Sizes, other: Sizes) -> float:
     return sum(abs(log(max(a, 1) / max(b, 1))) for a, b in zip(one, other, strict=True))
 
 
-def _shape_at(asked: Sizes, points: Sequence[tuple[Sizes, Call]]) -> tuple[Any, ...] | None:
+def _shape_at(asked: Sizes, points: Sequence[tuple[Sizes, WrittenCall]]) -> tuple[Any, ...] | None:
     """What a call at this point looks like but for its sizes, if its neighbours tell."""
     alike = _alike_alignments(points)
     own = _alignment(asked)
@@ -137,7 +137,7 @@ def _shape_at(asked: Sizes, points: Sequence[tuple[Sizes, Call]]) -> tuple[Any, 
     return None
 
 
-def _alike_alignments(points: Sequence[tuple[Sizes, Call]]) -> list[set[Sizes]]:
+def _alike_alignments(points: Sequence[tuple[Sizes, WrittenCall]]) -> list[set[Sizes]]:
     """Alignments that made no difference where both were seen."""
     by_shape: dict[Any, set[Sizes]] = {}
     for point, call in points:
@@ -145,7 +145,7 @@ def _alike_alignments(points: Sequence[tuple[Sizes, Call]]) -> list[set[Sizes]]:
     return list(by_shape.values())
 
 
-def _between_neighbours(asked: Sizes, points: Sequence[tuple[Sizes, Call]]) -> tuple[Any, ...] | None:
+def _between_neighbours(asked: Sizes, points: Sequence[tuple[Sizes, WrittenCall]]) -> tuple[Any, ...] | None:
     if len(asked) == 1:
         below = max((point for point in points if point[0] <= asked), key=lambda point: point[0], default=None)
         above = min((point for point in points if point[0] >= asked), key=lambda point: point[0], default=None)
@@ -161,7 +161,7 @@ def _between_neighbours(asked: Sizes, points: Sequence[tuple[Sizes, Call]]) -> t
     return shape if inside else None
 
 
-def _in_between(asked: Sizes, alike: Sequence[tuple[Sizes, Call]], fit: Fit) -> Call:
+def _in_between(asked: Sizes, alike: Sequence[tuple[Sizes, WrittenCall]], fit: Fit) -> WrittenCall:
     """With numbers that the fit tells, and times between those of the two nearest."""
     sizes = fit.at(asked)
     (here, call), *others = sorted(alike, key=lambda item: _distance(item[0], asked))

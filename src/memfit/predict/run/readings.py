@@ -41,7 +41,7 @@ class _Input:
 
 
 @dataclass(frozen=True, eq=False)
-class _Result:
+class _OperatorResult:
     """What an operator made of such data; ``place`` is its place where it made several."""
 
     func: Any
@@ -53,7 +53,7 @@ class _Result:
         if id(self) not in known:
 
             def real(value: Any) -> Any:
-                if isinstance(value, (_Input, _Result)):
+                if isinstance(value, (_Input, _OperatorResult)):
                     return value.value(inputs, known, sizes)
                 return sizes.get(value, value) if type(value) is int else value
 
@@ -63,11 +63,11 @@ class _Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ValueReading:
     """A value that was read, and how it follows from the arguments; without an origin, it does not."""
 
     outcome: Any
-    origin: _Input | _Result | None
+    origin: _Input | _OperatorResult | None
     func: Any
 
     def is_the_same(self, inputs: Sequence[torch.Tensor], known: dict[int, Any], sizes: Mapping[int, int]) -> bool:
@@ -81,7 +81,7 @@ class Reading:
             return False
 
 
-def are_the_same(readings: Sequence[Reading], inputs: Sequence[torch.Tensor], sizes: Mapping[int, int] | None = None) -> bool:
+def are_the_same(readings: Sequence[ValueReading], inputs: Sequence[torch.Tensor], sizes: Mapping[int, int] | None = None) -> bool:
     """Would a call with these arguments read the same values?"""
     if not any(reading.origin is not None for reading in readings):
         return True
@@ -100,7 +100,7 @@ class Readings(TorchDispatchMode):
     def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.are_unclear = False
-        self.found: list[Reading] = []
+        self.found: list[ValueReading] = []
         self._of_numbers: list[weakref.ref[torch.Tensor]] = []
         self._inputs = inputs
 
@@ -134,7 +134,7 @@ class Readings(TorchDispatchMode):
             self.are_unclear |= is_followed and (origin is None or len(tensors) > 1)
         result = func(*args, **kwargs)
         if asks:
-            self.found.append(Reading(_outcome(result), origin, func))
+            self.found.append(ValueReading(_outcome(result), origin, func))
         if is_of_numbers and isinstance(result, torch.Tensor):
             self._of_numbers.append(weakref.ref(result))
         if is_followed:
@@ -154,7 +154,7 @@ class Readings(TorchDispatchMode):
         for place, part in known:
             if func._schema.is_mutable:
                 self.are_unclear = True
-            setattr(part, _ORIGIN, _Result(func, *operands, place))
+            setattr(part, _ORIGIN, _OperatorResult(func, *operands, place))
 
     def _is_data(self, tensor: torch.Tensor) -> bool:
         is_on_host = tensor.dim() > 0 and tensor.device.type == "cpu"

@@ -12,7 +12,7 @@ import torch
 from memfit.ledger import Category
 from memfit.ledger.schema import Array
 from memfit.phantom.tensors.tensor_annotations import VALUES
-from memfit.predict.run.windows import NotRepeatableError, Reason, Window, Written
+from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, RunReason, Written
 from memfit.record.sources.operators.recorder import Recorder
 
 
@@ -41,16 +41,16 @@ class Maker:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    def describe(self, tensor: torch.Tensor, first_block: int, window: Window, numbers: list[int]) -> Made:
+    def describe(self, tensor: torch.Tensor, first_block: int, window: LedgerWindow, numbers: list[int]) -> Made:
         """``numbers`` gets those of the tensor."""
         if tensor.layout is not torch.strided or any(vars(tensor).get(note) is not None for note in VALUES):
-            raise NotRepeatableError(Reason.RESULT)
+            raise NotRepeatableError(RunReason.RESULT)
         block = self._recorder.block_of(tensor)
         if block is None or not first_block <= block < first_block + len(window.blocks):
-            raise NotRepeatableError(Reason.RESULT)
+            raise NotRepeatableError(RunReason.RESULT)
         size_bytes = int(tensor.untyped_storage().nbytes())
         if size_bytes % tensor.element_size():
-            raise NotRepeatableError(Reason.RESULT)
+            raise NotRepeatableError(RunReason.RESULT)
         first = len(numbers)
         numbers += (*tensor.shape, *tensor.stride(), int(tensor.storage_offset()), size_bytes)
         stream = int(window.blocks.stream[block - first_block])
@@ -60,7 +60,7 @@ class Maker:
         self,
         made: Made,
         numbers: Array,
-        window: Window,
+        window: LedgerWindow,
         written: Written,
         others: dict[int, torch.Tensor],
         role: Category | None = None,
@@ -90,7 +90,7 @@ def _dense_bytes(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
     return (last + 1) * dtype.itemsize
 
 
-class Graph:
+class HeldGraph:
     """What a call that was written down holds until its backward is written down too, or the graph is given up."""
 
     def __init__(
@@ -117,7 +117,7 @@ class WrittenDown(torch.autograd.Function):
     """Stands in autograd's graph for a whole call of a module."""
 
     @staticmethod
-    def forward(ctx: Any, graph: Graph, make: Callable[[], tuple[torch.Tensor, ...]], anchor: torch.Tensor) -> Any:
+    def forward(ctx: Any, graph: HeldGraph, make: Callable[[], tuple[torch.Tensor, ...]], anchor: torch.Tensor) -> Any:
         ctx.graph = graph
         ctx.set_materialize_grads(False)
         tensors = make()

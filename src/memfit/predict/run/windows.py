@@ -3,7 +3,7 @@
 ::
 
     ledger   ... │ enter model  alloc 812  alloc 813  free 812  exit model │ ...
-    Window         enter 0      alloc 0    alloc 1    free 0    exit 0          the same for every call that is alike
+    LedgerWindow         enter 0      alloc 0    alloc 1    free 0    exit 0          the same for every call that is alike
     written        enter 95     alloc 901  alloc 902  free 901  exit 95         with the numbers that are next, in one piece
 """
 
@@ -22,10 +22,10 @@ import torch
 from memfit.ledger.cutting import ABOUT_SCOPES, rows
 from memfit.ledger.schema import Array, Blocks, EventKind, Events, Roles, Scopes
 from memfit.predict.clock import TimedBuilder
-from memfit.timing.timeline import Moment, Stretch
+from memfit.timing.timeline import Stretch, TimelineState
 
 
-class Reason(Enum):
+class RunReason(Enum):
     """Why a call is run, and not written down."""
 
     ARGUMENTS = "arguments"
@@ -49,12 +49,12 @@ class Reason(Enum):
 class NotRepeatableError(Exception):
     """Something about a call cannot be compared, or must not be repeated."""
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: RunReason) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class Space(IntEnum):
+class SubjectSpace(IntEnum):
     """What an event's subject is counted among."""
 
     BLOCK = 0
@@ -76,7 +76,7 @@ class Place:
     num_blocks: int
     num_scopes: int
     time_ns: int
-    moment: Moment
+    moment: TimelineState
     num_unpaid: int
 
 
@@ -116,29 +116,29 @@ class Tape:
         outer_scope: int = -1,
         earlier: range = range(0),
         given: Mapping[int, int] | None = None,
-    ) -> Window:
+    ) -> LedgerWindow:
         """What was written from one place to another. ``earlier`` are the blocks of the window before, ``given`` has the numbers
         of those that are named. The scopes that it left open are closed at its end."""
         tables = self.builder.between(start.counts, end.counts)
         events: Events = _without_exits(tables["events"], start.num_scopes)
         if len(tables["prelude"]) or len(tables["modules"]) or len(tables["slack"]) or len(tables["returns"]):
-            raise NotRepeatableError(Reason.EVENTS)
+            raise NotRepeatableError(RunReason.EVENTS)
         if np.isin(events.kind, (EventKind.STEP, EventKind.EMPTY_CACHE, EventKind.STREAM)).any():
-            raise NotRepeatableError(Reason.EVENTS)
+            raise NotRepeatableError(RunReason.EVENTS)
         is_scope = np.isin(events.kind, ABOUT_SCOPES)
         own = np.where(is_scope, start.num_scopes, start.num_blocks)
-        subject, space = events.subject - own, np.where(is_scope, Space.SCOPE, Space.BLOCK).astype(np.uint8)
+        subject, space = events.subject - own, np.where(is_scope, SubjectSpace.SCOPE, SubjectSpace.BLOCK).astype(np.uint8)
         outside = np.flatnonzero(subject < 0)
         for event in outside.tolist():
             number = int(events.subject[event])
             if is_scope[event]:
-                raise NotRepeatableError(Reason.EVENTS)
+                raise NotRepeatableError(RunReason.EVENTS)
             if number in earlier:
-                subject[event], space[event] = number - earlier.start, Space.EARLIER
+                subject[event], space[event] = number - earlier.start, SubjectSpace.EARLIER
             elif given is not None and number in given:
-                subject[event], space[event] = given[number], Space.GIVEN
+                subject[event], space[event] = given[number], SubjectSpace.GIVEN
             else:
-                raise NotRepeatableError(Reason.KEEPS)
+                raise NotRepeatableError(RunReason.KEEPS)
         scopes: Scopes = tables["scopes"]
         kind, size = events.kind, events.size
         open_scopes = _left_open(kind, subject)
@@ -147,13 +147,13 @@ class Tape:
             count = len(open_scopes)
             kind = np.append(kind, np.full(count, EventKind.EXIT, kind.dtype))
             subject = np.append(subject, np.array(open_scopes, dtype=np.int64))
-            space = np.append(space, np.full(count, Space.SCOPE, np.uint8))
+            space = np.append(space, np.full(count, SubjectSpace.SCOPE, np.uint8))
             size = np.append(size, np.zeros(count, np.int64))
             after_ns = np.append(after_ns, np.full(count, end.time_ns - start.time_ns))
         blocks: Blocks = tables["blocks"]
         roles: Roles = tables["roles"]
         spans = stretch.spans
-        return Window(
+        return LedgerWindow(
             kind=kind,
             subject=subject,
             space=space,
@@ -170,7 +170,7 @@ class Tape:
 
     def write(
         self,
-        window: Window,
+        window: LedgerWindow,
         sizes: Array,
         *,
         outer_scope: int = -1,
@@ -223,7 +223,7 @@ class Tape:
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class LedgerWindow:
     """A stretch of a ledger. What does not depend on sizes comes first."""
 
     kind: Array
@@ -240,7 +240,7 @@ class Window:
 
     @cached_property
     def where_given(self) -> Array:
-        return np.flatnonzero(self.space == Space.GIVEN)
+        return np.flatnonzero(self.space == SubjectSpace.GIVEN)
 
     @cached_property
     def digest(self) -> bytes:
@@ -253,23 +253,23 @@ class Window:
             digest.update(b"|")
         return digest.digest()
 
-    def with_sizes(self, sizes: Array) -> Window:
+    def with_sizes(self, sizes: Array) -> LedgerWindow:
         return replace(self, size=sizes)
 
-    def between(self, other: Window, share: float) -> Window:
+    def between(self, other: LedgerWindow, share: float) -> LedgerWindow:
         """With times so much of the way to those of another window like it."""
         after_ns = (self.after_ns + share * (other.after_ns - self.after_ns)).astype(np.int64)
         return replace(self, after_ns=after_ns, stretch=self.stretch.between(other.stretch, share))
 
-    def frees(self, space: Space) -> dict[int, int]:
+    def frees(self, space: SubjectSpace) -> dict[int, int]:
         """By block of a space: the event that frees it."""
         where = np.flatnonzero((self.kind == EventKind.FREE) & (self.space == space))
         return dict(zip(self.subject[where].tolist(), where.tolist(), strict=True))
 
     def survivors(self) -> set[int]:
         """The blocks that came in it and are there at its end."""
-        born = self.subject[(self.kind == EventKind.ALLOC) & (self.space == Space.BLOCK)].tolist()
-        return set(born) - set(self.frees(Space.BLOCK))
+        born = self.subject[(self.kind == EventKind.ALLOC) & (self.space == SubjectSpace.BLOCK)].tolist()
+        return set(born) - set(self.frees(SubjectSpace.BLOCK))
 
 
 @dataclass(frozen=True)
@@ -280,7 +280,7 @@ class Written:
     first_scope: int
     outer_scope: int
 
-    def scope_of(self, window: Window, block: int) -> int:
+    def scope_of(self, window: LedgerWindow, block: int) -> int:
         scope = int(window.blocks.scope[block])
         return scope + self.first_scope if scope >= 0 else self.outer_scope
 
@@ -305,7 +305,7 @@ def _left_open(kind: Array, subject: Array) -> list[int]:
 def _counted_from(numbers: Array, first: int, outer: int) -> Array:
     """-1 for what is around the window."""
     if ((numbers < first) & (numbers != outer)).any():
-        raise NotRepeatableError(Reason.EVENTS)
+        raise NotRepeatableError(RunReason.EVENTS)
     counted: Array = np.where(numbers >= first, numbers - first, -1)
     return counted
 

@@ -16,7 +16,7 @@
     ├─ levels.py       LevelReporter: how full devices were at the end of every step
     └─ alarms.py       AlarmWatch: memory that grows from step to step, fragmentation
 
-    joining.py     asks extents.py how much the allocator gave for each request, workspaces.py which blocks cuBLAS keeps, and
+    joining.py     asks extents.py how much the allocator gave for each request and which blocks cuBLAS keeps, and
                    backward_plans.py where backward is, once that was seen
 
 Whatever is done for each block is done by the allocator itself; Python pays for modules and steps.

@@ -1,19 +1,30 @@
-"""How much the allocator gave for each request, from where it gave it.
+"""What the allocator's history does not say: how much it gave for each request, and which blocks are cuBLAS's workspaces.
 
 CUDA's allocator takes a cached block for a request and splits it, unless the rest would be small: then the program gets all of it,
 and ``max_memory_allocated`` counts all of it. The history has what was asked for, and the address. With the address it is known
 which cached block was taken, and the rule of splitting says the rest. Small blocks, and those of expandable segments, are always
 split.
 
-Source: ``should_split`` and ``alloc_found_block`` in c10/cuda/CUDACachingAllocator.cpp.
+cuBLAS keeps a workspace for each thread and stream, made when it is first needed: the program's own thread one, and autograd's
+another. No tensor shows them. A block of such a size is taken for a workspace only if it has no role, outlives the step that it was
+born in, and is the first that does on its stream, in forward or in backward.
+
+Sources: ``should_split`` and ``alloc_found_block`` in c10/cuda/CUDACachingAllocator.cpp; ``getChosenWorkspaceSize`` in
+ATen/cuda/CublasHandlePool.cpp, and ATen/cuda/CUDABlas.cpp.
 """
 
 from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 from memfit.allocator import AllocatorSettings
 from memfit.allocator.settings import SMALL_REQUEST, SMALL_SEGMENT
 from memfit.allocator.sizing import round_size
 from memfit.record.sources.allocator.traces import State
+from memfit.units import KIB, MIB
 
 
 class Extents:
@@ -87,3 +98,39 @@ class Extents:
     def _add_free(self, address: int, size: int) -> None:
         self._free[address] = size
         self._free_by_end[address + size] = address
+
+
+_SMALL, _LARGE, _CUBLASLT = (4096 * 2 + 16 * 8) * KIB, 4096 * 8 * KIB, MIB
+
+
+def workspace_sizes() -> frozenset[int]:
+    """The sizes that such a block can have, in bytes."""
+    chosen = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    pairs = re.findall(r":(\d+):(\d+)", chosen)
+    own = {sum(int(size) * int(count) for size, count in pairs) * KIB} if pairs else {_SMALL, _LARGE}
+    chosen_lt = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
+    return frozenset(own | {int(chosen_lt) * KIB if chosen_lt.isdecimal() else _CUBLASLT})
+
+
+_Block = TypeVar("_Block")
+
+
+class KeptBlocks(Generic[_Block]):
+    """Blocks that could be workspaces, until their step is over."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[_Block, tuple[int, int, bool]]] = []
+        self._found: set[tuple[int, int, bool]] = set()
+
+    def add(self, block: _Block, size: int, stream: int, *, is_backward: bool) -> None:
+        key = size, stream, is_backward
+        if key not in self._found:
+            self._waiting.append((block, key))
+
+    def take(self, stays: Callable[[_Block], bool]) -> Iterator[_Block]:
+        """A step is over: the first of each kind that stays."""
+        waiting, self._waiting = self._waiting, []
+        for block, key in waiting:
+            if key not in self._found and stays(block):
+                self._found.add(key)
+                yield block

@@ -29,11 +29,10 @@ from memfit.ledger.schema import Array
 from memfit.record.module_calls import ModuleCalls
 from memfit.record.position import RunPosition
 from memfit.record.sources.allocator.backward_plans import BackwardPlans
-from memfit.record.sources.allocator.extents import Extents
+from memfit.record.sources.allocator.extents import Extents, KeptBlocks, workspace_sizes
 from memfit.record.sources.allocator.facts import Fact
 from memfit.record.sources.allocator.marks import MODULE_BITS, MarkKind
 from memfit.record.sources.allocator.traces import Stack, State, Trace
-from memfit.record.sources.allocator.workspaces import KeptBlocks, workspace_sizes
 
 UNKNOWN_OP: Final = "not known"
 """The history does not say which operator asked."""
