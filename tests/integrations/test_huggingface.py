@@ -57,6 +57,7 @@ def test_chosen_steps_are_in_the_ledger(tmp_path: Path, accumulate: int):
     memory = MemfitCallback(steps=(1, 2), save_to=tmp_path / "run.memfit")
     trainer(tmp_path, memory, accumulate=accumulate).train()
     written = Ledger.load(tmp_path / "run.memfit").check()
+    assert written.step_numbers.tolist() == [1, 2], "as the Trainer counts them"
     assert memory.ledger is not None
     assert written.same_as(memory.ledger)
     assert len(written.step_starts) == 2

@@ -76,7 +76,7 @@ class StepRecorder:
             self._tracker = Tracker(model, list(optimizers), on_oom=self._on_oom)
         self._tracker.__enter__()
         self._running = True
-        self._tracker.step()
+        self._tracker.step(step)
 
     @guarded
     def end(self) -> dict[str, float]:

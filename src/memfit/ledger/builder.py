@@ -144,8 +144,9 @@ class LedgerBuilder:
     def exit(self, scope: int, size: int = 0) -> None:
         self._events += (_EXIT, scope, size, self._clock() - self._start_ns)
 
-    def step(self) -> None:
-        """A training step begins here."""
+    def step(self, number: int | None = None) -> None:
+        """A training step begins here: the one with this number, or the next."""
+        self.num_steps = self.num_steps if number is None else number
         self._events += (_STEP, self.num_steps, 0, self._clock() - self._start_ns)
         self.num_steps += 1
 

@@ -66,8 +66,8 @@ class RecordingSession(ABC):
         """From now on, steps begin where ``mark_step`` is called, and nowhere else."""
 
     @abstractmethod
-    def mark_step(self) -> None:
-        """A training step begins here."""
+    def mark_step(self, number: int | None = None) -> None:
+        """A training step begins here: the one with this number, or the next."""
 
     @abstractmethod
     def modules(self) -> Iterator[tuple[nn.Module, int]]:

@@ -156,10 +156,13 @@ class Tracker:
         """How many steps, begun with the first, the file has by now; 0 where there is none, or where operators are recorded."""
         return self._session.num_steps_on_disk
 
-    def step(self) -> None:
-        """Says that a training step begins here. By itself, a step begins at the first forward after an optimizer's step."""
+    def step(self, number: int | None = None) -> None:
+        """Says that a training step begins here. By itself, a step begins at the first forward after an optimizer's step.
+
+        ``number`` is what the ledger calls it, where not all steps are tracked; by default it is the next one, from 0.
+        """
         self._session.leave_steps_to_caller()
-        self._session.mark_step()
+        self._session.mark_step(number)
 
     def __enter__(self) -> Self:
         if self._depth == 0 and not self._session.is_given_up:

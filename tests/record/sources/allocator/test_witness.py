@@ -245,3 +245,14 @@ def test_compiled_code_is_not_broken_by_marks():
         torch._dynamo.reset()
         assert torch.equal(run(), bare)
     torch._dynamo.reset()
+
+
+def test_steps_have_the_numbers_that_the_caller_gives():
+    history = SimulatedHistory(device="cuda:0")
+    with history, Tracker(history=history) as tracker:
+        net = nn.Linear(8, 8)
+        for number in (2, 3, 40):
+            tracker.step(number)
+            net(torch.randn(4, 8)).sum().backward()
+    assert tracker.ledger.check().step_numbers.tolist() == [2, 3, 40]
+    assert tracker.ledger.levels.last_step.tolist() == [-1, 2, 3, 40]

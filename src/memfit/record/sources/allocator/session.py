@@ -66,6 +66,9 @@ class HistorySession(RecordingSession):
         self._levels = LevelReporter(history, self._ledger.levels, on_step)
         self._alarms = AlarmWatch()
         self._step = INIT
+        """Counted from 0 where the recording begins."""
+        self._number = INIT
+        """What the ledger calls the step: the same, unless the caller says otherwise."""
         mind_forks(self)
 
     @property
@@ -125,9 +128,9 @@ class HistorySession(RecordingSession):
     def leave_steps_to_caller(self) -> None:
         self._follower.models.marks_steps = False
 
-    def mark_step(self) -> None:
+    def mark_step(self, number: int | None = None) -> None:
         with self._safely():
-            self._begin_step()
+            self._begin_step(number)
 
     def adopt(self, subjects: Sequence[Any]) -> None:
         self._follower.adopt(subjects)
@@ -167,7 +170,7 @@ class HistorySession(RecordingSession):
 
     # -- steps -----------------------------------------------------------------------------------------------------------------
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, number: int | None = None) -> None:
         """A step is over, or what precedes the first; another one begins."""
         self._follower.models.step_is_due = False
         self._follower.learn_what_is_due()
@@ -179,10 +182,11 @@ class HistorySession(RecordingSession):
             self._read()
         self._note_level(figures, has_events=is_kept)
         self._step += 1
+        self._number = self._step if number is None else number
         if self._retention is not None and not self._reader.is_exact and self._retention.wants(self._step):
             self._reader.start()
         self._marks.forget_nodes()
-        self._marks.write(MarkKind.STEP, self._step)
+        self._marks.write(MarkKind.STEP, self._number)
         if self._step in CALIBRATION_STEPS:
             self._calibrate()
         if self._ledger.is_flush_due:
@@ -210,7 +214,7 @@ class HistorySession(RecordingSession):
 
     def _note_level(self, found: dict[int, DeviceFigures], *, has_events: bool) -> None:
         self._ledger.last_step = max(self._step, 0)
-        noted = self._levels.note(self._step, self.elapsed_ns(), found, self._reader.largest_free, has_events=has_events)
+        noted = self._levels.note(self._number, self.elapsed_ns(), found, self._reader.largest_free, has_events=has_events)
         for figures in noted:
             self._look_for_trouble(figures)
             self._ledger.note(*self._levels.tell(figures))
@@ -263,7 +267,7 @@ class HistorySession(RecordingSession):
             self._marks.leave_out(quiet)
             some = ", ".join(sorted(map(self._ledger.modules.path, quiet))[:3]) + (", ..." if len(quiet) > 3 else "")
             self._ledger.note(
-                f"calls of {len(quiet)} modules that allocate nothing themselves are not marked from step {self._step} on: {some}"
+                f"calls of {len(quiet)} modules that allocate nothing themselves are not marked from step {self._number} on: {some}"
             )
 
     def _say_what_is_missing(self) -> None:

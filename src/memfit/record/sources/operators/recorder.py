@@ -173,10 +173,10 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         tensor's alone."""
         return self._blocks.table.disown(tensor.untyped_storage())
 
-    def mark_step(self) -> None:
-        """A training step begins here."""
+    def mark_step(self, number: int | None = None) -> None:
+        """A training step begins here: the one with this number, or the next."""
         self.models.step_is_due = False
-        self.builder.step()
+        self.builder.step(number)
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self.position.follow(graph_task_id())

@@ -39,8 +39,8 @@ class OperatorSession(RecordingSession):
     def leave_steps_to_caller(self) -> None:
         self.recorder.models.marks_steps = False
 
-    def mark_step(self) -> None:
-        self.recorder.mark_step()
+    def mark_step(self, number: int | None = None) -> None:
+        self.recorder.mark_step(number)
 
     def attach(self) -> None:
         calibrate()
