@@ -159,10 +159,10 @@ class TimedBuilder(LedgerBuilder):
             self._clock_of_operators.num_recomputing -= 1
         super().exit(scope, size)
 
-    def step(self) -> None:
+    def step(self, number: int | None = None) -> None:
         """What the step before left unpaid is paid before anything else of this one."""
         self.timeline.mark_step()
-        super().step()
+        super().step(number)
         self._paid_at_step = self._settle()
         self.timeline.spend(self._paid_at_step)
 
