@@ -43,6 +43,8 @@ class Prediction(Drawn):
     """The device of this rank."""
     time: RunTime | None = None
     """What ran when; ``None`` where no step was seen."""
+    ran_out: bool = False
+    """Did memory run out in it, and did it go on?"""
     pinned_blocks: frozenset[int] = frozenset()
     """Blocks of the host's memory that are pinned, by number."""
     num_on_node: int = 1
@@ -196,7 +198,10 @@ class Prediction(Drawn):
 
     @cached_property
     def replay(self) -> Replay:
-        """The run served by the allocator, with memory to spare."""
+        """The run served by the allocator: with memory to spare, or where memory ran out in it, with what the GPU has."""
+        if self.ran_out:
+            verdict = self._judged
+            return replay(self.requests, self._settings, capacity=verdict.capacity, total_memory=self.target.gpu.usable_bytes)
         return replay(self.requests, replace(self._settings, per_process_memory_fraction=None))
 
     @cached_property
@@ -207,6 +212,10 @@ class Prediction(Drawn):
     @cached_property
     def verdict_alone(self) -> Verdict:
         """The same without what other settings of the allocator would need, which is most of the work."""
+        return replace(self._judged, peak_reserved=self.replay.peak_reserved) if self.ran_out else self._judged
+
+    @cached_property
+    def _judged(self) -> Verdict:
         return judge(self.requests, self.target.gpu, self._settings, with_advice=False)
 
     @cached_property

@@ -205,6 +205,7 @@ class PhantomSession:
             alloc_conf=ledger.info.alloc_conf,
             device=self.device,
             time=run_time(self.world.clock),
+            ran_out=bool(self.refusals),
             pinned_blocks=frozenset(self.pinned.numbers),
             num_on_node=self.num_on_node,
             host_limit=self.host_limit,
