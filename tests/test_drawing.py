@@ -61,7 +61,7 @@ def test_what_nobody_registered_is_said():
     class Unknown(Drawn):
         pass
 
-    with pytest.raises(LookupError, match="nobody has registered how a Unknown is drawn"):
+    with pytest.raises(LookupError, match="it is not registered how a Unknown is drawn"):
         drawing_of(Unknown())
 
 

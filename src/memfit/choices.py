@@ -6,7 +6,7 @@
     AXES                                               what is chosen of them, by the name of a recipe's field
 
 Everything else follows from the rows: the words of the flags and their help, what a recipe accepts and fills in, what torch is
-asked for, what a comparison varies if nobody says, what it leaves out as hopeless, and which of two configurations is cheaper to
+asked for, what a comparison varies by default, what it leaves out as hopeless, and which of two configurations is cheaper to
 run. A new optimizer or strategy is one more row here. (A strategy also needs a member in ``memfit.fsdp``, whose words are torch's;
 engines are those of ``memfit.engines``.)
 
@@ -32,7 +32,7 @@ class Choice:
     cost: int = 0
     """Among the choices of its kind: of two that fit, the lower is cheaper to run."""
     compared: bool = False
-    """Is it compared where nobody said what should vary?"""
+    """Is it compared by default?"""
 
 
 class Split(Enum):
@@ -366,5 +366,5 @@ def cost_of(axis: str, word: Any) -> int:
 
 
 def compared(rows: Iterable[Choice]) -> tuple[str, ...]:
-    """The names of those that are compared where nobody said what should vary."""
+    """The names of those that are compared by default."""
     return tuple(row.name for row in rows if row.compared)

@@ -47,7 +47,7 @@ def drawing_of(result: object) -> Drawing:
     for kind in type(result).__mro__:
         if kind.__name__ in _DRAWINGS:
             return _DRAWINGS[kind.__name__]
-    raise LookupError(f"nobody has registered how a {type(result).__name__} is drawn: add it to {REGISTERED_IN}")
+    raise LookupError(f"it is not registered how a {type(result).__name__} is drawn: add it to {REGISTERED_IN}")
 
 
 TEXT_WIDTH: Final = 120

@@ -7,7 +7,7 @@
                   └───────────────────┴──────────────> RefusedFileError <───────┘
 
 Every reader of memfit takes its bytes from here and asks here what it may spend. Time follows from these: no reader does more than
-a bounded amount of work a byte. Both limits are there for files that nobody meant; whoever has a file that is larger raises them
+a bounded amount of work a byte. Both limits are for files that were not meant; where a file really is larger, raise them
 with the variable that the refusal names.
 """
 

@@ -71,7 +71,7 @@ class Bytes(int):
 
 @dataclass(frozen=True)
 class Allowance:
-    """How much a figure may grow: a share of what it was, or so many bytes."""
+    """How much a figure may grow: a share of what it was, or a number of bytes."""
 
     text: str
     fraction: float = 0.0

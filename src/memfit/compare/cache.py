@@ -114,7 +114,7 @@ def _version(package: str) -> str:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Of a package's sources: whoever changes memfit gets new figures."""
+    """The hash of a package's sources, so that a change of memfit gives new figures."""
     found = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         found.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())

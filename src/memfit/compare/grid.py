@@ -1,7 +1,7 @@
 """The cells of a grid: every combination of what was given for each axis, and what varies if nothing was said.
 
 Strategies and checkpointing on several GPUs, precision and checkpointing on one; without what cannot fit whatever else is done, so
-that nobody waits for it.
+that it is never waited for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Facts in files, each with its source: whoever knows a better figure edits a table, not a formula.
+"""Facts in files, each with its source: a better figure is an edit of a table, not of a formula.
 
 ::
 

@@ -97,7 +97,7 @@ class _Instead:
 
 
 class Calls:
-    """Stand-ins with the signatures of the originals; after ``stop`` they only pass on, for whoever has kept one."""
+    """Stand-ins with the signatures of the originals; after ``stop`` they only pass calls on, for code that has kept one."""
 
     def __init__(self, union: Union) -> None:
         self._union, self._real = union, union.real
@@ -369,7 +369,7 @@ def _told(path: Any, second: Any = None) -> Iterator[None]:
 
 
 def _named(name: str, function: Any) -> Any:
-    """Under the name of the original, for whoever asks a function for it."""
+    """Named as the original, for code that reads a function's name."""
 
     @functools.wraps(getattr(os, name))
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -32,7 +32,7 @@ def to_write(union: Union, path: str) -> str:
 
 
 def to_update(union: Union, path: str) -> str:
-    """A file that is changed in place, or made by whoever opens it."""
+    """A file that is changed in place, or created when it is opened."""
     return union.writable(path)
 
 

@@ -93,7 +93,7 @@ class ParallelModel:
         stack.enter_context(self._sequences_cut(tokens, labels))
         if self.meshes.tp is not None:
             stack.enter_context(loss_parallel())
-        # The local part of logits is a view, and so is what compiled blocks give: nobody writes into them.
+        # The local part of logits is a view, and so is what compiled blocks give: nothing writes into them.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         return stack

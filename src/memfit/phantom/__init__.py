@@ -11,7 +11,7 @@
         ├─ torch_cuda/    torch.cuda's answers, autocast
         ├─ tensors/       tensors without data, and models that existed before
         ├─ values/        what is known of data that is not there: constants, host data, routing, what the user expects
-        ├─ libraries/     kernels that are not torch's: Triton, flash_attn, bitsandbytes and their kin
+        ├─ libraries/     kernels that are not torch's: Triton, flash_attn, bitsandbytes, apex
         ├─ kernels/       what runs on the GPU, operator by operator: what it returns and takes
         ├─ clock/         how long all of it takes: operators, collectives and kernels advance a timeline
         ├─ compile/       torch.compile and CUDA graphs

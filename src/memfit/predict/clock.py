@@ -185,7 +185,7 @@ class TimedBuilder(LedgerBuilder):
         return self._clock_of_operators.num_distributed - self._num_distributed
 
     def leave_unpaid(self, count: int) -> None:
-        """As if there had been so many more of them, or fewer."""
+        """Adds ``count`` to them; it may be negative."""
         self._num_distributed -= count
 
     def _settle(self) -> float:

@@ -1,4 +1,4 @@
-"""What ``torch.cuda.memory_allocated()`` and its kin answer in the midst of a prediction."""
+"""What ``torch.cuda.memory_allocated()`` and similar functions answer during a prediction."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class Prediction(Drawn):
 
 
 def with_last_step_again(prediction: Prediction, times: int, *, num_after: int, sooner: float) -> Prediction:
-    """The same run with its last step so many times more, all of it so many seconds sooner after its beginning. The last
+    """The same run with its last step repeated, each time beginning some seconds sooner after the step before. The last
     ``num_after`` events come after the step."""
     assert prediction.time is not None
     ledger, time = prediction.ledger, prediction.time

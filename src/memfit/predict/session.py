@@ -137,8 +137,8 @@ class PhantomSession:
         return not ledger.info.problem and leaves_all_as_it_was(ledger)
 
     def repeated(self, times: int, num_events: int, assumed: dict[str, int]) -> Prediction:
-        """What came out, with the last step so many times more. It ended with so many events; ``assumed`` is what had been assumed
-        before it."""
+        """The prediction with the last step repeated ``times`` more times. The step ended at event ``num_events``; ``assumed``
+        is what had been assumed before it."""
         self.world.assumptions.repeat_since(assumed, times)
         num_after = self.builder.num_events - num_events
         sooner = self.builder.sooner_next_time()

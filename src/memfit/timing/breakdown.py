@@ -55,7 +55,7 @@ class RunTime:
         return max(0, len(self.steps) - 1)
 
     def with_last_step_again(self, times: int, *, sooner: float, first_scope: int, num_scopes: int) -> RunTime:
-        """The last step so many times more, all of it so many seconds sooner after its beginning. ``first_scope`` is the first of
+        """The last step repeated, each time beginning some seconds sooner after the step before. ``first_scope`` is the first of
         its scopes; each time, it has ``num_scopes`` new ones."""
         first, end = self.steps[-2:]
         part = slice(first.span, end.span)

@@ -154,7 +154,7 @@ class Timeline:
                 self.wait_on_host(oldest)
 
     def captured_since(self, span: int) -> Captured:
-        """What was issued since so many spans were there, to be run again."""
+        """What was issued from span number ``span`` on, to be run again."""
         first = 5 * (span - self._num_before_rows())
         return tuple(zip(self._rows[first + 2 :: 5], self._rows[first + 3 :: 5], self._rows[first + 4 :: 5], strict=True))
 

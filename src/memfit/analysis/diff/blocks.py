@@ -108,7 +108,7 @@ def change_of_blocks(before: Holdings, after: Holdings) -> tuple[BlockChange, ..
 
 
 def _by_size(change: HeldChange) -> tuple[int, int]:
-    """The same in both directions."""
+    """Sort key, largest first; the same whether a is compared with b or b with a."""
     return -abs(change.change_bytes), -max(change.before_bytes, change.after_bytes)
 
 

@@ -72,7 +72,7 @@ class RoutedExperts(nn.Module):
 
 class Experts(nn.Module):
     correction: Tensor
-    """What is added to the scores of experts that are chosen too rarely; whoever trains sets it."""
+    """What is added to the scores of experts that are chosen too rarely; the training loop sets it."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

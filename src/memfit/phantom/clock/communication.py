@@ -44,7 +44,7 @@ class GroupUse:
     """What a process group was used for."""
 
     description: str
-    """``mesh_tp``; empty for the group of the whole world and for one without a name."""
+    """``mesh_tp``; empty for the whole world and without a name."""
     ranks: tuple[int, ...]
     has_all_to_all: bool = False
 
@@ -62,7 +62,7 @@ class Communication:
         self.uses: dict[str, GroupUse] = {}
         """What each group is used for, by its name in torch."""
         self._under_way: dict[int, float] = {}
-        """When functional collectives that nobody has waited for will be over, by the storage of what they give."""
+        """When functional collectives that were not waited for yet will be over, by the storage of what they give."""
 
     def tick_of(self, func: Any) -> Callable[[Any, Any, Any, int], None] | None:
         name = name_of(func)
@@ -142,7 +142,7 @@ def _group_of(args: Any) -> tuple[str, list[int]]:
 
 
 def _description_of(group: str) -> str:
-    """``mesh_tp``, as whoever made the group describes it; empty for the group of the whole world and for one without a name."""
+    """``mesh_tp``, the description that the group was made with; empty for the whole world and without a name."""
     if not group:
         return ""
     described: str = resolve_group(group).group_desc

@@ -115,7 +115,7 @@ class OperatorClock:
         )
 
     def give_up_on(self, func: Any, error: Exception) -> None:
-        """A call that nobody foresaw: its time is missing then, and memory is as it is."""
+        """A call that could not be priced: its time is missing, its memory is not."""
         self._assumed[f"the time of {func} is not counted: it could not be priced ({type(error).__name__}: {error})"] = None
 
     def tick_of(self, func: Any) -> Tick | None:

@@ -9,7 +9,7 @@
 A step is a forward, with all compiled functions in it, and its backward; a graph is recorded for each place in that order, so that
 a function that three blocks share has three. A function that was never called warms up, and so does what follows it in that step.
 
-The pool is shared by all graphs, and nobody else gets memory from it. A pool here is a stream: the allocator never serves one
+The pool is shared by all graphs, and nothing else gets memory from it. A pool here is a stream: the allocator never serves one
 stream with what another has freed. Libraries' workspaces are given back before and after warm-up and recording.
 Source: torch/_inductor/cudagraph_trees.py; measured on an H200 (benchmarks/truth/h200_frontier.json).
 """

@@ -22,7 +22,7 @@ from memfit.torch_compat.compiler import CompilerParts
 
 ALIGNED_BYTES = 16
 _SLOWER = {2: 3.0, 4: 1.6, 8: 1.2, 16: 1.0}
-"""How many times longer a product takes whose rows are aligned to so many bytes."""
+"""By alignment of its rows in bytes: how many times longer a product takes."""
 
 _ACHIEVED = 0.7
 """Of the peak of tensor cores, by large products."""

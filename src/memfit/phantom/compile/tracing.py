@@ -7,7 +7,7 @@ Dynamo knows torch's functions by identity, reads the user's code and records wh
     the phantom's and the recorder's modes        are off: nothing of what is traced happens
     functions that stand in for torch's own       are set aside where Dynamo would not know them
     tensors                                       stay what they are: cuda to Python, another device kind to C++
-    devices in what is recorded                   are cuda, whoever names them
+    devices in what is recorded                   are cuda, whatever names them
 """
 
 from __future__ import annotations

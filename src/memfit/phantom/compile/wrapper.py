@@ -114,7 +114,7 @@ class AsyncCompile:
 
 
 class _Anything:
-    """A part of Triton that a wrapper names, and nobody uses."""
+    """A part of Triton that a wrapper names, and never uses."""
 
     def __getattr__(self, name: str) -> Any:
         return _Anything()
@@ -155,7 +155,7 @@ def _empty_strided_cpu(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tens
 
 
 def _reinterpret_tensor(tensor: torch.Tensor, size: Any, stride: Any, offset: int = 0) -> torch.Tensor:
-    """As Inductor's own gives it: no view, so that whoever writes into it does not change the first tensor's version."""
+    """As Inductor's own gives it: no view, so that writing into it does not change the first tensor's version."""
     with below_views():
         return torch.as_strided(tensor, size, stride, tensor.storage_offset() + offset)
 

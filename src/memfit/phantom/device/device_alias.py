@@ -187,7 +187,7 @@ def _answer_to_cpp(patches: Patches) -> None:
         result: Any = dispatch(func, types, args, kwargs or {})
         return inner(result) if func is device_query else result
 
-    # Not the interpreter's question: nobody but C++ asks for the device by an operator.
+    # Not asked by the interpreter: only C++ asks for the device by an operator.
     patches.replace_item(device_handlers, device_query, lambda args: inner(handler(args)))
     patches.replace(FakeTensor, "__torch_dispatch__", classmethod(__torch_dispatch__))
     patches.replace(torch.Tensor, "_make_subclass", staticmethod(_make_subclass))

@@ -158,7 +158,7 @@ def current_stream(device: Any = None) -> Stream:
 
 def current_stream_number(device: int = 0) -> int:
     """The stream that memory is taken from: the thread's own, in backward that of the node."""
-    if not _node_streams:  # nobody has chosen one yet
+    if not _node_streams:  # none was chosen yet
         return 0
     chosen = current_stream().stream_id
     if chosen or (node := current_node()) is None:

@@ -172,7 +172,7 @@ def _with_futures(values: Values, communication: Communication) -> dict[str, Cal
             work = collective(*args, **kwargs)
             if tell is not None and args:
                 tell(*args, **kwargs)
-            if work is None:  # nobody will wait for it but the stream that it was issued on
+            if work is None:  # only the stream that it was issued on waits for it
                 communication.wait()
                 return None
             return DoneWork(args[0], functools.partial(communication.wait, communication.last_end)) if args else work

@@ -9,7 +9,7 @@
       ├─ recurrent.py     LSTM, GRU, RNN by cuDNN: what they return, keep for backward, and take
       ├─ matmul.py        matrix products: copies of operands, workspaces of cuBLAS and cuBLASLt
       ├─ norm.py          layer, group, RMS and batch norm, SyncBatchNorm
-      ├─ activation.py    softmax and its kin, SiLU, Mish
+      ├─ activation.py    softmax, log-softmax, SiLU, Mish
       ├─ loss.py          CTC, mean squared error, smooth L1
       ├─ reduction.py     sums, means, extremes, norms (also of lists of tensors, as gradient clipping needs them)
       ├─ sorting.py       sort, topk, unique, randperm, multinomial

@@ -1,4 +1,4 @@
-"""Softmax and its kin, and activations that have a kernel of their own on CUDA."""
+"""Softmax, log-softmax, and activations that have a kernel of their own on CUDA."""
 
 from __future__ import annotations
 

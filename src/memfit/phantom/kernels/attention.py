@@ -197,7 +197,7 @@ def _run_math(call: AttentionCall) -> torch.Tensor:
     del scores
     if call.dropout:
         weights = torch.nn.functional.dropout(weights, call.dropout)
-    returned = weights.to(dtype)  # the kernel's second result, which nobody takes
+    returned = weights.to(dtype)  # the kernel's second result, which is not used
     out: torch.Tensor = (weights @ value).to(dtype)
     del returned
     return out

@@ -203,13 +203,13 @@ KEPT_FOR_BACKWARD = {RNN_RELU: 1, RNN_TANH: 1, LSTM: 5, GRU: 6}
 WORKSPACE_OF_LAYER = 8 * MIB
 """For each layer and direction, whatever its size."""
 ROWS_OF_LAYER = {RNN_RELU: (5, 7), RNN_TANH: (5, 7), LSTM: (10, 12), GRU: (5, 7)}
-"""And so many values for each hidden unit of a batch: in one direction, in two."""
+"""And values for each hidden unit of a batch: (in one direction, in two)."""
 
 LONG = 512
-"""From so many steps on, one layer at a time is worked on (between 257 and 512)."""
+"""From this many steps on, one layer at a time is worked on (between 257 and 512)."""
 
 Line = tuple[int, int]
-"""Values for each step and sequence: so many times the hidden size, and so many times the input size."""
+"""Values for each step and sequence, as multiples of (the hidden size, the input size)."""
 STANDARD: dict[int, tuple[tuple[Line, Line], tuple[Line, Line]]] = {
     RNN_RELU: (((4, 2), (3, 3)), ((10, 2), (4, 6))),
     RNN_TANH: (((4, 2), (3, 3)), ((10, 2), (4, 6))),

@@ -78,7 +78,7 @@ def _length(x: torch.Tensor, dim: int) -> int:
 # -- topk ----------------------------------------------------------------------------------------------------------------------
 
 SHARED_ROWS = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
-"""Up to so many rows, those of at least this length are shared among blocks of threads."""
+"""(most rows, least length): such rows are shared among blocks of threads."""
 SHORTEST_SHARED_ROW = 400
 THREADS, BLOCKS_PER_SM, FEWEST_ITEMS, MOST_ITEMS = 256, 6, 4, 64
 

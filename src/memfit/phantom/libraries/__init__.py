@@ -20,8 +20,8 @@ To add a library, write a file here and name it below:
    take what the real ones take, with ordinary calls of ``torch.empty``, and return what they return. ``install(patches)`` does it
    with ``patches.when_imported``.
 3. *It does not install without a GPU* (flash_attn, apex): write a ``StandIn``. Its modules have the functions that scripts import;
-   each allocates what the real one does, keeps for backward what the real one keeps, and calls ``current()`` first, so that nobody
-   uses it outside a prediction. The docstring of the file says which files of the library the facts are from.
+   each allocates what the real one does, keeps for backward what the real one keeps, and calls ``current()`` first, so that it
+   fails outside a prediction. The docstring of the file says which files of the library the facts are from.
 4. *Its kernels are operators of torch, in C++*: ``torch.library.register_fake`` says what they return; a rule in
    ``phantom/kernels`` says what an operator of ATen takes.
 """

@@ -1,6 +1,6 @@
 """Operators that Python code defines (``torch.library.custom_op``, ``triton_op``): what they do inside is seen.
 
-Torch would take such an operator's word for what it returns (``register_fake``), and nobody would see what it takes while it
+Torch would take such an operator's word for what it returns (``register_fake``), and what it takes would not be seen while it
 runs. Here the function that would run on the GPU runs, on tensors without data, operator by operator:
 
 ::

@@ -44,7 +44,7 @@ def _not_compiled(name: str, options: dict[str, Any]) -> Any:
 
 
 class Extension(ModuleType):
-    """A module whose functions nobody knows."""
+    """A module whose functions are unknown."""
 
     def __getattr__(self, function: str) -> Any:
         if function.startswith("__"):

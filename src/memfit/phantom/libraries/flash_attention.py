@@ -29,7 +29,7 @@ from memfit.torch_compat.patches import Patches
 
 VERSION_2, VERSION_3 = "2.8.3", "3.0.0"
 ROWS = 128
-"""A sequence of version 2's backward begins so many rows after the last one's end."""
+"""Rows between two sequences in the backward of version 2."""
 
 
 @dataclass(frozen=True, kw_only=True)

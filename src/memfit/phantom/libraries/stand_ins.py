@@ -9,8 +9,8 @@
 A stand-in is imported only where the real package is not there. It has a version and a distribution, so that libraries that check
 (``importlib.util.find_spec``, ``importlib.metadata.version``) find what they look for.
 
-A script that goes on without a package (``try: import apex ... except ImportError``) goes on without it here too, because nobody
-can tell whether the machine with the GPU has it: the assumptions name it, and ``MEMFIT_INSTALLED=apex`` says that it is there.
+A script that goes on without a package (``try: import apex ... except ImportError``) goes on without it here too, because it
+is not known whether the machine with the GPU has it: the assumptions name it, and ``MEMFIT_INSTALLED=apex`` says that it is there.
 Torch finds none that the script has not imported: it works as on this machine.
 """
 

@@ -7,7 +7,7 @@
     work on the GPU              is refused, as CUDA refuses it in a forked process
     everything else              stays as it is: files are still those that the prediction shows
 
-Raising where a worker sends its batch would help nobody: that happens in a thread of its own, and the parent waits for ever. So
+Raising where a worker sends its batch would not help: that happens in a thread of its own, and the parent waits for ever. So
 what cannot be sent raises where it is received.
 """
 

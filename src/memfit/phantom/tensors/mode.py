@@ -108,7 +108,7 @@ class PhantomMode(FakeTensorMode):
         if isinstance(func, HigherOrderOperator):
             return self._dispatch_higher_order(func, types, args, kwargs or {})
         kwargs = dict(kwargs) if kwargs else {}
-        if kwargs.pop("pin_memory", None):  # there is nobody to pin it for
+        if kwargs.pop("pin_memory", None):  # there is no device to pin it for
             return mark_pinned(self.__torch_dispatch__(func, types, args, kwargs))
         device, on_gpu = kwargs.get("device"), False
         if device is not None:
@@ -206,7 +206,7 @@ class PhantomMode(FakeTensorMode):
         self.__class__ = _ChildsMode
 
     def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-        """Would this make a host tensor that nobody should have to pay for?"""
+        """Would this make a host tensor whose data are not worth allocating?"""
         if not args or func.namespace != "aten" or func._schema.name.removeprefix("aten::") not in _SIZE_FIRST:
             return False
         device = kwargs.get("device")
@@ -274,7 +274,7 @@ class _LeftMode(_SharedMode):
 
 
 class _ChildsMode(PhantomMode):
-    """In a forked child: nobody enters it, and tensors stay as they are."""
+    """In a forked child: it is not entered, and tensors stay as they are."""
 
     def from_tensor(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return tensor
@@ -298,7 +298,7 @@ def _is_real_on_host(tensor: torch.Tensor) -> bool:
 
 
 def _unknown_operator(func: Any) -> NeedsGpuError:
-    """Nobody can tell what it returns."""
+    """Error for an operator without a shape function."""
     name = f"{func.namespace}::{func._opname}"
     if func.namespace in ("aten", "prims"):
         return NeedsGpuError(f"the operator {name}", "Neither torch nor memfit knows what it returns: please report it.")

@@ -16,7 +16,7 @@ HOST_DATA: Final = "_memfit_host_data"
 """The tensor's data, on the host (``values/host_data.py``)."""
 
 CHOICES: Final = "_memfit_choices"
-"""Each element is one of so many, all equally likely (``values/routing.py``)."""
+"""Each element is one of that many numbers, all equally likely (``values/routing.py``)."""
 
 SHARE: Final = "_memfit_share"
 """So much of the mask is set (``values/routing.py``)."""

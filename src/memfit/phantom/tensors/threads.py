@@ -7,7 +7,7 @@
         ├─ one at a time              fake tensors and the recorder are not made for several threads: from the first one on, the
         │                             modes take a lock for each operator; a run without threads pays nothing
         ├─ what a thread raises       fails the prediction, unless the script itself reads it from the future
-        └─ a thread from before       that works on the phantom GPU is refused by name: nobody would see what it allocates
+        └─ a thread from before       that works on the phantom GPU is refused: what it allocates would not be seen
 
 A thread that is still at work when the world is left finds its modes switched off, and the GPU gone.
 """
@@ -130,7 +130,7 @@ class Threads:
             self._failures.append((what, error))
 
     def failure(self) -> tuple[str, BaseException] | None:
-        """What a thread died of, and nobody has heard of: the prediction is to die of it too."""
+        """Raises the error that a thread died of, if it was not reported yet: the prediction ends with it too."""
         self._wait()
         unread = [("a task of a thread pool", error) for _, error in self._unread.values()]
         return next(iter((*self._failures, *unread)), None)
@@ -147,7 +147,7 @@ class Threads:
             self._assumptions.add(f"{len(waiting)} threads were still at work after the last step, and were not waited for")
 
     def _escaped(self, thread: threading.Thread, error: Exception) -> None:
-        """What nobody in the thread has caught; Python would print it, and go on."""
+        """An error that the thread did not catch; Python would print it, and go on."""
         if self._is_over and isinstance(error, WorldIsOverError):
             return
         if self._is_over:
@@ -271,8 +271,8 @@ class OutsiderError(PredictionError, RuntimeError):
 
     def __init__(self, thread: str) -> None:
         super().__init__(
-            f"the thread {thread} was there before the prediction began, and works on the predicted GPU, where nobody sees what it "
-            "allocates: start it inside the prediction (in build, or in the script), or give it work by an executor's submit"
+            f"the thread {thread} was there before the prediction began, and works on the predicted GPU unseen: "
+            "start it inside the prediction (in build, or in the script), or give it work by an executor's submit"
         )
         self.thread = thread
 

@@ -2,7 +2,7 @@
 
 ::
 
-    answers.py       what .item(), nonzero and their kin return: known, expected or assumed
+    answers.py       what .item(), nonzero and similar calls return: known, expected or assumed
     constants.py     tensors whose elements are all one known number
     host_data.py     small tensors that came from the host keep their data
     routing.py       how much of a mask is set: tokens spread evenly over experts

@@ -101,7 +101,7 @@ class Values:
         return self._assume(value, f"a {kind} {what}", str(value))
 
     def _copied(self, x: torch.Tensor) -> Any:
-        """What torch itself copies to the host (to save it, to offload it) nobody reads, and nothing need be said of it."""
+        """What torch itself copies to the host (to save it, to offload it) is not read by the script, so it is no assumption."""
         return 1 if _torch_asks() and getattr(x, CONSTANT, None) is None else self.scalar(x, "copied to the host")
 
     def _assume(self, value: Any, what: str, as_what: str) -> Any:
@@ -109,7 +109,7 @@ class Values:
         return value
 
     def _size(self, kind: str, what: str, largest: int, likely: int | None = None, why: str = "an even share") -> int:
-        """How many elements there are of at most so many: what the user expects, what is likely, or all of them."""
+        """How many elements there are, at most ``largest``: what the user expects, what is likely, or all of them."""
         expected = self._expected.count(kind, _caller(), largest)
         if expected is not None:
             return int(self._assume(expected, what, f"{expected:,} of {largest:,} elements, as expected"))

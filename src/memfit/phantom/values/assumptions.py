@@ -29,7 +29,7 @@ class Assumptions:
         return dict(self._counts)
 
     def repeat_since(self, counts: dict[str, int], times: int) -> None:
-        """What has been needed since then is needed so many times more."""
+        """Counts what has been assumed since then ``times`` more times."""
         for sentence, count in self._counts.items():
             if sentence not in self._named:
                 self._counts[sentence] = count + times * (count - counts.get(sentence, 0))

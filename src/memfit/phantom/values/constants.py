@@ -9,7 +9,7 @@
     add_, copy_, ...              what was known is known no longer
 
 A truth value (``True``) is certain, as far as anything is here; a number (``1.0``) may be true of a part no longer. ``Likely``
-numbers are assumed: a normal run would have them, and whoever reads one is told so.
+numbers are assumed: a normal run would have them, and reading one is an assumption.
 """
 
 from __future__ import annotations

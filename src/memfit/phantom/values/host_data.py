@@ -34,7 +34,7 @@ _UNFILLED = frozenset((aten.empty_like.default, aten.new_empty.default, aten.new
 _COLLECTIVES = frozenset(("c10d", "_c10d_functional"))
 
 LARGEST_KNOWN = 2**20
-"""Of tensors of whole numbers and truth values (token ids, masks, lengths) the data are known up to so many elements.
+"""Of tensors of whole numbers and truth values (token ids, masks, lengths) the data are known up to this many elements.
 
 ``benchmarks/speed/known_data.py`` says what that costs."""
 LARGEST_REAL = 4096
@@ -45,7 +45,7 @@ _COUNTED_FROM = 4096
 """Smaller copies are not counted."""
 
 _SHARED_FROM = 2**14
-"""Torch shares work on so many elements between cores."""
+"""From this many elements on, torch shares work between cores."""
 
 _WHOLE = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 _REAL = frozenset((torch.float32, torch.float64))
@@ -207,7 +207,7 @@ def _attach(result: Any, followed: Any) -> None:
 
 
 def reduce(tensor: Any, operation: Any, num_ranks: int) -> None:
-    """Every rank had the same: a sum is so many times as much, the rest is as it was."""
+    """Every rank had the same: a sum is multiplied by the number of ranks, the rest is unchanged."""
     factor = num_ranks if operation == torch.distributed.ReduceOp.SUM else 1
     known, constant = host_data_of(tensor), getattr(tensor, CONSTANT, None)
     if known is not None:

@@ -124,7 +124,7 @@ def _choose(dim_at: int, indices_at: int | None) -> Callable[[Any, Any], None]:
 
 
 def _wrap_around(args: Any, result: Any) -> None:
-    """Numbers that start again after so many: experts that take turns."""
+    """Numbers that start again after a fixed count: experts that take turns."""
     divisor = args[1]
     if not result.is_floating_point() and isinstance(divisor, int) and divisor > 1:
         setattr(result, CHOICES, divisor)

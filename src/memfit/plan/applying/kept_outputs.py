@@ -84,7 +84,7 @@ class _Kept:
         """Another operator that is kept has changed a tensor in place; was it this one? Then it is kept as it is now."""
         if self._tensor.untyped_storage() is not changed._tensor.untyped_storage():
             return False
-        # Autograd counts the change when the operator is done, and below autograd nobody does.
+        # Autograd counts the change when the operator is done, and below autograd it is not counted.
         self._versions = changed._versions = (changed._tensor._version, changed._tensor._version + 1)
         return True
 

@@ -3,7 +3,7 @@
 ::
 
     forward          | batch norm ──> running_mean, running_var, num_batches_tracked
-    computed again   | batch norm ──> spare tensors that nobody reads
+    computed again   | batch norm ──> spare tensors that are never read
 
 While a norm trains, what it returns follows from its batch alone, so that spare tensors change nothing of what it computes.
 """

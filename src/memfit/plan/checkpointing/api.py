@@ -131,7 +131,7 @@ def plan_checkpointing_of(
 def _notes(kinds: Sequence[UnitKind], untouched: Trial, search: Search) -> list[str]:
     notes = [f"{unit.name} is left as it is: {unit.refusal}" for kind in kinds for unit in kind.units if unit.refusal]
     if untouched.checkpoints_by_itself:
-        notes.append("the model computes some of its forward again by itself: the plan is on top of that")
+        notes.append("the model already uses checkpointing; the plan adds to it")
     if search.is_out_of_time:
         notes.append("the time was over before the search was: there may be a faster plan")
     return notes

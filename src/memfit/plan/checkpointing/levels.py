@@ -20,7 +20,7 @@ from memfit.plan.checkpointing.recorded import RecordedCall, RecordedUnit
 from memfit.plan.policy import Action, OperatorChoice
 
 MOST_LEVELS: Final = 400
-"""Of one kind of unit. Frontiers that are longer are thinned, by less than one part in so many of their bytes."""
+"""The most levels of one kind of unit. Longer frontiers are thinned; each level loses less than this fraction of its bytes."""
 
 LEAST_SHARE: Final = 0.005
 """Of a unit's forward: what takes less is not worth a choice of its own."""

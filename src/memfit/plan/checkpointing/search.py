@@ -177,7 +177,7 @@ class Search:
         ]
 
     def _learn_seconds(self, solution: Solution, seconds: float) -> None:
-        """Where choosing operators cost more than their kernels, all levels that choose cost so much more."""
+        """Where choosing operators cost more than their kernels, all levels that choose cost that much more."""
         chosen = [
             count
             for kind, counts in zip(self._kinds, solution.counts, strict=True)

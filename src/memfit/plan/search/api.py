@@ -23,7 +23,7 @@ from memfit.plan.search.space import CHANGES_TRAINING, FACTORS_WITHOUT_BOUNDS, L
 from memfit.workers import open_runner
 
 _LAYERS_TO_PREDICT = 1440
-"""A search predicts about so many layers at most, unless the user says otherwise: some minutes of two cores. Most end before, when
+"""The most layers that a search predicts, unless the user says otherwise: some minutes of two cores. Most end before, when
 nothing is left that could be faster."""
 
 _FEWEST, _MOST = 8, 40
@@ -291,7 +291,7 @@ def _find_what_would_fit(exploration: Exploration, space: Space | None) -> Infea
 
 
 def _smallest_on(exploration: Exploration, space: Space, factor: int) -> Evaluated | None:
-    """The candidate that needs least on so many times the GPUs, predicted; ``None`` where none could fit. A batch grows with
+    """The candidate that needs least on ``factor`` times the GPUs, predicted; ``None`` where none could fit. A batch grows with
     them."""
     options = replace(space.options, world_size=space.world_size * factor)
     larger = replace(space, options=options, global_batch=space.global_batch * factor)

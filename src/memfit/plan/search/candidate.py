@@ -22,7 +22,7 @@ _USUALLY_ABOVE: Final = {"tp": 0.05, "cp": 0.1, "ep": 0.2, "pp": 0.4}
 """Predictions of Llama-3 70B on 64 H100 were about so far above their bounds."""
 
 _COMPILED_IN_PIECES: Final = 0.2
-"""And so much further where collectives cut compiled code."""
+"""Added to it where collectives cut compiled code."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

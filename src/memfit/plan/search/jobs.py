@@ -16,7 +16,7 @@ _AT_FIRST = 2
 """Training steps: the second is the first in which the optimizer has all of its state."""
 
 _MANY = 4
-"""With so many microbatches, a step repeats itself enough: two steps say as much as three."""
+"""From this many microbatches on, a step repeats itself enough: two steps say as much as three."""
 
 _IN_THE_END = 8
 """So many microbatches of a batch without a pipeline are predicted for an answer."""

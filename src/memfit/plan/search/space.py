@@ -101,7 +101,7 @@ class Space:
         return "batch" in self.allowed and "batch" not in self.given
 
     def candidates(self, *, offload: Sequence[str] = ("none",), factor: int = 0) -> Iterator[Configuration]:
-        """Each once. What cannot be is left out: recipes refuse it. With a factor, those with so many times the global batch, in as
+        """Each once. What recipes refuse is left out. With a factor, those with that many times the global batch, in as
         few parts as can be."""
         seen: set[Recipe] = set()
         reasons: dict[str, None] = {}

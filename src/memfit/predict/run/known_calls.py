@@ -48,7 +48,7 @@ RUN_ALL: Final = "MEMFIT_RUN_ALL_CALLS"
 WATCHED: Final = 2
 """So many calls must be alike."""
 MOST_FAILURES: Final = 20
-"""After so many calls that could not be replaced, a module's calls are watched no more."""
+"""After this many calls that could not be replaced, a module's calls are no longer watched."""
 FEWEST_EVENTS: Final = 30
 """A call that does less is run: a loss function, an activation."""
 

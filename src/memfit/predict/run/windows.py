@@ -64,7 +64,7 @@ class SubjectSpace(IntEnum):
     EARLIER = 2
     """Blocks of the window before: what a forward left for its backward."""
     GIVEN = 3
-    """Blocks that whoever writes the window names."""
+    """Blocks that the writer of the window names."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -291,7 +291,7 @@ def _way_of_launching(given: argparse.Namespace) -> str:
 
 
 def _count_processes(given: argparse.Namespace, num_processes: int | None) -> tuple[str, ...]:
-    """Where nobody says how many processes there are, accelerate counts the machine's GPUs, and here are none."""
+    """Without a number of processes, accelerate counts the machine's GPUs, and here there are none."""
     from accelerate.commands.config.config_args import default_config_file
 
     if given.config_file is not None or os.path.isfile(default_config_file):

@@ -58,7 +58,7 @@ class Bounds:
     """What the user says about when to stop."""
 
     steps: int | None = None
-    """Exactly so many training steps. ``None``: until the script ends."""
+    """The exact number of training steps to run. ``None``: until the script ends."""
     max_seconds: float | None = MAX_SECONDS
     """No longer than this, whatever has been seen by then; ``None``: as long as it takes."""
     runs_all: bool = False
@@ -155,7 +155,7 @@ class StopWatch(ModuleListener):
         return threading.get_ident() == self._thread
 
     def fail(self, error: BaseException) -> None:
-        raise error  # nobody else would end the run
+        raise error  # nothing else would end the run
 
     def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._depth == 0:

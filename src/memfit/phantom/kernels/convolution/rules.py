@@ -49,18 +49,18 @@ FEW_USES, FEW_OUTPUTS = 30, 192
 
 ALIGNMENT, HEAVY_WEIGHT = 16, 900_000
 HEAVY_PRODUCTS = {4: 2**25, 2: 2**23}
-"""cuBLAS multiplies each image with the weight. By bytes of an element: from so many bytes on, of a float32 weight for each image,
-everything is laid out anew for one product, if images are not aligned, or in float32 if the weight has so many elements."""
+"""cuBLAS multiplies each image with the weight. By bytes of an element: from this many bytes of a float32 weight for each
+image on, everything is laid out anew for one product, if images are not aligned, or in float32 from ``HEAVY_WEIGHT`` on."""
 
 MOST_PARTS, MANY_INPUTS = {4: 5, 2: 2}, 448
-"""By bytes of an element: the gradient of a weight has a part for each image, unless the parts are so many times larger than what
-would have to be copied; in half types only where there are so many channels to sum up."""
+"""By bytes of an element: the gradient of a weight has a part for each image, unless the parts are this many times larger than what
+would have to be copied; in half types only where there are ``MANY_INPUTS`` channels to sum up."""
 
 THIN, LARGE_IMAGE = range(8, 33), 9000
-"""A float32 product of so few channels over images of so many pixels is no task for cuBLAS either."""
+"""(channels, least pixels): a float32 product of so few channels over such large images is not left to cuBLAS either."""
 
 DEPTHWISE_IMAGE, DEPTHWISE_PARTS = 512, 528
-"""The gradient of a float32 weight of 7 x 7 or more for each channel, with channels last: from so many pixels on (between 196 and
+"""The gradient of a float32 weight of 7 x 7 or more for each channel, with channels last: from this many pixels on (between 196 and
 784) it is summed in 512 parts, beside 16 numbers for one."""
 
 WORTH_TRANSFORMING = 13_000_000_000
@@ -77,7 +77,7 @@ KERNEL_PARTS, MOST_KERNEL_PARTS = 14, 8 * MIB
 
 MOST_SPLIT_TILES = 64
 ROWS_OF_HALF_PART = 2048
-"""The gradient of a weight in half types is summed in parts of so many pixels, unless there are tiles enough."""
+"""The gradient of a weight in half types is summed in parts of this many pixels, unless there are tiles enough."""
 
 
 def forward(target: Target, args: Arguments, result: Any) -> Sequence[int]:

@@ -36,7 +36,7 @@ SIDES, TILE_SIDE = (16, 32, 64, 128, 256), 32
 HEADER = 16
 CHANNELS_OF_SINGLES, CHANNELS_OF_HALVES = 4, 8
 NARROW = 64
-"""Up to so many channels a float32 result is summed as a whole."""
+"""The most channels with which a float32 result is summed as a whole."""
 
 LARGE_KERNEL = 49
 ROWS_OF_TILE, ROWS_OF_NARROW_TILE, COUNTER = 128, 32, 8

@@ -81,10 +81,10 @@ def _recompute(kind: LayerKind, products: Sequence[float], attention: float, ele
         return 0.0
     is_full = kind.checkpointing == "full"
     if kind.compile == "none":
-        if is_full:  # the last product is left out: nobody needs what it gives
+        if is_full:  # the last product is left out: its result is not needed
             return sum(products[:-1]) + attention + elements.recompute + shared.recompute
         return 0.0 if kind.has_experts else elements.recompute
-    if kind.compile == "model":  # the compiler sees policies, and what nobody needs
+    if kind.compile == "model":  # the compiler sees policies, and what is not needed
         return sum(products[:-1]) + attention if is_full else 0.0
     # A policy sees attention in a block that is compiled by itself, and no other operator of it; and the block runs to its end.
     return sum(products) + elements.recompute + (attention + shared.recompute if is_full else 0.0)

@@ -6,7 +6,7 @@
                                             │ yes
     some steps   recorded in full, with stacks ──> blocks that were born in the first of them and are still there after the last
                                             │ some
-    alarm        so much a step, allocated there, by that line
+    alarm        bytes a step, where they were allocated, by which line
 
 Caches that warm up grow too, but less and less, and stop; garbage that waits for Python's collector goes down again. Neither raises
 the lowest level of eight steps three times in a row by amounts of one size.
@@ -38,7 +38,7 @@ PATIENCE: Final = 200
 """Steps to wait before looking closely again, where nothing was found."""
 NEARLY_FULL: Final = 0.8
 UNUSABLE: Final = 0.1
-"""Shares of a device: reserved so much of it, so much of it beyond what was ever in use."""
+"""Shares of a device: the least that is reserved, and the least of that beyond what was ever in use."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class AlarmWatch:
                 self._began = figures.step + 1
 
     def conclude(self, figures: StepFigures, joiner: Joiner, path_of: Callable[[int], str]) -> list[str]:
-        """What stays, after so many steps were looked at closely."""
+        """What stays, once enough steps were looked at closely."""
         first = self._began
         self._began, self._floors, self._levels = -1, [], []
         # What the last steps made may be on its way: their losses, the next batch.

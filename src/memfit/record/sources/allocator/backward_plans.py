@@ -36,7 +36,7 @@ class BackwardPlans:
         self._num_allocations = 0
         self._expected: dict[int, int] = {}
         self.num_unplaced = 0
-        """Passes that nobody told of and that no plan fits."""
+        """Passes that were not announced and that no plan fits."""
         self.has_inner_passes = False
         """Was there a pass inside of a pass? These are placed by hooks alone."""
 
@@ -88,6 +88,6 @@ class BackwardPlans:
         self.begin_anew(num_boundaries)
 
     def begin_anew(self, num_boundaries: int = 0) -> None:
-        """A forward begins, after so many boundaries of modules. What was under way is given up."""
+        """A forward begins, after ``num_boundaries`` module boundaries. What was under way is given up."""
         self._is_learning, self._plan = False, []
         self._forward, self._base = 0, num_boundaries

@@ -392,7 +392,7 @@ class Joiner:
         self._builder.role(known.block, role, module, name)
 
     def _find_bucket(self, size: int) -> None:
-        """DDP's buckets are tensors in C++: blocks of exactly their sizes that nobody else has a role for."""
+        """DDP's buckets are tensors in C++: blocks of exactly their sizes that have no other role."""
         for known in self._live.values():
             if known.size == size and not known.roles:
                 self._write_role(known, Category.ALL_REDUCE, -1, None)

@@ -107,7 +107,7 @@ class LevelReporter:
 
 
 def _put_together(table: Array, steps_a_row: int) -> Array:
-    """Rows of one device and the same so many steps as one: the highest peak, and the levels of the last."""
+    """Merges the rows of one device that are about the same number of steps: the highest peak, and the levels of the last."""
     part = table[:, _INDEX["last_step"]] // steps_a_row
     order = np.lexsort((np.arange(len(table)), part, table[:, _INDEX["device"]]))
     table, part = table[order], part[order]

@@ -103,7 +103,7 @@ class OutputHandlers(dict[Any, "OutputHandler | None"]):
                 self._on_new(func, args, item)
 
     def _on_add(self, func: Any, args: Any, result: Any) -> None:
-        # With a dispatch mode active, autograd sums gradients into a new tensor; without one, into the first if nobody else holds
+        # With a dispatch mode active, autograd sums gradients into a new tensor; without one, into the first if nothing else holds
         # it. The ledger says what the run does without us: the sum takes over the block.
         if (
             self._position.task != -1
