@@ -109,7 +109,8 @@ def _number(recipe: Mapping[str, Any], name: str) -> int:
 def _summary(recipe: Mapping[str, Any], world_size: int) -> str:
     start = f"torchrun --nproc-per-node {min(world_size, GPUS_PER_NODE)}" if world_size > 1 else "python"
     nodes = f" --nnodes {-(-world_size // GPUS_PER_NODE)}" if world_size > GPUS_PER_NODE else ""
-    lines = [f"# {recipe.get('model') or recipe.get('hf')} on {world_size} GPUs, started with {start}{nodes} train.py"]
+    gpus = "one GPU" if world_size == 1 else f"{world_size} GPUs"
+    lines = [f"# {recipe.get('model') or recipe.get('hf')} on {gpus}, started with {start}{nodes} train.py"]
     cuts = {name: recipe[name] for name in ("tp", "pp", "cp", "ep") if _number(recipe, name) > 1}
     if cuts:
         words = ", ".join(f"{name}={size}" for name, size in (cuts | {"schedule": recipe.get("schedule") or "none"}).items())

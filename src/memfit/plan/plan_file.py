@@ -113,10 +113,20 @@ class Plan:
         """Has the model compute again what the plan says; sharding, compilation and the rest of the plan are left to the caller."""
         from memfit.plan.applying.model import apply_policy, checkpoint_blocks  # torch is imported here, and not before
 
-        word = (self.recipe or {}).get("checkpointing", "none") if is_of_model(self.recipe or {}) else "none"
-        if self.checkpointing is None and word != "none":
-            return checkpoint_blocks(model, str(word))
+        if self.checkpointing is None and self._word != "none":
+            return checkpoint_blocks(model, self._word)
         return apply_policy(model, self.checkpointing)
+
+    @property
+    def computes_again(self) -> bool:
+        """Is anything computed again?"""
+        return self._word != "none" if self.checkpointing is None else bool(self.checkpointing.groups)
+
+    @property
+    def _word(self) -> str:
+        """For checkpointing, of a recipe; a policy takes its place."""
+        recipe = self.recipe or {}
+        return str(recipe.get("checkpointing", "none")) if is_of_model(recipe) else "none"
 
     # -- the file --------------------------------------------------------------------------------------------------------------
 

@@ -363,7 +363,9 @@ def test_what_cannot_be_applied_is_refused_with_the_way_to_do_it(words: dict[str
 
 
 def test_what_can_be_applied_is_said_so():
-    assert how_to_use(searched(checkpointing="full"), "plan.json") == 'memfit.apply(model, "plan.json") does it.'
+    said = how_to_use(searched(checkpointing="full"), "plan.json")
+    assert said == 'memfit.apply(model, "plan.json") computes again what it says.'
+    assert how_to_use(searched(batch=12), "plan.json").startswith("it leaves the model as it is; ")
 
 
 def test_a_searched_plan_for_another_model_is_refused():

@@ -122,8 +122,10 @@ def closing(found: PlanSearch) -> Iterator[str]:
 def how_to_use(plan: Plan, path: str) -> str:
     """What to do with the file of a plan."""
     beyond = ", ".join(plan.beyond_checkpointing)
+    if not beyond and plan.computes_again:
+        return f'memfit.apply(model, "{path}") computes again what it says.'
     if not beyond:
-        return f'memfit.apply(model, "{path}") does it.'
+        return f'it leaves the model as it is; print(memfit.Plan.load("{path}").code()) writes how to train it.'
     return (
         f'print(memfit.Plan.load("{path}").code()) writes it as torch code. It says more than checkpointing ({beyond}), which '
         "memfit.apply refuses."
