@@ -38,7 +38,8 @@ def test_a_ledger_on_a_terminal_is_its_report():
 
 def test_a_comparison_in_a_notebook_says_what_it_says_on_a_terminal():
     shown = "".join(ElementTree.fromstring(COMPARISON._repr_html_()).itertext())
-    assert shown == printed(COMPARISON)
+    assert shown == str(COMPARISON)
+    assert shown.splitlines() == [line.rstrip() for line in printed(COMPARISON).splitlines()]
     assert "Run it with no checkpointing on H100-80GB" in shown
 
 
