@@ -50,11 +50,11 @@ def own_names() -> set[str]:
     return found
 
 
-OTHERS = {"argparse", "ctypes", "sys", "ForkingPickler"}
-"""Private parts of Python's own library, which is not torch."""
+OTHERS = {"argparse", "ctypes", "sys", "ForkingPickler", "_file_openers"}
+"""Private parts of Python's own library and of numpy, which are not torch."""
 
-OF_OTHERS = {"_from_config", "_TYPES"}
-"""Of transformers: its factory of models without weights. Of safetensors: the names of types in its files."""
+OF_OTHERS = {"_from_config", "_TYPES", "_name_", "_value_"}
+"""Of transformers: its factory of models without weights. Of safetensors: the names of types in its files. Of enum: a member's."""
 
 OWN = own_names()
 
@@ -144,12 +144,11 @@ def test_an_attribute_that_is_read_in_place_is_there(name: str):
 
 
 def test_what_is_replaced_in_torch_was_there():
+    from memfit.job import PredictOptions
     from memfit.phantom.distributed.environment import RankInfo
-    from memfit.phantom.target import DEFAULT_TORCH
-    from memfit.phantom.values.assumptions import Expected
     from memfit.predict import PhantomSession
 
-    with PhantomSession.prepare("H200", DEFAULT_TORCH, "", RankInfo(), Expected()).running():
+    with PhantomSession.prepare(PredictOptions(gpu="H200"), RankInfo()).running():
         absent = [patch.place for patch in active_patches() if not patch.was_there]
     moved = [place for place in absent if is_private(place.rpartition(".")[2]) and place.rpartition(".")[2] not in ADDED]
     assert moved == []

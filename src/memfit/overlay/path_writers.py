@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import torch
 
 from memfit.overlay.union import Union
+from memfit.torch_compat.devices import TORCH_C
 from memfit.torch_compat.patches import Patches
 
 Lead = Callable[[Union, str], str]
@@ -42,8 +43,8 @@ WRITERS: Final[tuple[tuple[str, str, int, str, Lead], ...]] = (
     ("torch.serialization", "save", 1, "f", to_write),
     ("torch", "load", 0, "f", to_read),
     ("torch.serialization", "load", 0, "f", to_read),
-    ("torch._C", "PyTorchFileWriter", 0, "file_name", to_write),  # torch.export.save, torch.package
-    ("torch._C", "PyTorchFileReader", 0, "name", to_read),
+    (TORCH_C.__name__, "PyTorchFileWriter", 0, "file_name", to_write),  # torch.export.save, torch.package
+    (TORCH_C.__name__, "PyTorchFileReader", 0, "name", to_read),
     ("torch.autograd.profiler", "profile.export_chrome_trace", 1, "path", to_write),
     ("torch.jit", "save", 1, "f", to_write),
     ("torch.jit", "load", 0, "f", to_read),

@@ -14,10 +14,11 @@ import torch.utils._foreach_utils
 from torch.cuda import jiterator
 from torch.utils import backend_registration
 
-from memfit.torch_compat.versions import need
+from memfit.torch_compat.versions import need, need_in
 
 TORCH_C: Any = torch._C
-"""The module in which torch's Python asks its C++ for the current stream and the accelerator."""
+"""The module in which torch's Python asks its C++ for the current stream and the accelerator, and finds its readers and writers."""
+need_in(TORCH_C.__name__, "PyTorchFileReader", "PyTorchFileWriter")
 
 ProfilerBase: Any = need(torch.profiler.profiler, "_KinetoProfile")
 """What every profiler of torch is; it asks CUDA's own for help if it is told to."""

@@ -179,4 +179,4 @@ def _advance(optimizer: Optimizer, increments: Counters) -> None:
             else:
                 holder[name] += type(holder[name])(increment)
     for increment, counters in tensors.items():
-        torch._foreach_add_(counters, increment)
+        torch.ops.aten._foreach_add_.Scalar(counters, increment)
