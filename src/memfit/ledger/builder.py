@@ -268,11 +268,12 @@ class LedgerBuilder:
 
     def _take(self, table: type[_T], rows: list[int], count: int, fresh: dict[str, Table], name: str = "") -> _T:
         """Moves the first ``count`` numbers out of a list of rows."""
+        if not count:
+            return table.empty()
         part = table.from_rows(rows[:count])
         del rows[:count]
-        if count:
-            self._done[name or table.NAME].append(part)
-            fresh[name or table.NAME] = part
+        self._done[name or table.NAME].append(part)
+        fresh[name or table.NAME] = part
         return part
 
     # -- on disk while the run lasts -----------------------------------------------------------------------------------------

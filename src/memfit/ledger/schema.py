@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
+from functools import cache
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -178,6 +179,11 @@ class Table:
         dtypes = cls.dtypes()
         matrix = np.array(rows, dtype=np.int64).reshape(-1, len(dtypes))
         return cls(*(matrix[:, i].astype(dtype) for i, dtype in enumerate(dtypes.values())))
+
+    @classmethod
+    @cache
+    def empty(cls) -> Self:
+        return cls.from_rows([])
 
     @classmethod
     def concatenate(cls, parts: list[Self]) -> Self:

@@ -10,6 +10,7 @@ import torch._subclasses
 from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
+from memfit.torch_compat.dispatch import without_modes
 from memfit.torch_compat.versions import need
 
 fake_implementations: dict[Any, Callable[..., Any]] = need(fake_impls, "op_implementations_dict")
@@ -46,6 +47,14 @@ def is_unknown_shape(error: BaseException) -> bool:
     said = str(error) if type(error) is RuntimeError else ""
     # With a torch that is built for CUDA, it would run the operator on a GPU to see.
     return isinstance(error, _UNKNOWN_SHAPE) or "no fake impl registered" in said or "No CUDA GPUs are available" in said
+
+
+def new_fake(
+    mode: FakeTensorMode, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> FakeTensor:
+    """A fake tensor that no operator made: no mode sees it come."""
+    with torch._C.DisableTorchFunction(), without_modes():
+        return FakeTensor(mode, torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
 
 
 forget_fake_answers: Callable[[], None] = need(FakeTensorMode, "cache_clear")

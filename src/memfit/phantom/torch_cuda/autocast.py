@@ -54,12 +54,16 @@ WIDEST = (
 Kernel = Callable[..., Any]
 
 
+MakeCast = Callable[[], torch.Tensor | None]
+"""Makes the cast of a leaf when it is asked for; ``None`` where it is gone."""
+
+
 class CastCache:
     """Casts of leaves that a model uses more than once, kept until the outermost autocast ends, as CUDA keeps them."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
-        """By the leaf's identity: the leaf, and its cast."""
+        self.entries: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor | MakeCast]] = {}
+        """By the leaf's identity: the leaf, and its cast, or what makes it when it is asked for."""
 
     def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         is_kept = (
@@ -74,13 +78,17 @@ class CastCache:
             return tensor.to(dtype)
         entry = self.entries.get(id(tensor))
         if entry is not None and entry[0]() is tensor:
-            return entry[1]
-        return self.keep(tensor, tensor.to(dtype))
-
-    def keep(self, tensor: torch.Tensor, cast: torch.Tensor) -> torch.Tensor:
-        """The cast of a leaf, kept."""
-        self.entries[id(tensor)] = (weakref.ref(tensor), cast)
+            cast = entry[1] if isinstance(entry[1], torch.Tensor) else entry[1]()
+            if cast is not None:
+                self.keep(tensor, cast)
+                return cast
+        cast = tensor.to(dtype)
+        self.keep(tensor, cast)
         return cast
+
+    def keep(self, tensor: torch.Tensor, cast: torch.Tensor | MakeCast) -> None:
+        """Keeps the cast of a leaf, or what makes it."""
+        self.entries[id(tensor)] = (weakref.ref(tensor), cast)
 
     def clear(self) -> None:
         self.entries.clear()

@@ -41,7 +41,8 @@ def state_of_call(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
     parameters and their types."""
     leaves = tuple(_of_value(leaf) for leaf in tree_leaves((args, kwargs)))
     structure = str(tree_map(lambda leaf: None, (args, kwargs)))
-    return (leaves, structure, _modes(), tuple(_of_module(each) for each in module.modules()))
+    seen: dict[int, Any] = {}
+    return (leaves, structure, _modes(), tuple(_of_module(each, seen) for each in module.modules()))
 
 
 def kept_casts(casts: CastCache) -> tuple[int, ...]:
@@ -114,15 +115,18 @@ def _of_value(value: Any) -> Any:
     raise NotRepeatableError(RunReason.ARGUMENTS)
 
 
-def _of_module(module: nn.Module) -> tuple[Any, ...]:
+def _of_module(module: nn.Module, seen: dict[int, Any]) -> tuple[Any, ...]:
     if is_compiled(module):
         raise NotRepeatableError(RunReason.COMPILED)  # watching it would change what is compiled
     parameters = tuple((id(parameter), parameter.dtype) for parameter in module._parameters.values() if parameter is not None)
-    return (id(module), parameters, tuple(_plain_attributes(vars(module), deep=True)))
+    return (id(module), parameters, tuple(_plain_attributes(vars(module), seen)))
 
 
-def _plain_attributes(attributes: dict[str, Any], deep: bool) -> Iterator[tuple[str, Any]]:
-    """Plain values and lengths, the number of hooks too; of other objects, a configuration for one, their own plain attributes."""
+def _plain_attributes(attributes: dict[str, Any], seen: dict[int, Any] | None) -> Iterator[tuple[str, Any]]:
+    """Plain values and lengths, the number of hooks too; of other objects, a configuration for one, their own plain attributes.
+
+    ``seen`` has those of objects that many modules share, by identity; without it, objects are not looked into.
+    """
     for name, value in attributes.items():
         if isinstance(value, PLAIN):
             yield name, value
@@ -130,5 +134,8 @@ def _plain_attributes(attributes: dict[str, Any], deep: bool) -> Iterator[tuple[
             yield name, len(value)
         elif isinstance(value, torch.Tensor):
             yield name, (id(value), value.dtype)
-        elif deep and not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
-            yield name, tuple(_plain_attributes(vars(value), deep=False))
+        elif seen is not None and not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
+            known = seen.get(id(value))
+            if known is None:
+                known = seen[id(value)] = tuple(_plain_attributes(vars(value), None))
+            yield name, known

@@ -37,11 +37,12 @@ from memfit.predict.run.calls import Backward, WrittenCall
 from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, state_of_call
 from memfit.predict.run.lengths import LengthFamily
 from memfit.predict.run.readings import Readings, ValueReading, are_the_same
-from memfit.predict.run.stand_ins import HeldGraph, Made, Maker, WrittenDown, array_of
+from memfit.predict.run.stand_ins import HeldGraph, KeptCast, Made, Maker, WrittenDown, array_of
 from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, Place, RunReason, SubjectSpace, Tape, Written
 from memfit.record.sources.operators.recorder import Recorder
 from memfit.torch_compat.autograd import use_counts
 from memfit.torch_compat.dispatch import tree_leaves, tree_map
+from memfit.torch_compat.fake_tensors import FakeTensorMode
 
 RUN_ALL: Final = "MEMFIT_RUN_ALL_CALLS"
 """With this variable set to 1, every call is run."""
@@ -108,14 +109,16 @@ class _KnownCall:
 class KnownCalls:
     """Watches and replaces calls of models and their backward passes."""
 
-    def __init__(self, recorder: Recorder, casts: CastCache, passed: Callable[[], None], *, is_wanted: bool = True) -> None:
+    def __init__(
+        self, recorder: Recorder, mode: FakeTensorMode, casts: CastCache, passed: Callable[[], None], *, is_wanted: bool = True
+    ) -> None:
         """``passed`` is called for each call that was replaced."""
         self._recorder, self._casts, self._passed = recorder, casts, passed
         builder = recorder.builder
         self._are_wanted = is_wanted and isinstance(builder, TimedBuilder) and are_wanted()
         if isinstance(builder, TimedBuilder):
             self._tape, self._builder = Tape(builder), builder
-        self._maker = Maker(recorder)
+        self._maker = Maker(recorder, mode)
         self._histories: weakref.WeakKeyDictionary[nn.Module, _History] = weakref.WeakKeyDictionary()
         self._is_inside = False
         self._pending: dict[int, _Pending] = {}
@@ -236,7 +239,9 @@ class KnownCalls:
 
         skeleton = tree_map(describe, result)
         kept = [(owner, cast) for key, (owner, cast) in self._casts.entries.items() if key not in casts]
-        made = tuple((owner, self._maker.describe(cast, first, window, numbers)) for owner, cast in kept)
+        made = tuple(
+            (owner, self._maker.describe(cast, first, window, numbers)) for owner, cast in kept if isinstance(cast, torch.Tensor)
+        )
         return WrittenCall(window, array_of(numbers), skeleton, made, readings, held)
 
     def _finish(self, history: _History, key: Key, call: WrittenCall) -> None:
@@ -343,52 +348,69 @@ class KnownCalls:
         with recorder.quiet():
             written = self._tape.write(call.forward, call.forward.size)
             made: dict[int, torch.Tensor] = {}
-            for owner, cast in call.casts:
-                leaf = owner()
-                assert leaf is not None  # the module has it, or its state would be another one
-                self._casts.keep(leaf, self._maker.make(cast, call.numbers, call.forward, written, made))
 
             def make() -> list[torch.Tensor]:
                 return [self._maker.make(leaf, call.numbers, call.forward, written, made) for leaf in call.outputs]
 
+            graph: _WrittenGraph | None = None
             if call.backward is None:
                 tensors = make()
             else:
-                tensors = self._with_node(call, module, written, make, made, parameters, _tensors((args, kwargs)))
+                graph = _WrittenGraph(self, call, module, written, parameters, _tensors((args, kwargs)))
+                tensors = self._with_node(call, graph, make, made)
+            self._keep_casts(call, written, graph)
         self.num_replaced += 1
         self._passed()
         following = iter(tensors)
         return tree_map(lambda leaf: next(following) if isinstance(leaf, Made) else leaf, call.result)
 
     def _with_node(
-        self,
-        call: WrittenCall,
-        module: nn.Module,
-        written: Written,
-        make: Callable[[], list[torch.Tensor]],
-        made: dict[int, torch.Tensor],
-        parameters: list[torch.Tensor],
-        inputs: list[torch.Tensor],
+        self, call: WrittenCall, graph: _WrittenGraph, make: Callable[[], list[torch.Tensor]], made: dict[int, torch.Tensor]
     ) -> list[torch.Tensor]:
-        assert call.backward is not None
-        graph = _WrittenGraph(
-            self, call, module, written, parameters, [inputs[place].untyped_storage() for place in sorted(call.held)]
-        )
         if self._anchor is None:
             self._anchor = torch.zeros((), device="cpu", requires_grad=True)
         self._graphs.add(graph)
-        flags = [leaf.requires_grad for leaf in call.outputs]
 
         def make_outputs() -> tuple[torch.Tensor, ...]:
             tensors = make()
-            graph.hold({block: tensor.untyped_storage() for block, tensor in made.items()})
+            for block, tensor in made.items():
+                graph.hold(block, tensor.untyped_storage())
             made.clear()
             return tuple(tensors)
 
+        flags = [leaf.requires_grad for leaf in call.outputs]
         outputs: Any = WrittenDown.apply(  # type: ignore[no-untyped-call, unused-ignore]
             HeldGraph(flags, graph.release, graph.backward), make_outputs, self._anchor
         )
         return list(outputs)
+
+    def _keep_casts(self, call: WrittenCall, written: Written, graph: _WrittenGraph | None) -> None:
+        """Autocast keeps casts of weights: few calls ask for one that an earlier call has made."""
+        reference = None if graph is None else weakref.ref(graph)
+
+        def keep(owner: weakref.ref[torch.Tensor], cast: Made) -> None:
+            is_in_graph = graph is not None and graph.frees(cast.block)
+
+            def make() -> torch.Tensor | None:
+                holder = None if reference is None else reference()
+                if is_in_graph and (holder is None or holder.is_done):
+                    return None
+                with self._recorder.quiet():
+                    tensor = self._maker.make(cast, call.numbers, call.forward, written, {})
+                if holder is not None:
+                    holder.hold(cast.block, tensor.untyped_storage())
+                return tensor
+
+            def release() -> None:
+                if not is_in_graph:
+                    self._builder.free(written.first_block + cast.block)
+
+            leaf = owner()
+            assert leaf is not None  # the module has it, or its state would be another one
+            self._casts.keep(leaf, KeptCast(make, release))
+
+        for owner, cast in call.casts:
+            keep(owner, cast)
 
 
 class _WrittenGraph:
@@ -401,21 +423,29 @@ class _WrittenGraph:
         module: nn.Module,
         written: Written,
         parameters: list[torch.Tensor],
-        inputs: list[torch.UntypedStorage | None],
+        inputs: list[torch.Tensor],
     ) -> None:
         assert call.backward is not None
         self._calls, self._call, self._written, self._backward = calls, call, written, call.backward
         self.module = weakref.ref(module)
-        self._parameters, self._inputs = [weakref.ref(parameter) for parameter in parameters], inputs
+        self._parameters = [weakref.ref(parameter) for parameter in parameters]
+        self._inputs: list[torch.UntypedStorage | None] = [inputs[place].untyped_storage() for place in sorted(call.held)]
         self._frees = self._backward.window.frees(SubjectSpace.EARLIER)
         self._storages: dict[int, torch.UntypedStorage] = {}
+        self.is_done = False
 
-    def hold(self, storages: dict[int, torch.UntypedStorage]) -> None:
-        """Storages of blocks that a tensor stands for: those that backward frees are held until then."""
-        self._storages = {block: storage for block, storage in storages.items() if block in self._frees}
+    def frees(self, block: int) -> bool:
+        """Does its backward free this block?"""
+        return block in self._frees
+
+    def hold(self, block: int, storage: torch.UntypedStorage) -> None:
+        """A tensor stands for a block: where backward frees it, its storage is held until then."""
+        if block in self._frees:
+            self._storages[block] = storage
 
     def release(self) -> None:
         """The graph is given up, and backward never ran."""
+        self.is_done = True
         for block in self._frees:
             if block not in self._storages:
                 self._calls._builder.free(self._written.first_block + block)
@@ -454,6 +484,7 @@ class _WrittenGraph:
                     described, backward.numbers, backward.window, written, made, Category.GRADIENT
                 )
         self._inputs.clear()
+        self.is_done = True
         calls._graphs.discard(self)
 
     def _dropper(self, block: int) -> Callable[[], None]:

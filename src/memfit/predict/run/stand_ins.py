@@ -14,6 +14,7 @@ from memfit.ledger.schema import Array
 from memfit.phantom.tensors.tensor_annotations import VALUES
 from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, RunReason, Written
 from memfit.record.sources.operators.recorder import Recorder
+from memfit.torch_compat.fake_tensors import FakeTensorMode, new_fake
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Made:
 class Maker:
     """Describes tensors that a window made, and makes others like them for the blocks of another."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, mode: FakeTensorMode) -> None:
+        self._recorder, self._mode = recorder, mode
 
     def describe(self, tensor: torch.Tensor, first_block: int, window: LedgerWindow, numbers: list[int]) -> Made:
         """``numbers`` gets those of the tensor."""
@@ -71,9 +72,9 @@ class Maker:
         if base is None:
             is_whole = not offset and _dense_bytes(shape, stride, made.dtype) == size_bytes
             if is_whole:
-                base = torch.empty_strided(shape, stride, dtype=made.dtype, device=made.device)
+                base = new_fake(self._mode, shape, stride, made.dtype, made.device)
             else:
-                base = torch.empty(size_bytes // made.dtype.itemsize, dtype=made.dtype, device=made.device)
+                base = new_fake(self._mode, (size_bytes // made.dtype.itemsize,), (1,), made.dtype, made.device)
             others[made.block] = base
             block = written.first_block + made.block
             self._recorder.adopt_block(base, block, written.scope_of(window, made.block), size_bytes, made.stream, role)
@@ -88,6 +89,25 @@ def _dense_bytes(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
         return 0
     last = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     return (last + 1) * dtype.itemsize
+
+
+class KeptCast:
+    """The cast of a leaf that autocast keeps, made when it is asked for.
+
+    ``make`` gives ``None`` where its block is gone; ``release`` is called where it never was made, and autocast lets go of it.
+    """
+
+    def __init__(self, make: Callable[[], torch.Tensor | None], release: Callable[[], None]) -> None:
+        self._make, self._release = make, release
+        self._is_made = False
+
+    def __call__(self) -> torch.Tensor | None:
+        self._is_made = True
+        return self._make()
+
+    def __del__(self) -> None:
+        if not self._is_made:
+            self._release()
 
 
 class HeldGraph:

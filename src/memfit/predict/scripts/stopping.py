@@ -30,7 +30,7 @@ import torch
 from torch import nn
 
 from memfit.errors import ConfigError
-from memfit.phantom.torch_cuda.autocast import CastCache
+from memfit.phantom.world import PhantomWorld
 from memfit.predict.run.known_calls import RUN_ALL, KnownCalls
 from memfit.predict.run.known_steps import KnownSteps
 from memfit.predict.scripts.epochs import Epochs
@@ -78,13 +78,13 @@ class StopWatch(ModuleListener):
         self,
         recorder: Recorder,
         bounds: Bounds,
+        world: PhantomWorld,
         progress: Callable[[str], None] = lambda line: None,
-        casts: CastCache | None = None,
         at_step: Callable[[], None] = lambda: None,
     ) -> None:
         """``at_step`` is called at the end of every training step, while the model is there."""
         self._recorder, self._bounds, self._tell, self._at_step = recorder, bounds, progress, at_step
-        self._known = KnownCalls(recorder, casts or CastCache(), self._count_replaced, is_wanted=not bounds.runs_all)
+        self._known = KnownCalls(recorder, world.mode, world.casts, self._count_replaced, is_wanted=not bounds.runs_all)
         self._known_steps = KnownSteps(recorder, is_wanted=not bounds.runs_all)
         self._patches = Patches("the stop watch")
         self._epochs = Epochs()
