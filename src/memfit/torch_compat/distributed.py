@@ -127,3 +127,18 @@ def bucket_sizes(module: Any) -> list[int]:
     said = need(module, "_get_ddp_logging_data")()
     texts = said.get("rebuilt_bucket_sizes") or said.get("bucket_sizes") or ""
     return [int(text) for text in texts.replace(",", " ").split() if text.isdecimal()]
+
+
+def parts_of_distributed(tensor: torch.Tensor) -> tuple[torch.Tensor, Any] | None:
+    """This rank's part of a distributed tensor, and how it is a part of it; ``None`` for other tensors."""
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is None or type(tensor) is not module.DTensor:
+        return None
+    return tensor._local_tensor, tensor._spec  # type: ignore[attr-defined]
+
+
+def distributed(part: torch.Tensor, spec: Any) -> torch.Tensor:
+    """A distributed tensor without a gradient of which this is the rank's part."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor(part, spec, requires_grad=False)

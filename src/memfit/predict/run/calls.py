@@ -32,9 +32,15 @@ class WrittenCall:
     held: frozenset[int] = frozenset()
     """The tensors among the arguments that the graph holds."""
     backward: Backward | None = None
+    lasting: tuple[tuple[weakref.ref[torch.UntypedStorage], int], ...] = ()
+    """Storages that were there before and are resized, and the size at which it began and ended: engines gather weights in them."""
 
     def is_like(self, other: WrittenCall) -> bool:
         return bool(self.shape == other.shape and np.array_equal(self.sizes, other.sizes))
+
+    def finds_its_storages(self) -> bool:
+        """Are the storages that it resizes as large as when it was watched?"""
+        return all((storage := reference()) is not None and int(storage.nbytes()) == size for reference, size in self.lasting)
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ class Key:
     """What decides a call."""
 
     state: tuple[Any, ...]
-    """What must be after the call as it was before."""
+    """What must be after the call as it was before; the modules' own comes last."""
     all: Any
     family: Any
     """All but the sizes of arguments."""
@@ -41,8 +41,13 @@ def state_of_call(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
     parameters and their types."""
     leaves = tuple(_of_value(leaf) for leaf in tree_leaves((args, kwargs)))
     structure = str(tree_map(lambda leaf: None, (args, kwargs)))
+    return (leaves, structure, _modes(), state_of_modules(module))
+
+
+def state_of_modules(module: nn.Module) -> tuple[Any, ...]:
+    """What of a module and those inside it decides a call."""
     seen: dict[int, Any] = {}
-    return (leaves, structure, _modes(), tuple(_of_module(each, seen) for each in module.modules()))
+    return tuple(_of_module(each, seen) for each in module.modules())
 
 
 def kept_casts(casts: CastCache) -> tuple[int, ...]:

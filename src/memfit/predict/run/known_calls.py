@@ -30,11 +30,10 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from memfit.ledger import Category
 from memfit.phantom.torch_cuda.autocast import CastCache
 from memfit.predict.clock import TimedBuilder
 from memfit.predict.run.calls import Backward, WrittenCall
-from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, state_of_call
+from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, state_of_call, state_of_modules
 from memfit.predict.run.lengths import LengthFamily
 from memfit.predict.run.readings import Readings, ValueReading, are_the_same
 from memfit.predict.run.stand_ins import HeldGraph, KeptCast, Made, Maker, WrittenDown, array_of
@@ -52,6 +51,10 @@ MOST_FAILURES: Final = 20
 """After this many calls that could not be replaced, a module's calls are no longer watched."""
 FEWEST_EVENTS: Final = 30
 """A call that does less is run: a loss function, an activation."""
+
+
+StorageSizes = dict[int, tuple[weakref.ref[torch.UntypedStorage], int]]
+"""By block: its storage, and how large it is."""
 
 
 class WrittenDownWronglyError(BaseException):
@@ -82,8 +85,9 @@ class _History:
         """What a call does, if it is known or follows from those that are."""
         for known in self.calls.get(key.all, ()):
             if known.num_alike >= WATCHED and are_the_same(known.call.readings, inputs):
-                return known.call
-        return self.family(key).foretell(key.sizes, inputs)
+                return known.call if known.call.finds_its_storages() else None
+        call = self.family(key).foretell(key.sizes, inputs)
+        return call if call is not None and call.finds_its_storages() else None
 
     def family(self, key: Key) -> LengthFamily:
         return self.families.setdefault(key.family, LengthFamily())
@@ -120,6 +124,7 @@ class KnownCalls:
             self._tape, self._builder = Tape(builder), builder
         self._maker = Maker(recorder, mode)
         self._histories: weakref.WeakKeyDictionary[nn.Module, _History] = weakref.WeakKeyDictionary()
+        self._reasons: list[tuple[str, Counter[RunReason]]] = []
         self._is_inside = False
         self._pending: dict[int, _Pending] = {}
         """Calls that were run and wait for their backward, by their scope."""
@@ -133,7 +138,7 @@ class KnownCalls:
 
     def reasons(self) -> list[tuple[str, Counter[RunReason]]]:
         """Of each module whose calls were run: its class, and why."""
-        return [(type(module).__name__, history.reasons) for module, history in self._histories.items() if history.reasons]
+        return [(name, reasons) for name, reasons in self._reasons if reasons]
 
     # -- forward -------------------------------------------------------------------------------------------------------------------
 
@@ -158,6 +163,7 @@ class KnownCalls:
         history = self._histories.get(module)
         if history is None:
             history = self._histories[module] = _History()
+            self._reasons.append((type(module).__name__, history.reasons))
         if history.is_small or history.num_failures > MOST_FAILURES:
             return original(module, *args, **kwargs)
         try:
@@ -188,6 +194,7 @@ class KnownCalls:
         casts = set(self._casts.entries)
         inputs = _tensors((args, kwargs))
         counts = [use_counts(tensor) for tensor in inputs]
+        sizes = self._recorder.sizes()
         start = self._tape.place()
         with Readings(inputs) as readings:
             result = original(module, *args, **kwargs)
@@ -199,23 +206,33 @@ class KnownCalls:
         try:
             if readings.are_unclear:
                 raise NotRepeatableError(RunReason.VALUES)
-            if state_of_call(module, args, kwargs) != key.state:
-                raise NotRepeatableError(RunReason.CHANGES)
+            state = state_of_call(module, args, kwargs)
             held = frozenset(i for i, tensor in enumerate(inputs) if use_counts(tensor) != counts[i])
             window = self._tape.window(start, end, stretch)
             call = self._read(window, start, result, casts, held, tuple(readings.found))
+            has_graph = any(made.requires_grad for made in call.outputs)
+            if state[:-1] != key.state[:-1] or (state[-1] != key.state[-1] and not has_graph):
+                raise NotRepeatableError(RunReason.CHANGES)
         except NotRepeatableError as error:
             history.fail(key, error.reason)
             return result
-        if any(made.requires_grad for made in call.outputs):
+        if has_graph:
             self._await_backward(
                 _Pending(
-                    call, history, key, parameters, start, end, [self._recorder.block_of(inputs[place]) for place in sorted(held)]
+                    call,
+                    history,
+                    key,
+                    module,
+                    parameters,
+                    sizes,
+                    start,
+                    end,
+                    [self._recorder.block_of(inputs[place]) for place in sorted(held)],
                 ),
                 result,
             )
         else:
-            self._finish(history, key, call)
+            self._finish(history, key, call, sizes)
         return result
 
     def _read(
@@ -244,13 +261,15 @@ class KnownCalls:
         )
         return WrittenCall(window, array_of(numbers), skeleton, made, readings, held)
 
-    def _finish(self, history: _History, key: Key, call: WrittenCall) -> None:
+    def _finish(self, history: _History, key: Key, call: WrittenCall, sizes: StorageSizes) -> None:
         """Of a call without a graph: what it left must be its outputs and the kept casts."""
         made = {leaf.block for leaf in (*call.outputs, *(cast for _, cast in call.casts))}
-        if call.forward.survivors() == made and not call.held:
-            history.add(key, call)
-        else:
-            history.fail(key, RunReason.KEEPS)
+        try:
+            if call.forward.survivors() != made or call.held:
+                raise NotRepeatableError(RunReason.KEEPS)
+            history.add(key, replace(call, lasting=_lasting(sizes, call.forward)))
+        except NotRepeatableError as error:
+            history.fail(key, error.reason)
 
     # -- backward that is run ------------------------------------------------------------------------------------------------------
 
@@ -317,6 +336,8 @@ class KnownCalls:
         segment, call = pending.segments[0], pending.call
         if len(pending.segments) != 1 or segment.stop is None:
             raise NotRepeatableError(RunReason.BACKWARD)
+        if state_of_modules(pending.module) != pending.key.state[-1]:
+            raise NotRepeatableError(RunReason.CHANGES)
         stop, stretch = segment.stop
         first, last = pending.start.num_blocks, pending.end.num_blocks
         given = {block: place for place, block in pending.incoming.items()}
@@ -338,7 +359,7 @@ class KnownCalls:
             raise NotRepeatableError(RunReason.KEEPS)
         incoming = tuple(place in pending.incoming for place in range(len(call.outputs)))
         backward = Backward(window, array_of(numbers), incoming, segment.gradients, tuple(gradients))
-        return replace(call, backward=backward)
+        return replace(call, backward=backward, lasting=_lasting(pending.sizes, call.forward, window))
 
     # -- writing -------------------------------------------------------------------------------------------------------------------
 
@@ -480,9 +501,7 @@ class _WrittenGraph:
             )
             made: dict[int, torch.Tensor] = {}
             for place, described in backward.gradients:
-                parameters[place].grad = calls._maker.make(
-                    described, backward.numbers, backward.window, written, made, Category.GRADIENT
-                )
+                parameters[place].grad = calls._maker.make(described, backward.numbers, backward.window, written, made)
         self._inputs.clear()
         self.is_done = True
         calls._graphs.discard(self)
@@ -520,7 +539,10 @@ class _Pending:
     call: WrittenCall
     history: _History
     key: Key
+    module: nn.Module
     parameters: list[torch.Tensor]
+    sizes: StorageSizes
+    """Of all storages, before the call."""
     start: Place
     end: Place
     inputs: list[int | None]
@@ -543,6 +565,17 @@ class _Pending:
                     self.incoming[place] = block  # others come from inside the call
 
         return hook
+
+
+def _lasting(sizes: StorageSizes, *windows: LedgerWindow) -> tuple[tuple[weakref.ref[torch.UntypedStorage], int], ...]:
+    """The storages that windows resize, which must end as they began."""
+    found = []
+    for block, size in {block: size for window in windows for block, size in window.lasting().items()}.items():
+        storage, before = sizes[block][0](), sizes[block][1]
+        if storage is None or before != size:
+            raise NotRepeatableError(RunReason.KEEPS)
+        found.append((weakref.ref(storage), size))
+    return tuple(found)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

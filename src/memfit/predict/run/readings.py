@@ -57,7 +57,10 @@ class _OperatorResult:
                     return value.value(inputs, known, sizes)
                 return sizes.get(value, value) if type(value) is int else value
 
-            result = on_host(self.func, tree_map(real, self.args), tree_map(real, self.kwargs))
+            args = tree_map(real, self.args)
+            if self.func._schema.is_mutable:
+                args = (args[0].clone(), *args[1:])  # what it changes in place may be the script's own
+            result = on_host(self.func, args, tree_map(real, self.kwargs))
             known[id(self)] = result if self.place is None else result[self.place]
         return known[id(self)]
 
@@ -152,8 +155,8 @@ class Readings(TorchDispatchMode):
             self.are_unclear = True
             return
         for place, part in known:
-            if func._schema.is_mutable:
-                self.are_unclear = True
+            if func._schema.is_mutable and (part._base is not None or part is not args[0]):
+                self.are_unclear = True  # others look at the same data
             setattr(part, _ORIGIN, _OperatorResult(func, *operands, place))
 
     def _is_data(self, tensor: torch.Tensor) -> bool:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from memfit.ledger import Category
 from memfit.ledger.schema import Array
 from memfit.phantom.tensors.tensor_annotations import VALUES
 from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, RunReason, Written
 from memfit.record.sources.operators.recorder import Recorder
+from memfit.torch_compat.distributed import distributed, parts_of_distributed
 from memfit.torch_compat.fake_tensors import FakeTensorMode, new_fake
 
 
@@ -28,6 +28,8 @@ class Made:
     requires_grad: bool
     first: int
     num_dims: int
+    spec: Any = None
+    """How it is a part of a distributed tensor, if it is."""
 
     def sizes(self, numbers: Array) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
         """Shape, strides, offset and the bytes of the storage."""
@@ -44,6 +46,9 @@ class Maker:
 
     def describe(self, tensor: torch.Tensor, first_block: int, window: LedgerWindow, numbers: list[int]) -> Made:
         """``numbers`` gets those of the tensor."""
+        spec, requires_grad = None, tensor.requires_grad
+        if (parts := parts_of_distributed(tensor)) is not None:
+            tensor, spec = parts
         if tensor.layout is not torch.strided or any(vars(tensor).get(note) is not None for note in VALUES):
             raise NotRepeatableError(RunReason.RESULT)
         block = self._recorder.block_of(tensor)
@@ -55,7 +60,7 @@ class Maker:
         first = len(numbers)
         numbers += (*tensor.shape, *tensor.stride(), int(tensor.storage_offset()), size_bytes)
         stream = int(window.blocks.stream[block - first_block])
-        return Made(block - first_block, stream, tensor.dtype, tensor.device, tensor.requires_grad, first, tensor.dim())
+        return Made(block - first_block, stream, tensor.dtype, tensor.device, requires_grad, first, tensor.dim(), spec)
 
     def make(
         self,
@@ -64,9 +69,19 @@ class Maker:
         window: LedgerWindow,
         written: Written,
         others: dict[int, torch.Tensor],
-        role: Category | None = None,
     ) -> torch.Tensor:
         """A new tensor like it, whose storage stands for the block that was written; ``others`` are those of other blocks."""
+        tensor = self._make_plain(made, numbers, window, written, others)
+        return tensor if made.spec is None else distributed(tensor, made.spec)
+
+    def _make_plain(
+        self,
+        made: Made,
+        numbers: Array,
+        window: LedgerWindow,
+        written: Written,
+        others: dict[int, torch.Tensor],
+    ) -> torch.Tensor:
         shape, stride, offset, size_bytes = made.sizes(numbers)
         base = others.get(made.block)
         if base is None:
@@ -77,7 +92,9 @@ class Maker:
                 base = new_fake(self._mode, (size_bytes // made.dtype.itemsize,), (1,), made.dtype, made.device)
             others[made.block] = base
             block = written.first_block + made.block
-            self._recorder.adopt_block(base, block, written.scope_of(window, made.block), size_bytes, made.stream, role)
+            self._recorder.adopt_block(
+                base, block, written.scope_of(window, made.block), size_bytes, made.stream, window.roles_of(made.block)
+            )
             if is_whole:
                 return base
         base = base if base.dtype is made.dtype else base.view(made.dtype)

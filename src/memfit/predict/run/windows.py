@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from memfit.ledger.cutting import ABOUT_SCOPES, rows
-from memfit.ledger.schema import Array, Blocks, EventKind, Events, Roles, Scopes
+from memfit.ledger.schema import Array, Blocks, Category, EventKind, Events, Roles, Scopes
 from memfit.predict.clock import TimedBuilder
 from memfit.timing.timeline import Stretch, TimelineState
 
@@ -65,6 +65,8 @@ class SubjectSpace(IntEnum):
     """Blocks of the window before: what a forward left for its backward."""
     GIVEN = 3
     """Blocks that the writer of the window names."""
+    LASTING = 4
+    """Blocks that are there before, between and after all windows, by their own numbers; they are resized and no more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +125,7 @@ class Tape:
         events: Events = _without_exits(tables["events"], start.num_scopes)
         if len(tables["prelude"]) or len(tables["modules"]) or len(tables["slack"]) or len(tables["returns"]):
             raise NotRepeatableError(RunReason.EVENTS)
-        if np.isin(events.kind, (EventKind.STEP, EventKind.EMPTY_CACHE, EventKind.STREAM)).any():
+        if np.isin(events.kind, (EventKind.STEP, EventKind.EMPTY_CACHE)).any():
             raise NotRepeatableError(RunReason.EVENTS)
         is_scope = np.isin(events.kind, ABOUT_SCOPES)
         own = np.where(is_scope, start.num_scopes, start.num_blocks)
@@ -133,7 +135,9 @@ class Tape:
             number = int(events.subject[event])
             if is_scope[event]:
                 raise NotRepeatableError(RunReason.EVENTS)
-            if number in earlier:
+            if events.kind[event] in (EventKind.RESIZE, EventKind.STREAM) and number not in earlier:
+                subject[event], space[event] = number, SubjectSpace.LASTING
+            elif number in earlier:
                 subject[event], space[event] = number - earlier.start, SubjectSpace.EARLIER
             elif given is not None and number in given:
                 subject[event], space[event] = given[number], SubjectSpace.GIVEN
@@ -186,7 +190,7 @@ class Tape:
         timeline.skip(window.stretch, written.first_scope, outer_scope)
         builder.leave_unpaid(window.num_unpaid)
         time_ns = np.minimum(began_ns + window.after_ns, builder.elapsed_ns())
-        bases = np.array([written.first_block, written.first_scope, first_earlier, 0], dtype=np.int64)
+        bases = np.array([written.first_block, written.first_scope, first_earlier, 0, 0], dtype=np.int64)
         subject = window.subject + bases[window.space]
         for event in window.where_given.tolist():
             subject[event] = given[window.subject[event]]
@@ -265,6 +269,15 @@ class LedgerWindow:
         """By block of a space: the event that frees it."""
         where = np.flatnonzero((self.kind == EventKind.FREE) & (self.space == space))
         return dict(zip(self.subject[where].tolist(), where.tolist(), strict=True))
+
+    def lasting(self) -> dict[int, int]:
+        """The size at which each of the lasting blocks that it resizes ends."""
+        where = np.flatnonzero((self.kind == EventKind.RESIZE) & (self.space == SubjectSpace.LASTING))
+        return dict(zip(self.subject[where].tolist(), self.size[where].tolist(), strict=True))
+
+    def roles_of(self, block: int) -> list[Category]:
+        """What was learned of a block."""
+        return [Category(role) for role in self.roles.role[self.roles.block == block].tolist()]
 
     def survivors(self) -> set[int]:
         """The blocks that came in it and are there at its end."""

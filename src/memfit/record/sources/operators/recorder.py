@@ -7,6 +7,7 @@ pass run (and whose), does this operator make new tensors at all, and is the sto
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -155,17 +156,21 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         ref = self._blocks.table.find(tensor.untyped_storage())
         return None if ref is None else ref.block
 
+    def sizes(self) -> dict[int, tuple[weakref.ref[torch.UntypedStorage], int]]:
+        """By block: its storage, and how large that is now."""
+        return {ref.block: (ref, ref.size) for ref in list(self._blocks.table.refs.values())}
+
     def blocks_of_other_streams(self, tensor: torch.Tensor, stream: int) -> list[int]:
         """The blocks on GPUs behind a tensor that are known and were not allocated on this stream."""
         refs = [self._blocks.table.find(plain.untyped_storage()) for plain in plain_tensors(tensor)]
         return [ref.block for ref in refs if ref is not None and ref.get_stream is not None and ref.stream != stream]
 
     def adopt_block(
-        self, tensor: torch.Tensor, block: int, scope: int, size: int, stream: int = 0, role: Category | None = None
+        self, tensor: torch.Tensor, block: int, scope: int, size: int, stream: int = 0, roles: Sequence[Category] = ()
     ) -> None:
-        """From now on, a tensor stands for a block that is in the ledger already, with this role if there is one."""
+        """From now on, a tensor stands for a block that is in the ledger already, with these roles."""
         self._blocks.stand_for(tensor, block, scope, size, stream)
-        if role is not None:
+        for role in roles:
             self.roles.is_known(block, role)
 
     def disown(self, tensor: torch.Tensor) -> int | None:
