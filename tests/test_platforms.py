@@ -109,7 +109,7 @@ def test_the_proof_can_fail(code):
     assert run(TAKEN_AWAY + code, "win32").returncode == 1
 
 
-class LaneWithoutFork(lanes.Lane):
+class LaneWithoutFork(lanes.WorkerLane):
     command = (
         sys.executable,
         "-c",
@@ -121,7 +121,7 @@ class LaneWithoutFork(lanes.Lane):
 def test_cells_are_predicted_without_fork(monkeypatch):
     """A worker that has answered is not asked again: it may still be ending when the next job comes."""
     monkeypatch.setattr(lanes, "CAN_FORK", False)
-    monkeypatch.setattr(executors, "Lane", LaneWithoutFork)
+    monkeypatch.setattr(executors, "WorkerLane", LaneWithoutFork)
     job = {"model": "no-such-model"}
     with executors.open_runner("processes:1") as runner:
         found = [future.result() for future in [runner.submit(job), runner.submit(job), runner.submit(job)]]

@@ -178,11 +178,11 @@ def measure_all(names: list[str], jobs: int, limit_s: float) -> None:
 def predict(names: list[str]) -> dict[str, dict[str, Any]]:
     """The same cases in the phantom world, with the same numbers."""
     from benchmarks.kernels.kernel_cases import CASES
+    from memfit.job import PredictOptions
     from memfit.phantom.distributed.environment import RankInfo
-    from memfit.phantom.values.assumptions import Expected
     from memfit.predict.session import PhantomSession
 
-    session = PhantomSession.prepare("H200", "2.11+cu130", "", RankInfo(), Expected())
+    session = PhantomSession.prepare(PredictOptions(gpu="H200", torch_version="2.11+cu130"), RankInfo())
     session.recording.leave_steps_to_caller()
     marks: list[str] = []
     found: dict[str, dict[str, Any]] = {}
