@@ -13,6 +13,7 @@
     categories.py  what each block turned out to be
     moments.py     the step, the phase and the module that an event fell in
     laws.py        what must hold for every ledger
+    coverage.py    what of a run was seen
     failure.py     the out-of-memory error that ended the run
     cutting.py     a ledger up to some moment
     repeating.py   a ledger with its last step some more times
@@ -24,6 +25,7 @@ Nothing in here imports torch: a ledger can be read, checked and drawn on a mach
 """
 
 from memfit.ledger.builder import LedgerBuilder
+from memfit.ledger.coverage import Coverage
 from memfit.ledger.failure import Failure
 from memfit.ledger.ledger import Ledger
 from memfit.ledger.moments import INIT, Moment, moments_at
@@ -32,6 +34,7 @@ from memfit.ledger.schema import Category, Device, EventKind, Phase, RunInfo, Wo
 __all__ = [
     "INIT",
     "Category",
+    "Coverage",
     "Device",
     "EventKind",
     "Failure",

@@ -47,6 +47,7 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from memfit.ledger.coverage import Coverage
 from memfit.ledger.failure import Failure
 
 FORMAT = "memfit-ledger"
@@ -344,6 +345,8 @@ class RunInfo:
     """What was noticed while the run lasted: memory that grows from step to step, fragmentation."""
     notes: tuple[str, ...] = ()
     """What a reader should know of the recording: modules that were too small to be marked."""
+    covered: Coverage = Coverage()
+    """What of a script was seen, in the prediction of one."""
 
     @property
     def complete(self) -> bool:
@@ -372,4 +375,4 @@ class RunInfo:
         if isinstance(versions, dict):
             kept |= {field: versions[name] for name, field in _FACTS.items() if name in versions}
             kept["versions"] = {name: text for name, text in versions.items() if name not in _FACTS}
-        return cls(**kept | lists | {"failure": failure})
+        return cls(**kept | lists | {"failure": failure, "covered": Coverage.from_json(kept.get("covered"))})

@@ -12,7 +12,7 @@ from memfit.allocator import AllocatorSettings, Replay, Requests, Verdict, judge
 from memfit.allocator.verdict import advised
 from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
 from memfit.drawing import Drawn
-from memfit.ledger import Ledger, Phase, RunInfo
+from memfit.ledger import Coverage, Ledger, Phase, RunInfo
 from memfit.ledger.repeating import repeat_last_step
 from memfit.phantom.target import Target
 from memfit.predict.host import HostMemory, host_memory
@@ -65,6 +65,11 @@ class Prediction(Drawn):
     def problem(self) -> str:
         """What of the run was not seen, empty where nothing is missing: a script that never trained, for one."""
         return self.ledger.info.problem
+
+    @property
+    def covered(self) -> Coverage:
+        """What of a script was seen; its ``is_known`` is false for other predictions, whose steps are all there are."""
+        return self.ledger.info.covered
 
     # -- memory --------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
 from memfit.hardware import Gpu
 from memfit.job import PredictOptions
-from memfit.ledger import Ledger, RunInfo
+from memfit.ledger import Coverage, Ledger, RunInfo
 from memfit.ledger.repeating import leaves_all_as_it_was
 from memfit.phantom.clock.communication import GroupUse
 from memfit.phantom.clock.operator_clock import OperatorClock
@@ -188,10 +188,13 @@ class PhantomSession:
         )
         return builder.build()
 
-    def prediction(self, *, notes: tuple[str, ...] = (), problem: str = "") -> Prediction:
-        """What came out. ``notes`` are further assumptions; ``problem`` says what of the run was not seen."""
+    def prediction(self, *, notes: tuple[str, ...] = (), problem: str = "", covered: Coverage | None = None) -> Prediction:
+        """What came out. ``notes`` are further assumptions; ``problem`` says what of the run was not seen, ``covered`` what was."""
+        builder = self.recording.builder
+        if covered is not None:
+            builder.info = replace(builder.info, covered=covered)
         if problem:
-            self.recording.builder.mark_incomplete(problem)
+            builder.mark_incomplete(problem)
         return self._with_work(self._memory_and_time(notes))
 
     def _memory_and_time(self, notes: tuple[str, ...] = ()) -> Prediction:

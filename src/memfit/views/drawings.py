@@ -37,7 +37,7 @@ def _prediction_html(prediction: Prediction) -> str:
 
 
 def _prediction_sections(prediction: Prediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-    yield from verdict_sections(prediction.verdict, console, prediction.assumptions, prediction.problem)
+    yield from verdict_sections(prediction.verdict, console, prediction.assumptions, prediction.problem, prediction.covered)
     others = [*words_about_others(prediction.device, prediction.verdicts_of_others)]
     style = "" if all(verdict.fits for verdict in prediction.verdicts_of_others.values()) else "bold red"
     yield from (Text(printable(line), style=style) for line in others)

@@ -25,7 +25,9 @@ def job_sections(job: JobPrediction, console: Console) -> Iterator[RenderableTyp
     yield Text(_headline(job))
     yield _table(job)
     yield Text(f"Rank {worst.rank} ({printable(worst.label)}) needs most:")
-    yield from verdict_sections(worst.prediction.verdict, console, job.assumptions, worst.prediction.problem)
+    yield from verdict_sections(
+        worst.prediction.verdict, console, job.assumptions, worst.prediction.problem, worst.prediction.covered
+    )
 
 
 def _headline(job: JobPrediction) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.allocator import Verdict
+from memfit.ledger import Coverage
 from memfit.units import GIB, format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import block_of
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from memfit.predict.host import HostMemory
 
 BAR_WIDTH: Final = 40
+ALL: Final = Coverage()
+"""Of a run of which no part was left out."""
 HOST_WORTH_SAYING: Final = GIB
 """Less is not mentioned: every machine has it."""
 
@@ -33,16 +36,44 @@ class Rung:
     remark: str
 
 
-def answer(verdict: Verdict, problem: str = "") -> str:
-    """Does it fit, and by how much? Where something of the run was not seen (``problem``), that it fits is not said."""
+def answer(verdict: Verdict, problem: str = "", covered: Coverage = ALL) -> str:
+    """Does it fit, and by how much? Where something of the run was not seen (``problem``), that it fits is not said; where the run
+    was stopped before its end, it is said of what was seen."""
     if problem and verdict.fits:
         return f"Not known whether it fits on {verdict.gpu.name}: {problem}. What was seen needs {format_bytes(verdict.needed)}."
     name, amount = verdict.gpu.name, format_bytes(abs(verdict.margin))
+    if verdict.fits and not covered.is_whole:
+        return f"What was seen of it fits on {name}, with {amount} to spare. It did not come to its end."
     if verdict.fits:
         return f"It fits on {name}, with {amount} to spare."
     if verdict.margin < 0:
         return f"It does not fit on {name}: short by {amount}."
     return f"It does not complete on {name}, although it would with less memory."
+
+
+def coverage_words(covered: Coverage) -> str:
+    """What was seen, and what was not; empty where nothing is known of it."""
+    if not covered.is_known:
+        return ""
+    seen = [_count(covered.training_steps, "training step", "no training")]
+    if covered.batches_in_all:
+        seen.append(f"stopped after {covered.batches_seen:,} of {covered.batches_in_all:,} batches of this epoch")
+    if covered.kinds_of_batches:
+        kinds = _count(covered.kinds_of_batches, "shape of batches", "", "shapes of batches")
+        seen.append(f"{kinds}, the largest {covered.longest_batch}")
+    if not covered.training_steps:
+        seen.append(_count(covered.forward_passes, "forward pass", "", "forward passes"))
+    seen += [
+        _count(covered.evaluations, "evaluation", "no evaluation"),
+        _count(covered.saves, "save", "no save"),
+        *([_count(covered.generations, "generation", "")] if covered.generations else []),
+    ]
+    end = "up to its end" if covered.is_whole else "not to its end: what comes later may need more"
+    return f"Seen: {', '.join(seen)}; {end}."
+
+
+def _count(number: int, one: str, none: str, several: str = "") -> str:
+    return none if number == 0 else f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def ladder(verdict: Verdict) -> tuple[Rung, ...]:
@@ -110,10 +141,17 @@ def host_words(host: HostMemory) -> Iterator[str]:
 
 
 def verdict_sections(
-    verdict: Verdict, console: Console, assumptions: Sequence[str] = (), problem: str = ""
+    verdict: Verdict,
+    console: Console,
+    assumptions: Sequence[str] = (),
+    problem: str = "",
+    covered: Coverage = ALL,
 ) -> Iterator[RenderableType]:
-    """A verdict, ready to be printed; what it rests on stands right below it."""
-    yield Text(printable(answer(verdict, problem)), style="bold green" if verdict.fits and not problem else "bold red")
+    """A verdict, ready to be printed; what it has seen and what it rests on stand right below it."""
+    style = "bold red" if problem or not verdict.fits else "bold green" if covered.is_whole else "bold yellow"
+    yield Text(printable(answer(verdict, problem, covered)), style=style)
+    if seen := coverage_words(covered):
+        yield Text(printable(seen))
     yield from (Padding(Text(f"assumed: {printable(sentence)}", style="yellow"), (0, 2)) for sentence in assumptions)
     yield Padding(_ladder(verdict, block_of(console)), (0, 2))
     yield from (Text(line) for line in remarks(verdict))

@@ -231,6 +231,13 @@ with torch.no_grad():
         model(data())
 """
 
+OPTIMIZER_ALONE = (
+    """
+optimizer = torch.optim.SGD([torch.zeros(1, device="cuda", requires_grad=True)])
+"""
+    + NOT_TRAINING
+)
+
 NO_STEP = """
 model = nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters())
@@ -333,9 +340,9 @@ def test_the_users_bound_on_time(run: Run):
 
 @pytest.mark.parametrize(
     ("script", "seen"),
-    [(NOT_TRAINING, "3 forward passes, no backward passes"), (NO_STEP, "1 forward pass, 1 backward pass")],
+    [(NO_STEP, "1 forward pass, 1 backward pass"), (OPTIMIZER_ALONE, "3 forward passes, no backward passes")],
 )
-def test_a_run_that_never_trained_is_not_said_to_fit(script: str, seen: str, run: Run):
+def test_a_run_that_was_to_train_and_never_did_is_not_said_to_fit(script: str, seen: str, run: Run):
     prediction, _ = run(script)
     assert prediction.verdict.fits
     assert not prediction.fits

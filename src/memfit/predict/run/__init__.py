@@ -11,4 +11,6 @@
                     v
     LedgerBuilder.append
     optimizer.step()   known_steps.py
+
+    coverage.py        counts what was seen, so that a verdict can say it
 """

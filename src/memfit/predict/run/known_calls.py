@@ -114,7 +114,13 @@ class KnownCalls:
     """Watches and replaces calls of models and their backward passes."""
 
     def __init__(
-        self, recorder: Recorder, mode: FakeTensorMode, casts: CastCache, passed: Callable[[], None], *, is_wanted: bool = True
+        self,
+        recorder: Recorder,
+        mode: FakeTensorMode,
+        casts: CastCache,
+        passed: Callable[[Any, Any], None],
+        *,
+        is_wanted: bool = True,
     ) -> None:
         """``passed`` is called for each call that was replaced."""
         self._recorder, self._casts, self._passed = recorder, casts, passed
@@ -381,7 +387,7 @@ class KnownCalls:
                 tensors = self._with_node(call, graph, make, made)
             self._keep_casts(call, written, graph)
         self.num_replaced += 1
-        self._passed()
+        self._passed(args, kwargs)
         following = iter(tensors)
         return tree_map(lambda leaf: next(following) if isinstance(leaf, Made) else leaf, call.result)
 

@@ -22,6 +22,8 @@ class Epochs:
         self._to_end: weakref.WeakSet[Any] = weakref.WeakSet()
         self._has_ended = self._has_begun_again = False
         self._num_steps_after = 0
+        self.where_it_was_cut = (0, 0)
+        """How many batches of how many there were in the longest of the loops that were cut short; zeros where none was."""
 
     def around(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """In the place of an iterator's ``__next__``."""
@@ -45,6 +47,7 @@ class Epochs:
     def cut_short(self) -> bool:
         """Ends the loops that are under way; whether there are any."""
         self._to_end.update(self._under_way)
+        self.where_it_was_cut = max(map(_progress, self._under_way), key=lambda found: found[1], default=(0, 0))
         self._under_way.clear()
         return bool(self._to_end)
 
@@ -52,3 +55,11 @@ class Epochs:
         """Asked after each training step that follows: does it belong to another epoch, or has nothing come of the cut?"""
         self._num_steps_after += 1
         return self._has_begun_again or self._num_steps_after >= MOST_FETCHED_AHEAD
+
+
+def _progress(iterator: Any) -> tuple[int, int]:
+    """How many batches of how many a data loader has given; zeros where it does not say."""
+    try:
+        return int(iterator._num_yielded), len(iterator)
+    except (AttributeError, TypeError, ValueError):  # a stream of data has no length
+        return 0, 0

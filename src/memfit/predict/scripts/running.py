@@ -83,7 +83,7 @@ def _predict_program(
     if not options.alloc_conf:
         session.meter.configure(alloc_conf_of_environment())  # as the shell or the script itself has set it
     notes = (*job.notes, *watch.notes, *started.notes, *session.ran_out_notes())
-    return session.outcome(session.prediction(notes=notes, problem=watch.missing()))
+    return session.outcome(session.prediction(notes=notes, problem=watch.missing(), covered=watch.covered()))
 
 
 def _last_line(error: StepFailedError | ScriptExitError) -> str:

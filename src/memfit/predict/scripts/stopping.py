@@ -22,7 +22,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +30,9 @@ import torch
 from torch import nn
 
 from memfit.errors import ConfigError
+from memfit.ledger import Coverage
 from memfit.phantom.world import PhantomWorld
+from memfit.predict.run.coverage import CoverageCounter
 from memfit.predict.run.known_calls import RUN_ALL, KnownCalls
 from memfit.predict.run.known_steps import KnownSteps
 from memfit.predict.scripts.epochs import Epochs
@@ -88,6 +90,9 @@ class StopWatch(ModuleListener):
         self._known_steps = KnownSteps(recorder, is_wanted=not bounds.runs_all)
         self._patches = Patches("the stop watch")
         self._epochs = Epochs()
+        self._coverage = CoverageCounter()
+        self._is_whole = True
+        """Did the script come to its own end?"""
         self._end_of_afterwards: float | None = None
         """When to stop at the latest, once memory has settled."""
         self._optimizers = _Optimizers()
@@ -110,14 +115,17 @@ class StopWatch(ModuleListener):
         patches.wrap(torch.autograd, "backward", self._backward)
         patches.wrap(torch.autograd, "grad", self._gradients_asked_for)
         run_hooks.attach(self)
+        self._coverage.begin(patches)
         patches.because("forward passes without gradients that repeat are not run again")
         patches.wrap(nn.Module, "__call__", self._known.around)
         patches.because("an epoch is cut short when memory has settled")
         patches.wrap(torch.autograd, "backward", self._known.around_backward)
         patches.wrap(LoaderIterator, "__next__", self._epochs.around)
         try:
-            with suppress(RunIsOver):
+            try:
                 yield
+            except RunIsOver:
+                self._is_whole = False
         except Exception as error:
             if self._end_of_afterwards is None:
                 raise
@@ -140,6 +148,8 @@ class StopWatch(ModuleListener):
         is_waiting = not self._optimizers.num_steps and bool(self._optimizers.waiting())  # what came before it was a warm-up
         if not is_waiting and (self.num_steps or self._is_taken_at_the_end()):
             return ""
+        if self._is_whole and self.num_forwards and not self.num_backwards and not self._optimizers.were_made:
+            return ""  # no training at all: a generation, an evaluation, features of data
         seen = [
             _count(self.num_forwards, "forward pass", "forward passes"),
             _count(self.num_backwards, "backward pass", "backward passes"),
@@ -157,9 +167,15 @@ class StopWatch(ModuleListener):
     def fail(self, error: BaseException) -> None:
         raise error  # nothing else would end the run
 
+    def covered(self) -> Coverage:
+        """What was seen. Asked when the run is over."""
+        return self._coverage.coverage(is_whole=self._is_whole, batches=self._epochs.where_it_was_cut)
+
     def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._depth == 0:
             self._look_at_the_clock()
+            if not self._backward_depth:
+                self._coverage.call(args, kwargs)
         self._depth += 1
 
     def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
@@ -167,8 +183,9 @@ class StopWatch(ModuleListener):
         if self._depth == 0 and not self._backward_depth:
             self.num_forwards += 1
 
-    def _count_replaced(self) -> None:
+    def _count_replaced(self, args: Any, kwargs: Any) -> None:
         self.num_forwards += 1
+        self._coverage.call(args, kwargs)
         self._look_at_the_clock()
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -250,6 +267,7 @@ class StopWatch(ModuleListener):
 
     def _end_step(self) -> None:
         self.num_steps += 1
+        self._coverage.step()
         self._optimizers.begin_step()
         self._at_step()
         if self._bounds.steps is not None and self.num_steps >= self._bounds.steps:
@@ -279,6 +297,7 @@ class StopWatch(ModuleListener):
                 f"the run was stopped after {self._bounds.max_seconds:g} seconds and "
                 f"{_count(self.num_steps, 'training step', 'training steps')}: a longer run may need more (--max-seconds)"
             )
+            self._is_whole = False
             if self._bounds.steps is not None or not self._epochs.cut_short():
                 raise RunIsOver
             self._end_of_afterwards = now + max(AFTERWARDS_SECONDS, AFTERWARDS_SHARE * self._bounds.max_seconds)
@@ -301,12 +320,14 @@ class _Optimizers:
     def __init__(self) -> None:
         self._made: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._given_up: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self.were_made = False
         self._counts: Counter[int] = Counter()
         self._trained: set[int] = set()
         self.num_steps = 0
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         self._made.add(optimizer)
+        self.were_made = True
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         self.num_steps += 1
