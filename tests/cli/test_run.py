@@ -11,6 +11,7 @@ import pytest
 from helpers.prepared_process import MEMFIT, run_prepared
 
 from memfit.cli import main, outputs
+from memfit.predict.scripts import stopping
 
 PRINTING = """
 import os
@@ -57,7 +58,8 @@ def test_what_was_assumed_stands_next_to_the_verdict(capsys: pytest.CaptureFixtu
     assert main(["run", "train.py"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     verdict = next(number for number, line in enumerate(lines) if line.startswith("It fits on H200"))
-    assert lines[verdict + 1].startswith("assumed: ")
+    assert lines[verdict + 1].startswith("Seen: 3 training steps")
+    assert lines[verdict + 2].startswith("assumed: ")
     ladder = next(number for number, line in enumerate(lines) if line.startswith("allocated"))
     assert any("train.py:13" in line for line in lines[verdict:ladder])
 
@@ -79,6 +81,7 @@ def test_progress_is_told_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, ca
     assert main(["run", "train.py"]) == 0
     assert not any("step" in line for line in capfd.readouterr().err.splitlines())
     monkeypatch.setattr(outputs, "_is_watched", lambda: True)
+    monkeypatch.setattr(stopping, "TELL_SECONDS", 0.0)
     assert main(["run", "train.py"]) == 0
     told = capfd.readouterr().err.splitlines()
     assert {line.partition(",")[0] for line in told} >= {"memfit: 1 training step", "memfit: 2 training steps"}

@@ -101,17 +101,20 @@ class OperatorClock:
         return (*self._assumed, *self._guesses())
 
     def _guesses(self) -> Iterator[str]:
-        """One sentence about all operators that no rule prices: which, how often they ran, and their share of the GPU's time."""
+        """One sentence about all operators that no rule prices: which, how often they ran in the last step, and their share of its
+        time on the GPU."""
         if not self._unpriced:
             return
-        spans = self.timeline.spans()
-        guessed = np.isin(spans.cost, [number for number, cost in enumerate(self.costs) if cost.assumption == UNPRICED])
-        share = spans.seconds[guessed].sum() / max(spans.seconds.sum(), 1e-12)
+        spans, steps = self.timeline.spans(), self.timeline.steps
+        first = max(0, steps[-1].span - self.timeline.num_dropped) if steps else 0
+        seconds = spans.seconds[first:]
+        guessed = np.isin(spans.cost[first:], [number for number, cost in enumerate(self.costs) if cost.assumption == UNPRICED])
+        share = seconds[guessed].sum() / max(seconds.sum(), 1e-12)
         names = sorted(self._unpriced)
         told = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} others" if len(names) > MOST_NAMES else "")
         yield (
             f"no rule prices {told}: each call is timed as one pass over its tensors, which may be far too little "
-            f"({guessed.sum()} calls, {share:.1%} of the GPU's time as it is counted)"
+            f"({guessed.sum()} calls in the last step, {share:.1%} of its time on the GPU as it is counted)"
         )
 
     def give_up_on(self, func: Any, error: Exception) -> None:
