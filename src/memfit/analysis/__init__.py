@@ -5,6 +5,7 @@
     Ledger ──> timeline ──> peaks, modules, snapshots, lifetimes ──> Report ──> views
 
     timeline.py    memory in use over events, in total and by category; the most in each of many ranges
+    growth.py      what grows from step to step, and which blocks it is made of
     peaks.py       when most was in use, over the run and in each step, what it was, and which operators made it
     owners.py      the module that owns a block
     modules.py     what each module costs; the layers of a model as one line
@@ -24,6 +25,7 @@ Events are not walked one by one, save by ``largest_live``: a million of them ta
 
 from memfit.analysis.diff.runs import Diff, diff_ledgers
 from memfit.analysis.families import Family, family_of
+from memfit.analysis.growth import Growth, find_growth
 from memfit.analysis.lanes import Lane, LaneWindow, find_window, trace_lanes
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at, trace_lifetimes
 from memfit.analysis.module_snapshots import ScopeSnapshots, Snapshot, take_snapshots
@@ -53,6 +55,7 @@ __all__ = [
     "DeviceReport",
     "Diff",
     "Family",
+    "Growth",
     "Lane",
     "LaneWindow",
     "MemoryTimeline",
@@ -76,6 +79,7 @@ __all__ = [
     "current_breakdown",
     "diff_ledgers",
     "family_of",
+    "find_growth",
     "find_peak",
     "find_step_peaks",
     "find_window",

@@ -10,7 +10,7 @@ import numpy as np
 
 from memfit.allocator import AllocatorSettings, Replay, Requests, Verdict, judge, parse_alloc_conf, replay, requests_from_ledger
 from memfit.allocator.verdict import advised
-from memfit.analysis import Breakdown, DeviceReport, ModuleStats, Report, breakdown_at, build_report
+from memfit.analysis import Breakdown, DeviceReport, Growth, ModuleStats, Report, breakdown_at, build_report, find_growth
 from memfit.drawing import Drawn
 from memfit.ledger import Coverage, Ledger, Phase, RunInfo
 from memfit.ledger.repeating import repeat_last_step
@@ -82,6 +82,11 @@ class Prediction(Drawn):
     def peak_reserved(self) -> Bytes:
         """What ``torch.cuda.max_memory_reserved()`` would have said."""
         return Bytes(self.replay.peak_reserved)
+
+    @cached_property
+    def growth(self) -> Growth | None:
+        """What every step leaves behind, where memory grows; ``None`` where it does not, or too few steps were seen."""
+        return find_growth(self.ledger, [known.name for known in self.ledger.devices].index(self.device))
 
     @property
     def smallest_fit(self) -> Bytes:

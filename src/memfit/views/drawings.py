@@ -19,7 +19,7 @@ from memfit.ledger import Ledger
 from memfit.views.escaping import printable
 from memfit.views.notebook import notebook_html
 from memfit.views.terminal import report_sections
-from memfit.views.verdicts import host_words, verdict_sections, words_about_others
+from memfit.views.verdicts import growth_words, host_words, verdict_sections, words_about_others
 from memfit.views.words.timing import time_words
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def _prediction_sections(prediction: Prediction, console: Console, options: Cons
     others = [*words_about_others(prediction.device, prediction.verdicts_of_others)]
     style = "" if all(verdict.fits for verdict in prediction.verdicts_of_others.values()) else "bold red"
     yield from (Text(printable(line), style=style) for line in others)
+    yield from (Text(printable(line), style="yellow") for line in growth_words(prediction.growth, prediction.verdict))
     yield from (Text(printable(line)) for line in (*host_words(prediction.host), *time_words(prediction)))
 
 

@@ -18,6 +18,7 @@ from memfit.views.escaping import printable
 from memfit.views.tables import block_of
 
 if TYPE_CHECKING:
+    from memfit.analysis import Growth
     from memfit.predict.host import HostMemory
 
 BAR_WIDTH: Final = 40
@@ -123,6 +124,18 @@ def words_about_others(device: str, verdicts: Mapping[str, Verdict]) -> Iterator
 def _in_short(verdict: Verdict) -> str:
     amount = format_bytes(abs(verdict.margin))
     return f"fits, with {amount} to spare" if verdict.fits else f"does not fit, short by {amount}"
+
+
+def growth_words(growth: Growth | None, verdict: Verdict) -> Iterator[str]:
+    """How fast memory grows, what stays, and when the GPU is full."""
+    if growth is None:
+        return
+    full = growth.full_at_step(verdict.peak_allocated, verdict.capacity)
+    end = f"{verdict.gpu.name} would be full at about step {full:,}" if full is not None else f"{verdict.gpu.name} is full by now"
+    yield f"Memory grows by {format_bytes(round(growth.bytes_a_step))} a step over {growth.num_steps:,} steps: {end}."
+    stays = ", ".join(f"{op}{f' in {module}' if module else ''} ({format_bytes(size)})" for op, module, size in growth.places)
+    if stays:
+        yield f"What stays, in the later half of them: {stays}."
 
 
 def host_words(host: HostMemory) -> Iterator[str]:

@@ -127,6 +127,7 @@ def _plain(prediction: Prediction, args: argparse.Namespace) -> dict[str, Any]:
     more: dict[str, Any] = {"problem": prediction.problem, "assumptions": prediction.assumptions, "ledger": str(args.out)}
     more["num_steps"] = len(prediction.steps)
     more["covered"] = prediction.covered.to_json() if prediction.covered.is_known else None
+    more["growth"] = prediction.growth and prediction.growth.to_json()
     more["host"] = prediction.host.to_json()
     more["other_devices"] = {name: verdict.to_json() for name, verdict in prediction.verdicts_of_others.items()}
     if prediction.problem and prediction.verdict.fits:

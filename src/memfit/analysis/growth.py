@@ -1,0 +1,76 @@
+"""Memory that grows from step to step, and the blocks that it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from memfit.analysis.owners import find_owners
+from memfit.analysis.timeline import trace_total
+from memfit.ledger import Ledger
+
+FEWEST_STEPS: Final = 10
+"""Fewer say nothing: the first steps make gradients and the optimizer's state."""
+NUM_STRETCHES: Final = 4
+"""Equal parts of the later half of the run: in each of them, memory must have grown."""
+STEADY: Final = 0.5
+"""Each part grows by at least this share of the mean."""
+LEAST_BYTES: Final = 1024
+"""A step, on average: a counter and a list of losses are no leak worth mentioning."""
+NUM_PLACES: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """What every step leaves behind, on average of the later half of the run."""
+
+    bytes_a_step: float
+    at_end: int
+    """Bytes in use when the last step had ended."""
+    places: tuple[tuple[str, str, int], ...]
+    """What stays: the operator that made it, the module that it is from, and its bytes in that half, largest first."""
+    num_steps: int
+
+    def full_at_step(self, peak: int, capacity: int) -> int | None:
+        """The step in which memory runs out, given the peak so far and what the allocator can get; ``None`` if it has by now."""
+        return None if peak > capacity else self.num_steps + int((capacity - peak) / self.bytes_a_step)
+
+    def to_json(self) -> dict[str, Any]:
+        places = [{"operator": op, "module": module, "bytes": size} for op, module, size in self.places]
+        return {"bytes_a_step": self.bytes_a_step, "num_steps": self.num_steps, "places": places}
+
+
+def find_growth(ledger: Ledger, device: int) -> Growth | None:
+    """What grows on a device; ``None`` where nothing does, or too few steps were seen."""
+    starts = ledger.step_starts
+    if len(starts) < FEWEST_STEPS:
+        return None
+    levels = trace_total(ledger, device).at(starts - 1)
+    half = len(starts) // 2
+    marks = np.linspace(half, len(starts) - 1, NUM_STRETCHES + 1).round().astype(int)
+    grown = np.diff(levels[marks])
+    num_steps = int(marks[-1] - marks[0])
+    if grown.min() < STEADY * grown.mean() or grown.sum() < LEAST_BYTES * num_steps:
+        return None
+    first, last = int(starts[marks[0]]), int(starts[marks[-1]])
+    return Growth(
+        bytes_a_step=float(grown.sum() / num_steps),
+        at_end=int(levels[-1]),
+        places=_places(ledger, device, first, last),
+        num_steps=len(starts),
+    )
+
+
+def _places(ledger: Ledger, device: int, first: int, last: int) -> tuple[tuple[str, str, int], ...]:
+    """Of blocks that were born between two events and outlive the second: operator, module and bytes."""
+    stay = np.flatnonzero(
+        (ledger.blocks.device == device) & (ledger.birth >= first) & (ledger.birth < last) & (ledger.death >= last)
+    )
+    if not len(stay):
+        return ()
+    pairs, where = np.unique(np.stack((ledger.blocks.op[stay], find_owners(ledger)[stay]), axis=1), axis=0, return_inverse=True)
+    sizes = np.bincount(where.ravel(), weights=ledger.block_peak_bytes[stay]).astype(np.int64)
+    order = np.argsort(-sizes, kind="stable")[:NUM_PLACES]
+    return tuple((ledger.strings[pairs[i][0]], ledger.module_path(int(pairs[i][1])), int(sizes[i])) for i in order.tolist())
