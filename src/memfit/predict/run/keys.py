@@ -25,15 +25,17 @@ class Key:
 
     state: tuple[Any, ...]
     """What must be after the call as it was before; the modules' own comes last."""
-    all: Any
     family: Any
     """All but the sizes of arguments."""
+    kin: Any
+    """The same without the plain attributes of modules."""
     sizes: tuple[int, ...]
 
     @classmethod
     def of(cls, state: tuple[Any, ...], beside: tuple[Any, ...]) -> Key:
         kinds, sizes = family_of(state[0])
-        return cls(state, (state, beside), (kinds, state[1:], beside), sizes)
+        modules = tuple(each[:2] for each in state[-1])
+        return cls(state, (kinds, state[1:], beside), (kinds, state[1:-1], modules, beside), sizes)
 
 
 def state_of_call(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:

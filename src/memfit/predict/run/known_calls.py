@@ -35,7 +35,7 @@ from memfit.predict.clock import TimedBuilder
 from memfit.predict.run.calls import Backward, WrittenCall
 from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, state_of_call, state_of_modules
 from memfit.predict.run.lengths import LengthFamily
-from memfit.predict.run.readings import Readings, ValueReading, are_the_same
+from memfit.predict.run.readings import Readings, ValueReading
 from memfit.predict.run.stand_ins import HeldGraph, KeptCast, Made, Maker, WrittenDown, array_of
 from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, Place, RunReason, SubjectSpace, Tape, Written
 from memfit.record.sources.operators.recorder import Recorder
@@ -45,10 +45,10 @@ from memfit.torch_compat.fake_tensors import FakeTensorMode
 
 RUN_ALL: Final = "MEMFIT_RUN_ALL_CALLS"
 """With this variable set to 1, every call is run."""
-WATCHED: Final = 2
-"""So many calls must be alike."""
 MOST_FAILURES: Final = 20
 """After this many calls that could not be replaced, a module's calls are no longer watched."""
+MOST_FAMILIES: Final = 64
+MOST_KIN: Final = 4
 FEWEST_EVENTS: Final = 30
 """A call that does less is run: a loss function, an activation."""
 
@@ -65,49 +65,29 @@ class WrittenDownWronglyError(BaseException):
 class _History:
     """What is known of a module's calls."""
 
-    calls: dict[Any, list[_KnownCall]] = field(default_factory=dict)
-    """By what decides a call; several where values that were read made a difference."""
     families: dict[Any, LengthFamily] = field(default_factory=dict)
+    kin: dict[Any, list[LengthFamily]] = field(default_factory=dict)
     num_failures: int = 0
     reasons: Counter[RunReason] = field(default_factory=Counter)
     is_small: bool = False
 
-    def add(self, key: Key, call: WrittenCall) -> None:
-        self.family(key).add(key.sizes, call)
-        variants = self.calls.setdefault(key.all, [])
-        for known in variants:
-            if known.call.outcomes == call.outcomes:
-                known.see(call)
-                return
-        variants.append(_KnownCall(call))
-
-    def find(self, key: Key, inputs: list[torch.Tensor]) -> WrittenCall | None:
-        """What a call does, if it is known or follows from those that are."""
-        for known in self.calls.get(key.all, ()):
-            if known.num_alike >= WATCHED and are_the_same(known.call.readings, inputs):
-                return known.call if known.call.finds_its_storages() else None
-        call = self.family(key).foretell(key.sizes, inputs)
-        return call if call is not None and call.finds_its_storages() else None
-
     def family(self, key: Key) -> LengthFamily:
-        return self.families.setdefault(key.family, LengthFamily())
+        family = self.families.get(key.family)
+        if family is None:
+            kin = self.kin.setdefault(key.kin, [])
+            family = self.families[key.family] = LengthFamily(kin[-MOST_KIN:])
+            kin.append(family)
+            if len(self.families) > MOST_FAMILIES:
+                del self.families[next(iter(self.families))]
+        return family
 
-    def fail(self, key: Key | None, reason: RunReason) -> None:
-        if key is not None:
-            self.calls.pop(key.all, None)
+    def fail(self, reason: RunReason) -> None:
         self.num_failures += 1
         self.reasons[reason] += 1
 
-
-@dataclass
-class _KnownCall:
-    call: WrittenCall
-    num_alike: int = 1
-
-    def see(self, call: WrittenCall) -> None:
-        """It was run once more."""
-        self.num_alike = self.num_alike + 1 if self.call.is_like(call) else 1
-        self.call = call
+    @property
+    def num_wrong(self) -> int:
+        return sum(family.num_wrong for families in self.kin.values() for family in families)
 
 
 class KnownCalls:
@@ -176,10 +156,10 @@ class KnownCalls:
             parameters: list[torch.Tensor] = list(module.parameters())
             key = Key.of(state_of_call(module, args, kwargs), (kept_casts(self._casts), gradients_of(parameters)))
         except NotRepeatableError as error:
-            history.fail(None, error.reason)
+            history.fail(error.reason)
             return original(module, *args, **kwargs)
         is_waiting = any(graph.module() is module for graph in self._graphs)  # its gradients would have to be added up
-        known = None if is_waiting else history.find(key, _tensors((args, kwargs)))
+        known = None if is_waiting else history.family(key).find(key.sizes, _tensors((args, kwargs)))
         if known is not None:
             return self._write(known, module, parameters, args, kwargs)
         return self._watch(original, history, key, module, parameters, args, kwargs)
@@ -220,7 +200,7 @@ class KnownCalls:
             if state[:-1] != key.state[:-1] or (state[-1] != key.state[-1] and not has_graph):
                 raise NotRepeatableError(RunReason.CHANGES)
         except NotRepeatableError as error:
-            history.fail(key, error.reason)
+            history.fail(error.reason)
             return result
         if has_graph:
             self._await_backward(
@@ -273,9 +253,9 @@ class KnownCalls:
         try:
             if call.forward.survivors() != made or call.held:
                 raise NotRepeatableError(RunReason.KEEPS)
-            history.add(key, replace(call, lasting=_lasting(sizes, call.forward)))
+            history.family(key).add(key.sizes, replace(call, lasting=_lasting(sizes, call.forward)))
         except NotRepeatableError as error:
-            history.fail(key, error.reason)
+            history.fail(error.reason)
 
     # -- backward that is run ------------------------------------------------------------------------------------------------------
 
@@ -330,13 +310,13 @@ class KnownCalls:
             try:
                 if not is_plain or any(times[id(parameter)] > 1 for parameter in pending.parameters):
                     raise NotRepeatableError(RunReason.BACKWARD)  # autograd adds up the gradients of several calls
-                pending.history.add(pending.key, self._with_backward(pending))
+                pending.history.family(pending.key).add(pending.key.sizes, self._with_backward(pending))
             except NotRepeatableError as error:
-                pending.history.fail(pending.key, error.reason)
+                pending.history.fail(error.reason)
         while len(self._pending) > 64:
             scope, pending = next(iter(self._pending.items()))
             del self._pending[scope]
-            pending.history.fail(pending.key, RunReason.BACKWARD)
+            pending.history.fail(RunReason.BACKWARD)
 
     def _with_backward(self, pending: _Pending) -> WrittenCall:
         segment, call = pending.segments[0], pending.call

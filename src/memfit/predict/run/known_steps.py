@@ -16,7 +16,8 @@ import torch
 from torch.optim import Optimizer
 
 from memfit.predict.clock import TimedBuilder
-from memfit.predict.run.known_calls import MOST_FAILURES, WATCHED, are_wanted
+from memfit.predict.run.known_calls import MOST_FAILURES, are_wanted
+from memfit.predict.run.lengths import WATCHED
 from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, RunReason, Tape
 from memfit.record.sources.operators.recorder import Recorder
 from memfit.torch_compat.autograd import graph_task_id
