@@ -25,6 +25,8 @@ from memfit.ledger.schema import Array
 
 ROUNDINGS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 LARGEST_DENOMINATOR: Final = 16
+NEARBY: Final = 3
+"""So many samples on each side of a point tell, where not all of them agree."""
 _LIMIT: Final = 2**62
 
 
@@ -71,9 +73,9 @@ def plain_terms(point: Sequence[int]) -> list[int]:
 class Fit:
     """What numbers are, as far as samples tell: one row of points, one column of numbers each."""
 
-    def __init__(self, points: Sequence[tuple[int, ...]], numbers: Array, is_exact: Array) -> None:
+    def __init__(self, points: Sequence[tuple[int, ...]], numbers: Array, is_exact: Array, *, is_part: bool = False) -> None:
         """``numbers`` has a row for each point. Of the columns that are not exact, a guess will do."""
-        self._points = points
+        self._points, self._is_part = points, is_part
         columns, self._inverse = np.unique(np.vstack([numbers, is_exact[None, :]]), axis=1, return_inverse=True)
         self._inverse = self._inverse.ravel()
         self._columns, self._is_exact = columns[:-1].astype(np.int64), columns[-1].astype(bool)
@@ -115,9 +117,45 @@ class Fit:
             found = form(column, point, at_point)
             if found is not None:
                 return found
-        if self._is_exact[column]:
+        if not self._is_exact[column]:
+            return self._guess(column, point)
+        return self._nearby(column, point)
+
+    def _nearby(self, column: int, point: tuple[int, ...]) -> int:
+        """What the samples around a point say, where all together say nothing."""
+        if self._is_part or len(point) > 1:
             raise Unclear
-        return self._guess(column, point)
+        capped = self._capped(column, point)
+        if capped is not None:
+            return capped
+        order = sorted(range(len(self._points)), key=lambda row: self._points[row])
+        below = [row for row in order if self._points[row] <= point][-NEARBY:]
+        above = [row for row in order if self._points[row] >= point][:NEARBY]
+        if min(len(below), len(above)) < NEARBY:
+            raise Unclear
+        return self._part(sorted({*below, *above}), column).value_at(point)
+
+    def _capped(self, column: int, point: tuple[int, ...]) -> int | None:
+        """A size that grows up to a limit: a kernel has no more blocks than the GPU can run at once."""
+        values = self._columns[:, column]
+        at_limit = [row for row in range(len(values)) if values[row] == values.max()]
+        below = [row for row in range(len(values)) if values[row] != values.max()]
+        first, last = min(self._points[row] for row in at_limit), max(self._points[row] for row in below)
+        if len(at_limit) < NEARBY or len(below) < NEARBY or last >= first:
+            return None
+        if point >= first:
+            return int(values.max())
+        if point > last:
+            raise Unclear
+        return self._part(below, column).value_at(point)
+
+    def _part(self, rows: list[int], column: int) -> Fit:
+        chosen = self._columns[rows, column : column + 1]
+        return Fit([self._points[row] for row in rows], chosen, np.array([True]), is_part=True)
+
+    def value_at(self, point: tuple[int, ...]) -> int:
+        """Of the first column."""
+        return int(self.at(point)[0])
 
     def _scaled(self, values: Array, term: int, at_point: Array) -> int:
         scaled, rest = divmod(int(values[0]) * int(at_point[term]), int(self._terms[0][term]))
