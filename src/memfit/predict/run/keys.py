@@ -28,13 +28,15 @@ class Key:
     family: Any
     """All but the sizes of arguments."""
     kin: Any
-    """The same without the plain attributes of modules."""
+    """The same without the plain attributes of modules, but with their modes and hooks."""
     sizes: tuple[int, ...]
 
     @classmethod
     def of(cls, state: tuple[Any, ...], beside: tuple[Any, ...]) -> Key:
         kinds, sizes = family_of(state[0])
-        modules = tuple(each[:2] for each in state[-1])
+        modules = tuple(
+            (*each[:2], *(fact for fact in each[2] if fact[0] == "training" or "hooks" in fact[0])) for each in state[-1]
+        )
         return cls(state, (kinds, state[1:], beside), (kinds, state[1:-1], modules, beside), sizes)
 
 
