@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,12 +50,11 @@ def is_unknown_shape(error: BaseException) -> bool:
     return isinstance(error, _UNKNOWN_SHAPE) or "no fake impl registered" in said or "No CUDA GPUs are available" in said
 
 
-def new_fake(
-    mode: FakeTensorMode, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> FakeTensor:
-    """A fake tensor that no operator made: no mode sees it come."""
+@contextmanager
+def outside_modes() -> Iterator[None]:
+    """No mode sees what is made here."""
     with torch._C.DisableTorchFunction(), without_modes():
-        return FakeTensor(mode, torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
+        yield
 
 
 forget_fake_answers: Callable[[], None] = need(FakeTensorMode, "cache_clear")

@@ -14,7 +14,7 @@ from memfit.phantom.tensors.tensor_annotations import VALUES
 from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, RunReason, Written
 from memfit.record.sources.operators.recorder import Recorder
 from memfit.torch_compat.distributed import distributed, parts_of_distributed
-from memfit.torch_compat.fake_tensors import FakeTensorMode, new_fake
+from memfit.torch_compat.fake_tensors import FakeTensor, FakeTensorMode, outside_modes
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ class Maker:
         written: Written,
         others: dict[int, torch.Tensor],
     ) -> torch.Tensor:
-        """A new tensor like it, whose storage stands for the block that was written; ``others`` are those of other blocks."""
+        """A new tensor like it, whose storage stands for the block that was written; ``others`` has one, without its device, for
+        each block that was met."""
         tensor = self._make_plain(made, numbers, window, written, others)
         return tensor if made.spec is None else distributed(tensor, made.spec)
 
@@ -83,22 +84,24 @@ class Maker:
         others: dict[int, torch.Tensor],
     ) -> torch.Tensor:
         shape, stride, offset, size_bytes = made.sizes(numbers)
-        base = others.get(made.block)
-        if base is None:
-            is_whole = not offset and _dense_bytes(shape, stride, made.dtype) == size_bytes
-            if is_whole:
-                base = new_fake(self._mode, shape, stride, made.dtype, made.device)
+        with outside_modes():
+            base = others.get(made.block)
+            if base is None:
+                is_whole = not offset and _dense_bytes(shape, stride, made.dtype) == size_bytes
+                if is_whole:
+                    base = torch.empty_strided(shape, stride, dtype=made.dtype, device="meta")
+                else:
+                    base = torch.empty(size_bytes // made.dtype.itemsize, dtype=made.dtype, device="meta")
+                others[made.block] = base
+                block = written.first_block + made.block
+                scope, roles = written.scope_of(window, made.block), window.roles_of(made.block)
+                self._recorder.adopt_block(base, made.device, block, scope, size_bytes, made.stream, roles)
             else:
-                base = new_fake(self._mode, (size_bytes // made.dtype.itemsize,), (1,), made.dtype, made.device)
-            others[made.block] = base
-            block = written.first_block + made.block
-            self._recorder.adopt_block(
-                base, block, written.scope_of(window, made.block), size_bytes, made.stream, window.roles_of(made.block)
-            )
-            if is_whole:
-                return base
-        base = base if base.dtype is made.dtype else base.view(made.dtype)
-        return base.as_strided(shape, stride, offset)
+                is_whole = False
+            if not is_whole:
+                base = base if base.dtype is made.dtype else base.view(made.dtype)
+                base = base.as_strided(shape, stride, offset)
+            return FakeTensor(self._mode, base, made.device)
 
 
 def _dense_bytes(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> int:

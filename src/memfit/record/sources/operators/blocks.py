@@ -123,11 +123,12 @@ class BlockWriter:
             return self.table.add(storage, self._builder.alloc_before(size, number, op, stream), -1, size, stream, get_stream)
         return self.table.add(storage, self._builder.alloc(size, number, op, scope, stream), scope, size, stream, get_stream)
 
-    def stand_for(self, plain: torch.Tensor, block: int, scope: int, size: int, stream: int) -> None:
-        """The storage of a tensor stands for a block of this stream that was written before, on a device that the recording
-        knows."""
-        _, get_stream = self._devices[plain.device]
-        self.table.add(plain.untyped_storage(), block, scope, size, stream, get_stream)
+    def stand_for(
+        self, storage: torch.UntypedStorage, device: torch.device, block: int, scope: int, size: int, stream: int
+    ) -> None:
+        """A storage stands for a block of this stream that was written before, on a device that the recording knows."""
+        _, get_stream = self._devices[device]
+        self.table.add(storage, block, scope, size, stream, get_stream)
 
     def adopt(self, plain: torch.Tensor, before: bool, op: int | None = None) -> StorageRef | None:
         """The reference of a storage that we may be meeting for the first time; ``before``: it was there before the recording."""

@@ -166,10 +166,17 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         return [ref.block for ref in refs if ref is not None and ref.get_stream is not None and ref.stream != stream]
 
     def adopt_block(
-        self, tensor: torch.Tensor, block: int, scope: int, size: int, stream: int = 0, roles: Sequence[Category] = ()
+        self,
+        tensor: torch.Tensor,
+        device: torch.device,
+        block: int,
+        scope: int,
+        size: int,
+        stream: int = 0,
+        roles: Sequence[Category] = (),
     ) -> None:
-        """From now on, a tensor stands for a block that is in the ledger already, with these roles."""
-        self._blocks.stand_for(tensor, block, scope, size, stream)
+        """From now on, the storage of a tensor stands for a block of a device that is in the ledger already, with these roles."""
+        self._blocks.stand_for(tensor.untyped_storage(), device, block, scope, size, stream)
         for role in roles:
             self.roles.is_known(block, role)
 

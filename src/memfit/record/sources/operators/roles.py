@@ -13,6 +13,7 @@ from memfit.record.module_names import ModuleNames
 from memfit.record.roles import GRADIENT_OF, RoleLearner
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.tensors import PLAIN_TYPES, plain_tensors, tensors_in
+from memfit.torch_compat.distributed import parts_of_distributed
 
 
 class StorageRoles(RoleLearner):
@@ -61,6 +62,8 @@ class StorageRoles(RoleLearner):
 
     def _is_written(self, tensor: torch.Tensor, role: Category) -> bool:
         """Cheap, for what is asked a thousand times a step."""
+        if type(tensor) not in PLAIN_TYPES and (parts := parts_of_distributed(tensor)) is not None:
+            tensor = parts[0]
         if type(tensor) not in PLAIN_TYPES or tensor.layout is not torch.strided:
             return False
         ref = self._table.find(tensor.untyped_storage())
