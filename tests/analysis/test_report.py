@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 from memfit.analysis import build_report, current_breakdown, find_peak, find_step_peaks, gather_module_stats
 from memfit.analysis.report import NUM_BLOCKS, NUM_POINTS
-from memfit.ledger import Category, RunInfo
+from memfit.ledger import Category, Coverage, RunInfo
 from memfit.ledger.failure import Failure
 from memfit.testing import ledger
 
@@ -60,6 +60,7 @@ def test_the_json_has_every_figure_in_plain_types():
         "capacity_bytes": 0,
         "alarms": [],
         "notes": [],
+        "covered": asdict(Coverage()),
     }
     cuda = plain["devices"][0]
     assert cuda["peak"] == {

@@ -43,3 +43,8 @@ ADDED = {
 LoaderIterator: Any = need(dataloader, "_BaseDataLoaderIter")
 """Gives the batches of one epoch, with and without workers."""
 need(LoaderIterator, "__next__")
+
+
+def batches_given(iterator: Any) -> int:
+    """How many batches of this epoch it has given; 0 where this torch does not count them."""
+    return int(getattr(iterator, "_num_yielded", 0))

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from memfit.torch_compat.attributes import batches_given
+
 MOST_FETCHED_AHEAD: Final = 3
 """Scripts fetch batches ahead, so training goes on for some steps after its data have ended."""
 
@@ -60,6 +62,6 @@ class Epochs:
 def _progress(iterator: Any) -> tuple[int, int]:
     """How many batches of how many a data loader has given; zeros where it does not say."""
     try:
-        return int(iterator._num_yielded), len(iterator)
-    except (AttributeError, TypeError, ValueError):  # a stream of data has no length
+        return batches_given(iterator), len(iterator)
+    except TypeError:  # a stream of data has no length
         return 0, 0
