@@ -21,7 +21,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from typing import Any
@@ -97,22 +97,42 @@ class Patches:
             return
         why = self._why
 
-        def act(module: Any) -> None:
-            before, self._why = self._why, why
-            try:
+        @contextmanager
+        def around(module: Any) -> Iterator[None]:
+            yield
+            with self._because(why):
                 action(module)
-            finally:
-                self._why = before
 
-        watcher = _Watcher(name, act)
-        sys.meta_path.insert(0, watcher)
-        self._undo.append(lambda: sys.meta_path.remove(watcher))
+        self._watch(ImportWatcher(lambda wanted: wanted == name, around))
+
+    def before_import(self, name: str, action: Callable[[], None]) -> None:
+        """Does something before a module is imported, when it is first looked for: now, if somebody has imported it."""
+        if name in sys.modules:
+            action()
+            return
+        why, are_left = self._why, [action]
+
+        def act() -> None:
+            with self._because(why):
+                are_left.pop()()
+
+        self._watch(ImportWatcher(lambda wanted: wanted == name and bool(are_left), nullcontext, before=act))
 
     def around_imports(self, prefixes: tuple[str, ...], around: Callable[[], AbstractContextManager[Any]]) -> None:
         """Has modules whose names begin so imported inside of a context."""
-        watcher = _ImportsWatcher(prefixes, around)
+        self._watch(ImportWatcher(lambda wanted: wanted.startswith(prefixes), lambda module: around()))
+
+    def _watch(self, watcher: ImportWatcher) -> None:
         sys.meta_path.insert(0, watcher)
         self._undo.append(lambda: sys.meta_path.remove(watcher))
+
+    @contextmanager
+    def _because(self, why: str) -> Iterator[None]:
+        before, self._why = self._why, why
+        try:
+            yield
+        finally:
+            self._why = before
 
     def finally_call(self, action: Callable[[], Any]) -> None:
         """Something else to undo."""
@@ -355,44 +375,24 @@ def _lay(place: _Place, layer: _Layer) -> Callable[[], None]:
     return take_away
 
 
-class _Watcher:
-    """Sees one module being imported, which is otherwise done as ever."""
+class ImportWatcher:
+    """Sees modules being looked for and imported, which is otherwise done as ever."""
 
-    def __init__(self, name: str, action: Callable[[Any], None]) -> None:
-        self._name, self._action = name, action
-        self._is_asking = False
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != self._name or self._is_asking:
-            return None
-        self._is_asking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._is_asking = False
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                self._action(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-class _ImportsWatcher:
-    """Has many modules imported inside of a context."""
-
-    def __init__(self, prefixes: tuple[str, ...], around: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._prefixes, self._around = prefixes, around
+    def __init__(
+        self,
+        is_watched: Callable[[str], bool],
+        around: Callable[[Any], AbstractContextManager[Any]],
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._is_watched, self._around, self._before = is_watched, around, before
         self._asked: set[str] = set()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name in self._asked or not name.startswith(self._prefixes):
+        if name in self._asked or not self._is_watched(name):
             return None
         self._asked.add(name)
         try:
+            self._before()
             spec = importlib.util.find_spec(name)
         finally:
             self._asked.discard(name)
@@ -400,7 +400,7 @@ class _ImportsWatcher:
             execute = spec.loader.exec_module
 
             def exec_module(module: Any) -> None:
-                with self._around():
+                with self._around(module):
                     execute(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]

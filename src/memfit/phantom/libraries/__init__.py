@@ -18,42 +18,55 @@ To add a library, write a file here and name it below:
 1. *It is pure Python or Triton* (Liger, torchao): nothing to do. Try it.
 2. *It installs without a GPU, and calls a compiled module from Python* (bitsandbytes): replace the compiled functions by ones that
    take what the real ones take, with ordinary calls of ``torch.empty``, and return what they return. ``install(patches)`` does it
-   with ``patches.when_imported``.
-3. *It does not install without a GPU* (flash_attn, apex): write a ``StandIn``. Its modules have the functions that scripts import;
-   each allocates what the real one does, keeps for backward what the real one keeps, and calls ``current()`` first, so that it
-   fails outside a prediction. The docstring of the file says which files of the library the facts are from.
+   with ``patches.when_imported``, and ``LIBRARIES`` names the file.
+3. *It does not install without a GPU* (flash_attn, apex): add a ``StandIn``. ``MODULES`` of its file fill the modules that scripts
+   import; each function allocates what the real one does, keeps for backward what the real one keeps, and calls ``current()``
+   first, so that it fails outside a prediction. The docstring of the file says which files of the library the facts are from.
 4. *Its kernels are operators of torch, in C++*: ``torch.library.register_fake`` says what they return; a rule in
    ``phantom/kernels`` says what an operator of ATen takes.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+
 from memfit.phantom.current import CurrentWorld
-from memfit.phantom.libraries import apex, bitsandbytes, custom_operators, extensions, flash_layers, stand_ins, triton, xformers
-from memfit.phantom.libraries import flash_attention as flash
+from memfit.phantom.libraries import custom_operators, stand_ins
 from memfit.phantom.libraries.stand_ins import StandIn
 from memfit.torch_compat.patches import Patches
 
 __all__ = ["STAND_INS", "StandIn", "install"]
 
 STAND_INS = (
-    triton.STAND_IN,
-    flash_layers.STAND_IN,
-    flash.STAND_IN_3,
-    flash.COMPILED_STAND_IN,
-    xformers.STAND_IN,
-    apex.APEX,
-    apex.DEEPSPEED,
+    StandIn(package="triton", distribution="triton", version="3.6.0", file="triton", is_everywhere=True),
+    StandIn(package="flash_attn", distribution="flash_attn", version="2.8.3", file="flash_layers"),
+    StandIn(package="flash_attn_interface", distribution="flash_attn_3", version="3.0.0", file="flash_attention"),
+    StandIn(package="flash_attn_2_cuda", distribution="flash_attn", version="2.8.3", file="flash_attention", instead=True),
+    StandIn(package="xformers", distribution="xformers", version="0.0.30", file="xformers"),
+    StandIn(package="apex", distribution="apex", version="0.1", file="apex", answers_checks=False),
+    StandIn(package="deepspeed", distribution="deepspeed", version="0.17.0", file="apex", answers_checks=False),
 )
 """Packages that are answered for where they are not installed."""
 
+LIBRARIES = {
+    "triton": "triton",
+    "flash_attn_2_cuda": "flash_attention",
+    "xformers": "xformers",
+    "bitsandbytes": "bitsandbytes",
+    "deepspeed": "apex",
+    "torch.utils.cpp_extension": "extensions",
+}
+"""Packages that are changed where they are installed, and the file here whose ``install`` does it."""
+
 
 def install(patches: Patches, world: CurrentWorld) -> None:
+    """Files about a library are read when a script first looks for it."""
     stand_ins.install(patches, STAND_INS, world)
-    triton.install(patches)
-    flash.install(patches)
-    xformers.install(patches)
-    bitsandbytes.install(patches)
-    apex.install(patches)
-    extensions.install(patches)
     custom_operators.install(patches)
+    for package, file in LIBRARIES.items():
+        patches.before_import(package, functools.partial(_install_file, file, patches))
+
+
+def _install_file(file: str, patches: Patches) -> None:
+    importlib.import_module(f"{__name__}.{file}").install(patches)

@@ -17,7 +17,7 @@ from torch import nn
 
 from memfit.engines.refused import DEEPSPEED as REFUSED_DEEPSPEED
 from memfit.phantom.current import current
-from memfit.phantom.libraries.stand_ins import StandIn, filling
+from memfit.phantom.libraries.stand_ins import Fill, filling
 from memfit.phantom.passthrough.refusals import refusing_engine
 from memfit.torch_compat.patches import Patches
 
@@ -169,27 +169,13 @@ def _deepspeed(module: ModuleType) -> None:
     module.__dict__["initialize"] = refusing_engine(REFUSED_DEEPSPEED)
 
 
-APEX = StandIn(
-    package="apex",
-    distribution="apex",
-    version="0.1",
-    answers_checks=False,
-    modules={
-        "apex": lambda module: None,
-        "apex.optimizers": _OPTIMIZERS,
-        "apex.normalization": _NORMS,
-        "apex.normalization.fused_layer_norm": _NORMS,
-    },
-)
-DEEPSPEED = StandIn(
-    package="deepspeed",
-    distribution="deepspeed",
-    version="0.17.0",
-    answers_checks=False,
-    modules={
-        "deepspeed": _deepspeed,
-        "deepspeed.ops.adam": filling(DeepSpeedFusedAdam),
-        "deepspeed.ops.adam.fused_adam": filling(DeepSpeedFusedAdam),
-        "deepspeed.ops.lamb": filling(FusedLAMB),
-    },
-)
+MODULES: dict[str, Fill] = {
+    "apex": lambda module: None,
+    "apex.optimizers": _OPTIMIZERS,
+    "apex.normalization": _NORMS,
+    "apex.normalization.fused_layer_norm": _NORMS,
+    "deepspeed": _deepspeed,
+    "deepspeed.ops.adam": filling(DeepSpeedFusedAdam),
+    "deepspeed.ops.adam.fused_adam": filling(DeepSpeedFusedAdam),
+    "deepspeed.ops.lamb": filling(FusedLAMB),
+}

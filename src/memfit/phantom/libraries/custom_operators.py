@@ -12,8 +12,11 @@ runs. Here the function that would run on the GPU runs, on tensors without data,
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from memfit.errors import NeedsGpuError
 from memfit.phantom.current import current
@@ -43,6 +46,8 @@ def install(patches: Patches) -> None:
         return __init__
 
     patches.wrap(CustomOperator, "__init__", with_opening)
+    for owner in (torch.library, sys.modules[torch.library.wrap_triton.__module__]):
+        patches.replace(owner, "wrap_triton", lambda kernel: kernel)
 
 
 def _open(patches: Patches, operator: Any) -> None:

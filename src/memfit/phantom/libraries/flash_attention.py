@@ -24,10 +24,9 @@ from torch.nn import functional
 
 from memfit.phantom.current import current
 from memfit.phantom.kernels.attention import flash_splits, padded_dim, round_up
-from memfit.phantom.libraries.stand_ins import StandIn, filling, is_stand_in
+from memfit.phantom.libraries.stand_ins import Fill, filling, is_stand_in
 from memfit.torch_compat.patches import Patches
 
-VERSION_2, VERSION_3 = "2.8.3", "3.0.0"
 ROWS = 128
 """Rows between two sequences in the backward of version 2."""
 
@@ -483,16 +482,7 @@ FUNCTIONS_3 = {
     "flash_attn_with_kvcache": flash_attn_with_kvcache,
 }
 
-COMPILED_STAND_IN = StandIn(
-    package="flash_attn_2_cuda",
-    distribution="flash_attn",
-    version=VERSION_2,
-    instead=True,
-    modules={"flash_attn_2_cuda": filling(**COMPILED)},
-)
-STAND_IN_3 = StandIn(
-    package="flash_attn_interface",
-    distribution="flash_attn_3",
-    version=VERSION_3,
-    modules={"flash_attn_interface": filling(**FUNCTIONS_3)},
-)
+MODULES: dict[str, Fill] = {
+    "flash_attn_2_cuda": filling(**COMPILED),
+    "flash_attn_interface": filling(**FUNCTIONS_3),
+}

@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional
 
 from memfit.phantom.current import current
-from memfit.phantom.libraries.flash_attention import FUNCTIONS_2, VERSION_2
-from memfit.phantom.libraries.stand_ins import StandIn, filling
+from memfit.phantom.libraries.flash_attention import FUNCTIONS_2
+from memfit.phantom.libraries.stand_ins import Fill, filling
 from memfit.phantom.libraries.triton import tune_once
 
 # -- bert_padding --------------------------------------------------------------------------------------------------------------
@@ -249,20 +249,15 @@ def _rotary(module: ModuleType) -> None:
     module.__dict__["apply_rotary_emb_func"] = apply_rotary_emb
 
 
-STAND_IN = StandIn(
-    package="flash_attn",
-    distribution="flash_attn",
-    version=VERSION_2,
-    modules={
-        "flash_attn": _attention,
-        "flash_attn.flash_attn_interface": _attention,
-        "flash_attn.bert_padding": filling(
-            unpad_input, pad_input, index_first_axis, index_put_first_axis, IndexFirstAxis, IndexPutFirstAxis
-        ),
-        "flash_attn.layers.rotary": _rotary,
-        "flash_attn.losses.cross_entropy": filling(CrossEntropyLoss),
-        "flash_attn.ops.triton.cross_entropy": filling(cross_entropy_loss),
-        "flash_attn.ops.triton.layer_norm": filling(rms_norm_fn, layer_norm_fn, RMSNorm),
-        "flash_attn.ops.rms_norm": filling(RMSNorm, rms_norm),
-    },
-)
+MODULES: dict[str, Fill] = {
+    "flash_attn": _attention,
+    "flash_attn.flash_attn_interface": _attention,
+    "flash_attn.bert_padding": filling(
+        unpad_input, pad_input, index_first_axis, index_put_first_axis, IndexFirstAxis, IndexPutFirstAxis
+    ),
+    "flash_attn.layers.rotary": _rotary,
+    "flash_attn.losses.cross_entropy": filling(CrossEntropyLoss),
+    "flash_attn.ops.triton.cross_entropy": filling(cross_entropy_loss),
+    "flash_attn.ops.triton.layer_norm": filling(rms_norm_fn, layer_norm_fn, RMSNorm),
+    "flash_attn.ops.rms_norm": filling(RMSNorm, rms_norm),
+}

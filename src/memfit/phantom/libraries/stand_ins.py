@@ -4,7 +4,7 @@
 
     import flash_attn ──> Python's own finders ── found ──> the real package
                                 │ not found
-                                └──> Finder ──> StandIn.modules["flash_attn"](module)      fills an empty module
+                                └──> Finder ──> MODULES["flash_attn"](module) of the stand-in's file      fills an empty module
 
 A stand-in is imported only where the real package is not there. It has a version and a distribution, so that libraries that check
 (``importlib.util.find_spec``, ``importlib.metadata.version``) find what they look for.
@@ -17,6 +17,7 @@ Torch finds none that the script has not imported: it works as on this machine.
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.abc
 import importlib.metadata
 import linecache
@@ -32,7 +33,7 @@ from typing import Any
 import torch
 
 from memfit.phantom.current import CurrentWorld
-from memfit.torch_compat.patches import Patches
+from memfit.torch_compat.patches import ImportWatcher, Patches
 from memfit.torch_compat.patches import __name__ as patches_module
 
 VARIABLE = "MEMFIT_INSTALLED"
@@ -56,10 +57,8 @@ class StandIn:
     distribution: str
     """As it is installed."""
     version: str
-    modules: Mapping[str, Fill]
-    """By full name. The package itself is one of them; what lies between them need not be named."""
-    any_module: Fill | None = None
-    """For modules that are not named above; without it they do not exist."""
+    file: str
+    """The module beside this one that has ``MODULES``, perhaps ``ANY_MODULE``. It is read when the package is first looked for."""
     is_everywhere: bool = False
     """Is it wherever a GPU is? Then a script that could go on without it does not have to."""
     answers_checks: bool = True
@@ -67,8 +66,25 @@ class StandIn:
     instead: bool = False
     """Does it go before the real module, where there is one: a compiled one, which would follow the pointers of tensors?"""
 
+    @property
+    def modules(self) -> Mapping[str, Fill]:
+        """By full name. The package itself is one of them; what lies between them need not be named."""
+        filled: Mapping[str, Fill] = self._contents.MODULES
+        return {name: fill for name, fill in filled.items() if name.partition(".")[0] == self.package}
+
+    @property
+    def any_module(self) -> Fill | None:
+        """For modules that ``MODULES`` does not name; without it they do not exist."""
+        return getattr(self._contents, "ANY_MODULE", None)
+
+    @property
+    def _contents(self) -> ModuleType:
+        return importlib.import_module(f"{__package__}.{self.file}")
+
     def has(self, name: str) -> bool:
-        return self.any_module is not None or any(known == name or known.startswith(f"{name}.") for known in self.modules)
+        if name == self.package or self.any_module is not None:
+            return True
+        return any(known == name or known.startswith(f"{name}.") for known in self.modules)
 
     def fill(self, module: ModuleType) -> None:
         fill = self.modules.get(module.__name__) or self.any_module
@@ -190,7 +206,7 @@ def _normal(name: str) -> str:
 
 
 def _is_really_there(stand_in: StandIn) -> bool:
-    others = [other for other in sys.meta_path if not isinstance(other, Finder) and hasattr(other, "find_spec")]
+    others = [other for other in sys.meta_path if not isinstance(other, Finder | ImportWatcher) and hasattr(other, "find_spec")]
     return any(other.find_spec(stand_in.package, None, None) is not None for other in others)
 
 

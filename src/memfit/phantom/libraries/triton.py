@@ -27,13 +27,12 @@ import torch
 from memfit.phantom.clock.launches import launched
 from memfit.phantom.current import current
 from memfit.phantom.libraries.kernel_source import written_parameters
-from memfit.phantom.libraries.stand_ins import StandIn, filling, is_stand_in
+from memfit.phantom.libraries.stand_ins import Fill, filling, is_stand_in
 from memfit.phantom.tensors.tensor_annotations import forget_data
 from memfit.torch_compat.patches import Patches
 from memfit.units import MIB
 
 _NOTED = "_scratch_is_noted"
-VERSION = "3.6.0"
 TUNING_BYTES = 256 * MIB
 
 PASSED_OVER = "Triton kernels were passed over, since a launch takes no memory of its own"
@@ -61,8 +60,6 @@ def install(patches: Patches) -> None:
     patches.when_imported("triton.runtime._allocation", note_scratch)
     if "triton" in sys.modules:  # with its own reference to the function
         note_scratch(sys.modules["triton"])
-    for owner in (torch.library, sys.modules[torch.library.wrap_triton.__module__]):
-        patches.replace(owner, "wrap_triton", lambda kernel: kernel)
 
 
 def _unless_stand_in(action: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -444,7 +441,7 @@ def _fill_any(module: ModuleType) -> None:
     def get(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-        if f"{module.__name__}.{name}" in STAND_IN.modules:
+        if f"{module.__name__}.{name}" in MODULES:
             return importlib.import_module(f"{module.__name__}.{name}")
         if name not in made:
             is_error = name.endswith(("Error", "Exception", "OutOfResources"))
@@ -467,6 +464,10 @@ def _answering(**contents: Any) -> Callable[[ModuleType], None]:
     return fill_all
 
 
+def _key() -> str:
+    return str(sys.modules["triton"].__version__)
+
+
 _DRIVER = _DriverConfig()
 _RUNNING = {
     "Autotuner": Autotuner,
@@ -484,25 +485,19 @@ _RUNNING = {
     "constexpr_function": lambda function: function,
 }
 
-STAND_IN = StandIn(
-    package="triton",
-    distribution="triton",
-    version=VERSION,
-    is_everywhere=True,
-    any_module=_fill_any,
-    modules={
-        "triton": _answering(**_RUNNING),
-        "triton.language": _answering(constexpr=constexpr, cdiv=cdiv, next_power_of_2=next_power_of_2),
-        "triton.language.core": _answering(constexpr=constexpr),
-        "triton.runtime": _answering(**_RUNNING, driver=_DRIVER),
-        "triton.runtime.driver": _answering(driver=_DRIVER, active=_DRIVER.active),
-        "triton.runtime.jit": _answering(**_RUNNING),
-        "triton.runtime.autotuner": _answering(**_RUNNING),
-        "triton.runtime.errors": _answering(OutOfResources=OutOfResources),
-        "triton.testing": _answering(do_bench=measure_nothing, do_bench_cudagraph=measure_nothing),
-        "triton.tools.tensor_descriptor": _answering(TensorDescriptor=TensorDescriptor),
-        "triton.backends.compiler": _answering(GPUTarget=GpuTarget),
-        "triton.compiler.compiler": _answering(triton_key=lambda: VERSION, make_backend=Backend),
-        "triton.runtime.cache": _answering(triton_key=lambda: VERSION),
-    },
-)
+MODULES: dict[str, Fill] = {
+    "triton": _answering(**_RUNNING),
+    "triton.language": _answering(constexpr=constexpr, cdiv=cdiv, next_power_of_2=next_power_of_2),
+    "triton.language.core": _answering(constexpr=constexpr),
+    "triton.runtime": _answering(**_RUNNING, driver=_DRIVER),
+    "triton.runtime.driver": _answering(driver=_DRIVER, active=_DRIVER.active),
+    "triton.runtime.jit": _answering(**_RUNNING),
+    "triton.runtime.autotuner": _answering(**_RUNNING),
+    "triton.runtime.errors": _answering(OutOfResources=OutOfResources),
+    "triton.testing": _answering(do_bench=measure_nothing, do_bench_cudagraph=measure_nothing),
+    "triton.tools.tensor_descriptor": _answering(TensorDescriptor=TensorDescriptor),
+    "triton.backends.compiler": _answering(GPUTarget=GpuTarget),
+    "triton.compiler.compiler": _answering(triton_key=_key, make_backend=Backend),
+    "triton.runtime.cache": _answering(triton_key=_key),
+}
+ANY_MODULE: Fill = _fill_any

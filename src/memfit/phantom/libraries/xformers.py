@@ -15,7 +15,7 @@ import torch
 
 from memfit.phantom.current import current
 from memfit.phantom.libraries.flash_attention import FlashCall, Kernels2, attend
-from memfit.phantom.libraries.stand_ins import StandIn, filling, is_stand_in
+from memfit.phantom.libraries.stand_ins import Fill, filling, is_stand_in
 from memfit.torch_compat.patches import Patches
 
 _FLASH = Kernels2()
@@ -160,14 +160,9 @@ def install(patches: Patches) -> None:
 
 _BIASES = (AttentionBias, LowerTriangularMask, BlockDiagonalMask, BlockDiagonalCausalMask)
 
-STAND_IN = StandIn(
-    package="xformers",
-    distribution="xformers",
-    version="0.0.30",
-    modules={
-        "xformers": lambda module: None,
-        "xformers.ops": filling(memory_efficient_attention, SwiGLU, unbind, *_BIASES),
-        "xformers.ops.fmha": filling(memory_efficient_attention, *_BIASES),
-        "xformers.ops.fmha.attn_bias": filling(*_BIASES),
-    },
-)
+MODULES: dict[str, Fill] = {
+    "xformers": lambda module: None,
+    "xformers.ops": filling(memory_efficient_attention, SwiGLU, unbind, *_BIASES),
+    "xformers.ops.fmha": filling(memory_efficient_attention, *_BIASES),
+    "xformers.ops.fmha.attn_bias": filling(*_BIASES),
+}
