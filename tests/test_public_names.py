@@ -60,7 +60,8 @@ def test_paths_that_were_public_still_import(module: str, names: tuple[str, ...]
 SHADOWS = """
 import memfit.predict.session, memfit.compare.api
 import memfit
-from memfit.predict import Prediction, predict
+from memfit.predict.api import predict
+from memfit.predict.result import Prediction
 from memfit.compare import compare
 
 assert memfit.predict is predict and memfit.compare is compare

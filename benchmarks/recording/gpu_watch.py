@@ -36,7 +36,7 @@ from helpers.leaks import LEAKS, Training, watch
 import memfit
 from memfit.analysis import find_peak
 from memfit.ledger import Ledger
-from memfit.record import Retention
+from memfit.record.sources.allocator.retention import Retention
 from memfit.torch_compat import memory_history
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"

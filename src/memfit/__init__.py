@@ -53,8 +53,10 @@ if TYPE_CHECKING:
     from memfit.plan import Plan
     from memfit.plan.applying import apply
     from memfit.plan.search import PlanSearch, plan
-    from memfit.predict import Prediction, predict
-    from memfit.record import Retention, Tracker, track
+    from memfit.predict.api import predict
+    from memfit.predict.result import Prediction
+    from memfit.record.sources.allocator.retention import Retention
+    from memfit.record.tracker import Tracker, track
     from memfit.units import format_bytes, parse_bytes
 
 _HOMES = {
@@ -77,16 +79,16 @@ _HOMES = {
     "PlanError": "memfit.errors",
     "PlanFormatError": "memfit.errors",
     "PlanSearch": "memfit.plan.search",
-    "Prediction": "memfit.predict",
+    "Prediction": "memfit.predict.result",
     "PredictionError": "memfit.errors",
     "RanOutError": "memfit.errors",
     "Report": "memfit.analysis",
-    "Retention": "memfit.record",
+    "Retention": "memfit.record.sources.allocator.retention",
     "ScriptExitError": "memfit.errors",
     "SolverTimeoutError": "memfit.errors",
     "StepFailedError": "memfit.errors",
     "TraceError": "memfit.errors",
-    "Tracker": "memfit.record",
+    "Tracker": "memfit.record.tracker",
     "UnknownUnitError": "memfit.errors",
     "UnsupportedTorchError": "memfit.errors",
     "apply": "memfit.plan.applying",
@@ -96,8 +98,8 @@ _HOMES = {
     "format_bytes": "memfit.units",
     "parse_bytes": "memfit.units",
     "plan": "memfit.plan.search",
-    "predict": "memfit.predict",
-    "track": "memfit.record",
+    "predict": "memfit.predict.api",
+    "track": "memfit.record.tracker",
 }
 
 __all__ = [

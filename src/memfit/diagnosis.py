@@ -116,7 +116,7 @@ def _look_for_parts() -> list[PrivateParts]:
 def _list_patches() -> tuple[Replaced, ...]:
     from memfit.job import PredictOptions
     from memfit.phantom.distributed.environment import RankInfo
-    from memfit.predict import PhantomSession
+    from memfit.predict.session import PhantomSession
     from memfit.torch_compat.patches import active_patches
 
     session = PhantomSession.prepare(PredictOptions(), RankInfo())

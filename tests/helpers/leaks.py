@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.record import Tracker
+from memfit.record.tracker import Tracker
 
 DIM, BATCH = 64, 64
 STEPS = 42

@@ -63,7 +63,7 @@ def serve() -> str:
     """Answers requests with exit codes until there are no more; in every copy, gives the code to run."""
 
     import memfit.cli
-    import memfit.predict  # noqa: F401
+    import memfit.predict.api  # noqa: F401
 
     gc.freeze()
     answers = os.dup(1)

@@ -6,7 +6,7 @@ import pytest
 
 from memfit.errors import ConfigError
 from memfit.integrations.loggers import MlflowLogger, TensorBoardLogger, WandbLogger
-from memfit.record import StepFigures
+from memfit.record.sources.allocator.alarms import StepFigures
 
 NAMES = {"memfit/allocated_bytes", "memfit/inactive_split_bytes", "memfit/peak_bytes", "memfit/reserved_bytes"}
 

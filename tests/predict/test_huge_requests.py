@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from memfit.predict import predict
+from memfit.predict.api import predict
 from memfit.units import TIB
 
 

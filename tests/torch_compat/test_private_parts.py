@@ -146,7 +146,7 @@ def test_an_attribute_that_is_read_in_place_is_there(name: str):
 def test_what_is_replaced_in_torch_was_there():
     from memfit.job import PredictOptions
     from memfit.phantom.distributed.environment import RankInfo
-    from memfit.predict import PhantomSession
+    from memfit.predict.session import PhantomSession
 
     with PhantomSession.prepare(PredictOptions(gpu="H200"), RankInfo()).running():
         absent = [patch.place for patch in active_patches() if not patch.was_there]

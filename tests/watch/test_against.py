@@ -8,7 +8,8 @@ from torch import nn
 
 from memfit.analysis.diff.runs import diff_ledgers
 from memfit.ledger import Device, Ledger
-from memfit.record import Retention, Tracker
+from memfit.record.sources.allocator.retention import Retention
+from memfit.record.tracker import Tracker
 from memfit.watch.against import Against, describe, same_steps
 
 

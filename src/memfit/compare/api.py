@@ -13,7 +13,8 @@ from memfit.compare.result import Comparison
 from memfit.errors import ConfigError
 from memfit.job import Cell, Configuration, PredictOptions, Subject
 from memfit.job.axes import read_axes
-from memfit.workers import num_cores, open_runner
+from memfit.workers.executors import open_runner
+from memfit.workers.lanes import num_cores
 
 Progress = Callable[[Cell, int, int], None]
 """Told of every cell as it is done: the cell, how many are done, how many there are."""

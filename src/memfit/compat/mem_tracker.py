@@ -25,7 +25,7 @@ from memfit.compat.trackers.tracker_snapshots import (
 )
 from memfit.ledger import Ledger, Phase
 from memfit.ledger.schema import Array
-from memfit.record import Tracker
+from memfit.record.tracker import Tracker
 from memfit.torch_compat.dispatch import TorchDispatchMode, enter_mode, leave_mode, modes_of_this_thread, tree_leaves
 from memfit.torch_compat.fsdp import loaded
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from memfit.errors import ConfigError
-from memfit.record import Tracker
+from memfit.record.tracker import Tracker
 from memfit.torch_compat.dispatch import TorchDispatchMode
 from memfit.units import MIB
 

@@ -28,7 +28,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from memfit.errors import ConfigError
 from memfit.fsdp.state_dict_options import OptimStateDictConfig, StateDictConfig, StateDictSettings, StateDictType
-from memfit.record import in_checkpoint
+from memfit.record.run_hooks import in_checkpoint
 from memfit.torch_compat.fsdp import gather_state_dict, has_mesh, offload_state_dict
 
 FULL, LOCAL = StateDictType.FULL_STATE_DICT, StateDictType.LOCAL_STATE_DICT

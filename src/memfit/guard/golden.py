@@ -19,7 +19,7 @@ from memfit.units import Allowance, format_bytes
 from memfit.views.diff import show_diff
 
 if TYPE_CHECKING:
-    from memfit.predict import Prediction
+    from memfit.predict.result import Prediction
 
 NUM_STEPS = 2
 WIDTH = 110
@@ -43,7 +43,7 @@ def assert_no_regression(
     to pytest's root directory, outside pytest to the current one.
     """
     __tracebackhide__ = True
-    from memfit.predict import predict
+    from memfit.predict.api import predict
 
     allowance, session = Allowance.parse(tolerance), current_session()
     path = session.root / golden

@@ -11,7 +11,7 @@ import pytest
 from memfit.guard.session import GuardSession, asked_by_environment, begin_session, current_session, end_session
 
 if TYPE_CHECKING:
-    from memfit.predict import Prediction
+    from memfit.predict.result import Prediction
 
 WIDTH = 110
 
@@ -44,7 +44,7 @@ _PREDICTIONS = pytest.StashKey[list["Prediction"]]()
 @pytest.fixture
 def memfit_predict(request: pytest.FixtureRequest) -> Callable[..., Prediction]:
     """``memfit.predict``. If the test fails, it is shown where the memory of what was predicted goes."""
-    from memfit.predict import predict
+    from memfit.predict.api import predict
 
     predictions: list[Prediction] = request.node.stash.setdefault(_PREDICTIONS, [])
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from memfit.errors import ConfigError
-from memfit.record import StepFigures
+from memfit.record.sources.allocator.alarms import StepFigures
 
 
 class _SummaryWriter(Protocol):

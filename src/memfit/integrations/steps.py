@@ -14,8 +14,8 @@ from memfit.analysis import find_step_peaks
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.ledger.journal import path_of_rank
-from memfit.record import Tracker
 from memfit.record.listener import warn
+from memfit.record.tracker import Tracker
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

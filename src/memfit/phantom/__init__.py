@@ -24,23 +24,17 @@ Nothing is replaced in torch before a world is entered, and everything is put ba
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import Any
 
-if TYPE_CHECKING:
-    from memfit.phantom.target import Target
-    from memfit.phantom.world import PhantomWorld
-
-__all__ = ["PhantomWorld", "Target"]
+_HOMES = {
+    "PhantomWorld": "world",
+    "Target": "target",
+}
+"""Public names, each with its module, which is imported when the name is first used."""
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the world when it is first asked for: training that applies a plan only asks whether it is predicted."""
-    if name == "PhantomWorld":
-        from memfit.phantom.world import PhantomWorld
-
-        return PhantomWorld
-    if name == "Target":
-        from memfit.phantom.target import Target
-
-        return Target
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

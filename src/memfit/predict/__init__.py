@@ -21,11 +21,26 @@
     step_time.py   the step time of a job whose ranks were predicted one by one
 """
 
-from memfit.predict.api import predict
-from memfit.predict.ranks import JobPrediction, RankPrediction
-from memfit.predict.result import Prediction, StepPrediction
-from memfit.predict.session import PhantomSession
+from __future__ import annotations
 
-__all__ = ["JobPrediction", "PhantomSession", "Prediction", "RankPrediction", "StepPrediction", "predict"]
+import importlib
+from typing import Any
+
+_HOMES = {
+    "JobPrediction": "ranks",
+    "PhantomSession": "session",
+    "Prediction": "result",
+    "RankPrediction": "ranks",
+    "StepPrediction": "result",
+    "predict": "api",
+}
+"""Public names, each with its module, which is imported when the name is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
 
 __not_compiled__ = True

@@ -17,11 +17,25 @@
     out_of_memory.py         what an out-of-memory error says
 """
 
-from memfit.record.run_hooks import in_checkpoint
-from memfit.record.sources.allocator.alarms import StepFigures
-from memfit.record.sources.allocator.retention import Retention
-from memfit.record.tracker import Tracker, track
+from __future__ import annotations
 
-__all__ = ["Retention", "StepFigures", "Tracker", "in_checkpoint", "track"]
+import importlib
+from typing import Any
+
+_HOMES = {
+    "Retention": "sources.allocator.retention",
+    "StepFigures": "sources.allocator.alarms",
+    "Tracker": "tracker",
+    "in_checkpoint": "run_hooks",
+    "track": "tracker",
+}
+"""Public names, each with its module, which is imported when the name is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
 
 __not_compiled__ = True

@@ -25,7 +25,8 @@ from memfit.views.words.timing import time_words
 if TYPE_CHECKING:
     from memfit.compare import Comparison
     from memfit.plan.search import PlanSearch
-    from memfit.predict import JobPrediction, Prediction
+    from memfit.predict.ranks import JobPrediction
+    from memfit.predict.result import Prediction
 
 
 def _ledger_sections(ledger: Ledger, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:

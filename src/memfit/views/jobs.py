@@ -16,7 +16,7 @@ from memfit.views.verdicts import verdict_sections
 from memfit.views.words.timing import format_seconds
 
 if TYPE_CHECKING:
-    from memfit.predict import JobPrediction, RankPrediction
+    from memfit.predict.ranks import JobPrediction, RankPrediction
 
 
 def job_sections(job: JobPrediction, console: Console) -> Iterator[RenderableType]:

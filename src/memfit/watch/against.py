@@ -15,7 +15,8 @@ from memfit.ledger.cutting import cut
 from memfit.units import format_bytes
 
 if TYPE_CHECKING:
-    from memfit.record import StepFigures, Tracker
+    from memfit.record.sources.allocator.alarms import StepFigures
+    from memfit.record.tracker import Tracker
 
 STEPS: Final = (1, 2)
 """After these steps the run is compared: optimizer state is there by then."""

@@ -18,7 +18,7 @@ from memfit.watch.ending import at_deadly_signals
 from memfit.watch.settings import VARIABLE, WatchSettings, unused_name
 
 if TYPE_CHECKING:
-    from memfit.record import Tracker
+    from memfit.record.tracker import Tracker
 
 
 def watch_this_program() -> None:
@@ -48,7 +48,8 @@ class _Watch:
             memory_history.when_cuda_begins(lambda: _guarded(lambda: self.start("allocator")))
 
     def start(self, witness: str) -> None:
-        from memfit.record import Retention, Tracker
+        from memfit.record.sources.allocator.retention import Retention
+        from memfit.record.tracker import Tracker
         from memfit.watch.against import Against
 
         if self._tracker is not None:

@@ -10,8 +10,3 @@
 
 ``lanes.py`` also knows the machine: its cores, and whether it can fork. Only ``forking.py`` and ``worker.py`` import torch.
 """
-
-from memfit.workers.executors import Answer, Runner, open_runner
-from memfit.workers.lanes import CAN_FORK, num_cores
-
-__all__ = ["CAN_FORK", "Answer", "Runner", "num_cores", "open_runner"]

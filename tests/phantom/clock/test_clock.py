@@ -12,7 +12,7 @@ from torch import nn
 
 import memfit
 from memfit.phantom.clock import operator_clock
-from memfit.predict import Prediction
+from memfit.predict.result import Prediction
 
 
 def predicted(step: Callable[[], Any], **options: Any) -> Prediction:

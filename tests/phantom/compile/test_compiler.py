@@ -262,7 +262,7 @@ def test_memory_that_a_graph_uses_again_is_no_change_of_the_tensor_that_was_ther
 
 
 def test_what_is_not_compiled_says_so_where_it_is():
-    import memfit.predict
+    import memfit.predict.api
 
     folders = {"engines", "ledger", "predict", "record", "timing", "torch_compat"}
     folders |= {f"phantom/{name}" for name in ("clock", "compile", "device", "distributed", "kernels", "tensors", "values")}

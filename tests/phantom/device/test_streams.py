@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import memfit
-from memfit.predict import Prediction
+from memfit.predict.result import Prediction
 
 
 def streams_of(prediction: Prediction, op: str) -> list[int]:

@@ -14,8 +14,8 @@ from memfit.models.catalog import MODELS
 from memfit.parallel.stages import blocks_of_stages
 from memfit.plan.search.bounds.least_memory import least_bytes, passes_under_way
 from memfit.plan.search.bounds.least_time import WITH_BUBBLE, least_seconds, pipeline_least_seconds
-from memfit.predict import JobPrediction
 from memfit.predict.api import predict_build
+from memfit.predict.ranks import JobPrediction
 from memfit.predict.step_time import job_step_seconds, pipeline_orders
 from memfit.timing.pipelines import StageTime, pipeline_seconds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memfit.job import PredictOptions
-from memfit.predict import Prediction
+from memfit.predict.result import Prediction
 from memfit.predict.scripts import stopping
 from memfit.predict.scripts.launchers import read_command
 from memfit.predict.scripts.running import run_script

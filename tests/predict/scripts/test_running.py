@@ -11,7 +11,7 @@ from helpers.prepared_process import MEMFIT, run_prepared
 
 from memfit.cli import main
 from memfit.job import PredictOptions
-from memfit.predict import Prediction
+from memfit.predict.result import Prediction
 from memfit.predict.scripts.launchers import read_command
 from memfit.predict.scripts.running import run_script
 from memfit.predict.scripts.stopping import Bounds

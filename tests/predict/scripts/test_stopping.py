@@ -9,7 +9,7 @@ import pytest
 
 from memfit.errors import ConfigError
 from memfit.job import PredictOptions
-from memfit.predict import Prediction
+from memfit.predict.result import Prediction
 from memfit.predict.scripts.launchers import read_command
 from memfit.predict.scripts.running import run_script
 from memfit.predict.scripts.stopping import PATIENCE, Bounds

@@ -30,7 +30,8 @@ from memfit.views.escaping import printable
 from memfit.views.words.timing import format_seconds, time_json
 
 if TYPE_CHECKING:
-    from memfit.predict import JobPrediction, Prediction
+    from memfit.predict.ranks import JobPrediction
+    from memfit.predict.result import Prediction
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -50,8 +51,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from memfit.predict import JobPrediction
     from memfit.predict.api import one_configuration, predict_build
+    from memfit.predict.ranks import JobPrediction
     from memfit.predict.step_time import job_step_seconds
     from memfit.workers.forking import GPU_IS_LOST
 

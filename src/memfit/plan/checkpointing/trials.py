@@ -22,8 +22,8 @@ from memfit.plan.applying.named_units import named_units
 from memfit.plan.checkpointing.roots import Step, seeing_models
 from memfit.plan.plan_file import PlanCost
 from memfit.plan.policy import CheckpointingPolicy
-from memfit.predict import Prediction
 from memfit.predict.api import predict_build
+from memfit.predict.result import Prediction
 from memfit.timing.breakdown import covered_seconds
 from memfit.timing.operators.costs import Bound
 from memfit.timing.timeline import COMMUNICATION

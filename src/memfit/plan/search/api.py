@@ -20,7 +20,7 @@ from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.exploring import Exploration, Progress
 from memfit.plan.search.result import Infeasible, PlanSearch, Unrefined
 from memfit.plan.search.space import CHANGES_TRAINING, FACTORS_WITHOUT_BOUNDS, LARGER_FACTORS, Space, sequences_of, varying_axes
-from memfit.workers import open_runner
+from memfit.workers.executors import open_runner
 
 _LAYERS_TO_PREDICT = 1440
 """The most layers that a search predicts, unless the user says otherwise: some minutes of two cores. Most end before, when

@@ -27,7 +27,7 @@ from memfit.compare.recommendation import SAME_SPEED, burden
 from memfit.job import Cell
 from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.jobs import job_of
-from memfit.workers import Answer, Runner
+from memfit.workers.executors import Answer, Runner
 
 Progress = Callable[[int, "Evaluated | None"], None]
 """Told after every prediction: how many are done, and the best that fits so far."""

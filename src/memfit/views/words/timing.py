@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memfit.timing.rates import MEASURED
 
 if TYPE_CHECKING:
-    from memfit.predict import Prediction
+    from memfit.predict.result import Prediction
 
 LEAST_SHARE = 0.005
 """A part of a step below this is not worth a word."""

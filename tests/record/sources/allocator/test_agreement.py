@@ -14,7 +14,7 @@ from memfit.analysis import current_breakdown, find_peak, find_step_peaks
 from memfit.analysis.owners import find_owners
 from memfit.analysis.timeline import block_bytes_at
 from memfit.ledger import Category, Phase
-from memfit.record import Tracker
+from memfit.record.tracker import Tracker
 from memfit.torch_compat.distributed import fake_store
 
 DIM, CLASSES, BATCH = 32, 64, 256

@@ -9,8 +9,9 @@ from helpers.leaks import LEAKS, STEPS, Hooks, StateOfFrozenParameters, Training
 from helpers.simulated_history import SimulatedHistory
 
 from memfit.allocator import RequestKind, Requests
-from memfit.record import Retention, Tracker
 from memfit.record.sources.allocator.alarms import AlarmWatch, StepFigures, best_setting, is_steady_growth
+from memfit.record.sources.allocator.retention import Retention
+from memfit.record.tracker import Tracker
 from memfit.units import GIB, MIB
 
 SELDOM = Retention(every=1000)

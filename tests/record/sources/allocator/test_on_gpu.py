@@ -13,7 +13,7 @@ import memfit
 from memfit.analysis import find_peak
 from memfit.errors import ConfigError
 from memfit.ledger import Category
-from memfit.record import Retention
+from memfit.record.sources.allocator.retention import Retention
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

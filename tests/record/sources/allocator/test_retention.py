@@ -18,8 +18,9 @@ from torch import nn
 from memfit.analysis import find_peak, find_step_peaks
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger, Phase
-from memfit.record import Retention, Tracker
 from memfit.record.sources.allocator.levels import LevelLog
+from memfit.record.sources.allocator.retention import Retention
+from memfit.record.tracker import Tracker
 
 
 def train(steps, retention, tmp_path, peak_at=(), on_step=()):
@@ -132,7 +133,8 @@ CHILD = """
     sys.path.insert(0, {tests!r})
     import torch
     from helpers.simulated_history import SimulatedHistory
-    from memfit.record import Retention, Tracker
+    from memfit.record.sources.allocator.retention import Retention
+    from memfit.record.tracker import Tracker
     from torch import nn
     torch.set_num_threads(1)
     history, retention = SimulatedHistory(device="cuda:0"), Retention(every=20)
