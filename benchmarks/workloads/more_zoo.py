@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import nn
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+from benchmarks.workloads.choice_zoo import CHOICES
 from benchmarks.workloads.zoo import Llama, LlamaArgs, Run, lm_batch, lm_step, single
 
 BENCHMARKS = pathlib.Path(__file__).parents[1]
@@ -583,8 +584,8 @@ DISTRIBUTED = {
     "fsdp2_delayed": (8, sharded(delays=True)),
     "ddp_no_sync": (1, unsynced()),
 }
-WORLD_SIZES = {name: size for name, (size, _) in DISTRIBUTED.items()}
-MORE: dict[str, Build] = HUGGING_FACE | WAYS | {name: build for name, (_, build) in DISTRIBUTED.items()}
+WORLD_SIZES = {name: size for name, (size, _) in DISTRIBUTED.items()} | {name: 1 for name in CHOICES if name.startswith("ddp")}
+MORE: dict[str, Build] = HUGGING_FACE | WAYS | {name: build for name, (_, build) in DISTRIBUTED.items()} | CHOICES
 
 
 # -- on a GPU ------------------------------------------------------------------------------------------------------------------
