@@ -1,11 +1,12 @@
-"""Workloads in which a library chooses how much memory it takes: cuDNN's algorithms, long prefills, communication hooks, CTC, solvers.
+"""Workloads in which a library chooses how much memory it takes: cuDNN, long prompts, communication hooks, CTC, solvers.
 
-``CHOICES[name](device)`` returns a ``Run`` as in ``zoo.py``. They are part of ``more_zoo.py``'s ``MORE``: measured and predicted with
+``CHOICES[name](device)`` returns a ``Run`` as in ``zoo.py``. They are part of ``more_zoo.py``: measured and predicted with
 the rest. Needs torchaudio and GPyTorch.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -69,7 +70,7 @@ def video(batch: int, frames: int, size: int, *, half: bool = False, split: bool
         widths = [64, 64, 128, 256, 512]
         blocks = [
             VideoBlock(inputs if number == 0 else outputs, outputs, 2 if number == 0 and outputs > 64 else 1, split)
-            for inputs, outputs in zip(widths, widths[1:], strict=False)
+            for inputs, outputs in itertools.pairwise(widths)
             for number in range(2)
         ]
         stem = [nn.Conv3d(3, 64, (3, 7, 7), (1, 2, 2), (1, 3, 3), bias=False), nn.BatchNorm3d(64), nn.ReLU(inplace=True)]
