@@ -26,6 +26,9 @@ SCHEDULES = "torch.distributed.pipelining.schedules"
 GRADIENTS_INFERRED_SINCE = (2, 13)
 """The first torch whose stages run backward to learn about gradients."""
 
+VOTES_RENAMED_SINCE = (2, 15)
+"""The first torch whose schedules vote in ``_initialize_pipeline_distributed_state``."""
+
 Ask = Callable[[Any, int], Any]
 """``ask(stage, index of the stage that sends)``: what that one tells about its outputs, as torch writes it."""
 Tell = Callable[[Any, Any], None]
@@ -39,7 +42,7 @@ def need_everything() -> None:
         return
     need_in(STAGES, "PipelineStage._recv_meta", "PipelineStage._send_meta", "PipelineStage._forward_metadata_inference")
     need_in(STAGES, "PipelineStage._backward_metadata_inference", "PipelineStage._post_metadata_inference_cleanup")
-    need_in(SCHEDULES, "_PipelineSchedule._warmup_p2p")
+    need_in(SCHEDULES, f"_PipelineSchedule.{_vote_name()}")
     need_in(SCHEDULES, "get_schedule_class")
 
 
@@ -97,13 +100,18 @@ def vote_alone(patches: Patches, schedules: Any) -> None:
     if modes is None:  # an older torch: no votes
         return
 
-    def warm_up(schedule: Any, stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
+    def vote(schedule: Any, stages: list[Any], has_backward: bool, _transport: bool) -> None:
         by_hand = [stage for stage in stages if isinstance(stage, schedules.PipelineStage)]
         is_dynamic = any(modes.needs_dynamic(stage._user_meta, has_backward) for stage in by_hand)
         for stage in by_hand:
             stage._inference_mode = modes.DYNAMIC if is_dynamic else modes.STATIC
 
-    patches.replace(schedules._PipelineSchedule, "_warmup_p2p", warm_up)
+    patches.replace(schedules._PipelineSchedule, _vote_name(), vote)
+
+
+def _vote_name() -> str:
+    """The method of schedules in which stages vote, and connect to their neighbours."""
+    return "_warmup_p2p" if installed_torch() < VOTES_RENAMED_SINCE else "_initialize_pipeline_distributed_state"
 
 
 def infer_as_before(patches: Patches, stages: Any) -> None:

@@ -16,6 +16,8 @@ from memfit.ledger import WorkKind
 from memfit.phantom.compile import compiler
 from memfit.phantom.compile.wrapper import _reinterpret_tensor
 from memfit.torch_compat.dynamo import runs_frames_itself
+from memfit.torch_compat.versions import NEWEST, OLDEST, installed_torch
+from memfit.torch_versions import TorchVersion
 
 NUM_ELEMENTS = 1 << 20
 BYTES = 4 * NUM_ELEMENTS
@@ -64,6 +66,22 @@ def test_the_compiler_decides_what_is_saved():
     assert backward == BYTES
     assert taken["eager"][0] >= 2 * BYTES
     assert not [sentence for sentence in prediction.assumptions if "compile" in sentence]
+
+
+def test_a_plan_of_another_torch_is_named():
+    def build():
+        x = torch.randn(NUM_ELEMENTS, device="cuda", requires_grad=True)
+        compiled = torch.compile(chain)
+        return lambda: compiled(x).backward()
+
+    def named(predicted: tuple[int, int]) -> list[str]:
+        prediction = memfit.predict(build, steps=1, torch_version=str(TorchVersion(predicted)))
+        return [sentence for sentence in prediction.assumptions if "Inductor" in sentence]
+
+    installed = installed_torch()
+    [sentence] = named(OLDEST if installed == NEWEST else NEWEST)
+    assert f"installed torch {TorchVersion(installed)}" in sentence
+    assert not named(installed)
 
 
 def test_blocks_are_compiled_once_and_named():

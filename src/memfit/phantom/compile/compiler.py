@@ -36,6 +36,8 @@ from memfit.torch_compat.compiler import (
 from memfit.torch_compat.dispatch import TorchDispatchMode
 from memfit.torch_compat.dynamo import runs_frames_itself, stop_looking_at_frames
 from memfit.torch_compat.patches import Patches
+from memfit.torch_compat.versions import installed_torch
+from memfit.torch_versions import TorchVersion
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """Where memfit is installed."""
@@ -53,6 +55,10 @@ NOT_CHOSEN_BY_TIMING = (
 )
 _ASYNC = (
     "async tensor parallelism is predicted as ordinary collectives: the symmetric memory that its fused products use is not counted"
+)
+_OTHER_TORCH = (
+    "Inductor of the installed torch {installed} made the memory plan, and that of torch {predicted}, which is predicted, may plan "
+    "otherwise: predict where torch {predicted} is installed, or with --torch-version {installed} if the run will use that"
 )
 
 
@@ -116,6 +122,9 @@ class Compiler:
         with tracing.as_torch_is():
             self._parts = parts = load()
             parts.fill_tables()
+        installed, predicted = TorchVersion(installed_torch()), TorchVersion(self._target.torch)
+        if installed != predicted:
+            self._assumptions.add(_OTHER_TORCH.format(installed=installed, predicted=predicted))
         patches = self._patches.because("torch.compile asks about the GPU, and what it writes is run without one")
         patches.finally_call(self._forget_names)
         patches.finally_call(parts.remember_state())
