@@ -5,17 +5,17 @@
     Ledger ──> timeline ──> peaks, modules, snapshots, lifetimes ──> Report ──> views
 
     timeline.py    memory in use over events, in total and by category; the most in each of many ranges
+    course.py      how high each training step, evaluation and save rose, and with which batch
     growth.py      what grows from step to step, and which blocks it is made of
     peaks.py       when most was in use, over the run and in each step, what it was, and which operators made it
     owners.py      the module that owns a block
     modules.py     what each module costs; the layers of a model as one line
     module_snapshots.py  what was in use each time something ran
     lifetimes.py   blocks: what made them, when they came and went
-    families.py    the categories, as the few kinds of memory that people think in
     phases.py      forward, backward, the optimizer's step: what each cost
     lanes.py       what each stream did when
     moments.py     the moments that a drawing needs, and what was in use at each
-    module_tree.py the modules as a tree, by family
+    module_tree.py the modules as a tree, by family: the few kinds of memory that people think in
     status.py      where a run stands that is still being recorded (memfit top)
     report.py      all that the views show
     diff/          two runs, compared
@@ -23,13 +23,13 @@
 Events are not walked one by one, save by ``largest_live``: a million of them take seconds. Nothing in here imports torch.
 """
 
+from memfit.analysis.course import Course, Leg, find_course
 from memfit.analysis.diff.runs import Diff, diff_ledgers
-from memfit.analysis.families import Family, family_of
 from memfit.analysis.growth import Growth, find_growth
 from memfit.analysis.lanes import Lane, LaneWindow, find_window, trace_lanes
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at, trace_lifetimes
 from memfit.analysis.module_snapshots import ScopeSnapshots, Snapshot, take_snapshots
-from memfit.analysis.module_tree import ModuleNode, grow_tree
+from memfit.analysis.module_tree import Family, ModuleNode, family_of, grow_tree
 from memfit.analysis.modules import ModuleGroup, ModuleStats, bytes_by_module, gather_module_stats
 from memfit.analysis.moments import Moments, choose_moments, largest_live
 from memfit.analysis.peaks import (
@@ -52,12 +52,14 @@ __all__ = [
     "INIT",
     "BlockLife",
     "Breakdown",
+    "Course",
     "DeviceReport",
     "Diff",
     "Family",
     "Growth",
     "Lane",
     "LaneWindow",
+    "Leg",
     "MemoryTimeline",
     "ModuleGroup",
     "ModuleNode",
@@ -79,6 +81,7 @@ __all__ = [
     "current_breakdown",
     "diff_ledgers",
     "family_of",
+    "find_course",
     "find_growth",
     "find_peak",
     "find_step_peaks",

@@ -16,10 +16,10 @@ its parts have and what is its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
-from memfit.analysis.families import Family, family_of
 from memfit.analysis.modules import ModuleStats, starred
 from memfit.analysis.owners import find_owners
 from memfit.analysis.timeline import MemoryTimeline, block_bytes_at, events_on, trace_total
@@ -27,6 +27,30 @@ from memfit.ledger import Category, Ledger
 from memfit.ledger.schema import Array
 
 OUTSIDE = "outside all modules"
+
+
+class Family(Enum):
+    """A few kinds of memory, for where a table of all categories would be too wide."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER_STATE = "optimizer state"
+    ACTIVATIONS = "activations"
+    THE_REST = "the rest"
+    """Temporaries, buffers, inputs, workspaces and what collectives need."""
+
+
+_MEMBERS = {
+    Family.PARAMETERS: (Category.PARAMETER, Category.SHARDED_PARAMETER, Category.UNSHARDED_PARAMETER),
+    Family.GRADIENTS: (Category.GRADIENT, Category.SHARDED_GRADIENT, Category.UNSHARDED_GRADIENT),
+    Family.OPTIMIZER_STATE: (Category.OPTIMIZER_STATE,),
+    Family.ACTIVATIONS: (Category.ACTIVATION,),
+}
+
+
+def family_of(category: Category) -> Family:
+    """Every category has one family."""
+    return next((family for family, members in _MEMBERS.items() if category in members), Family.THE_REST)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from memfit.analysis.course import Course, find_course
 from memfit.analysis.lifetimes import BlockLife, largest_blocks_at
 from memfit.analysis.modules import ModuleGroup, ModuleStats, gather_module_stats, group_modules
 from memfit.analysis.peaks import Peak, Share, StepPeak, current_breakdown, find_peak, find_step_peaks, share_out
@@ -37,6 +38,8 @@ class DeviceReport:
     current: Breakdown
     """What is in use when the ledger ends."""
     steps: tuple[StepPeak, ...]
+    course: Course
+    """Steps, evaluations and saves."""
     modules: tuple[ModuleStats, ...]
     module_groups: tuple[ModuleGroup, ...]
     bytes_outside_modules: int
@@ -88,6 +91,7 @@ def _report_device(ledger: Ledger, device: int) -> DeviceReport:
         peak=peak,
         current=current_breakdown(ledger, device),
         steps=tuple(find_step_peaks(ledger, device)),
+        course=find_course(ledger, device),
         modules=tuple(modules),
         module_groups=tuple(group_modules(modules)),
         bytes_outside_modules=peak.size_bytes - sum(module.own_bytes_at_peak for module in modules),

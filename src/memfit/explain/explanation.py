@@ -8,6 +8,8 @@ from typing import Any
 
 from memfit.allocator import Replay, SegmentState, smallest_fit
 from memfit.allocator.sources.files import NUM_START_BYTES, is_ledger
+from memfit.analysis import Course
+from memfit.analysis.report import plain as plain_course
 from memfit.errors import TraceError
 from memfit.explain.from_ledger import scene_from_ledger
 from memfit.explain.from_snapshot import scene_from_snapshot
@@ -15,7 +17,7 @@ from memfit.explain.live_blocks import Holdings
 from memfit.explain.remedies import Remedy, find_remedies
 from memfit.explain.scene import Scene
 from memfit.explain.unusable import Unusable, Wanted, find_unusable
-from memfit.ledger import Ledger
+from memfit.ledger import Coverage, Ledger
 from memfit.reading import RefusedFileError, read_regular, read_start
 from memfit.units import format_bytes
 
@@ -47,6 +49,10 @@ class Explanation:
     """Reserved, but not usable for the request, by reason."""
     remedies: tuple[Remedy, ...]
     notes: tuple[str, ...]
+    course: Course | None
+    """How high each step, evaluation and save rose, up to the failure; ``None`` of a snapshot, which knows no steps."""
+    covered: Coverage
+    """What of a script was seen, in the prediction of one."""
 
     @property
     def left(self) -> int | None:
@@ -67,8 +73,12 @@ class Explanation:
         plain = asdict(self) | {"left": self.left, "unusable_bytes": self.unusable_bytes}
         categories = {category.name.lower(): size for category, size in self.holdings.categories.items()}
         moment = self.holdings.moment
+        seen = {
+            "course": self.course and plain_course(self.course),
+            "covered": self.covered.to_json() if self.covered.is_known else None,
+        }
         words = {"where": self.holdings.where, "moment": moment and moment.to_json()}
-        return plain | {"holdings": plain["holdings"] | words | {"categories": categories}}
+        return plain | seen | {"holdings": plain["holdings"] | words | {"categories": categories}}
 
 
 def explain(source: Ledger | Path | str, gpu: str | None = None) -> Explanation:
@@ -108,6 +118,8 @@ def _explain(scene: Scene) -> Explanation:
         unusable=find_unusable(segments, _wanted(scene), scene.settings),
         remedies=find_remedies(scene),
         notes=(*scene.notes, *_doubts(scene, replayed)),
+        course=scene.course,
+        covered=scene.covered,
     )
 
 

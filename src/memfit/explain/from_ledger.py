@@ -19,6 +19,7 @@ import numpy as np
 from memfit.allocator import Requests, recorded_settings, requests_from_ledger
 from memfit.allocator import replay as replay_requests
 from memfit.allocator.sizing import largest_request
+from memfit.analysis import find_course
 from memfit.errors import ConfigError
 from memfit.explain.live_blocks import hold
 from memfit.explain.scene import Scene
@@ -78,6 +79,8 @@ def _recorded_failure(ledger: Ledger, gpu: Gpu | None) -> Scene:
         future_known=False,
         holdings=hold(ledger, device, len(ledger.events) - 1 - bool(failure.needed_bytes), failure.op, unknown),
         notes=notes,
+        course=find_course(ledger, device),
+        covered=ledger.info.covered,
     )
 
 
@@ -141,4 +144,6 @@ def _replayed(ledger: Ledger, requests: Requests, gpu: Gpu, unknown_bytes: int =
         future_known=True,
         holdings=hold(ledger, device, event - 1, ledger.strings[ledger.blocks.op[block]] if block >= 0 else "", unknown_bytes),
         notes=requests.warnings,
+        course=find_course(ledger, device),
+        covered=ledger.info.covered,
     )

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from memfit.allocator import AllocatorSettings, Replay, Requests, SegmentState
 from memfit.allocator import replay as replay_requests
+from memfit.analysis import Course
 from memfit.explain.live_blocks import Holdings
+from memfit.ledger import Coverage
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,6 +36,10 @@ class Scene:
     segments: list[SegmentState] | None = None
     """What lay where at the failure, if that was recorded; ``None`` leaves it to the replay."""
     notes: tuple[str, ...] = ()
+    course: Course | None = None
+    """How high each step, evaluation and save rose; ``None`` of a snapshot, which knows no steps."""
+    covered: Coverage = Coverage()
+    """What of a script was seen."""
 
     def replay(self, requests: Requests | None = None, settings: AllocatorSettings | None = None) -> Replay:
         """The run, or a variant of it, in the memory that there was."""

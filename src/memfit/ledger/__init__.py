@@ -29,10 +29,11 @@ from memfit.ledger.coverage import Coverage
 from memfit.ledger.failure import Failure
 from memfit.ledger.ledger import Ledger
 from memfit.ledger.moments import INIT, Moment, moments_at
-from memfit.ledger.schema import Category, Device, EventKind, Phase, RunInfo, Work, WorkKind
+from memfit.ledger.schema import ActivityKind, Category, Device, EventKind, Phase, RunInfo, Work, WorkKind
 
 __all__ = [
     "INIT",
+    "ActivityKind",
     "Category",
     "Coverage",
     "Device",

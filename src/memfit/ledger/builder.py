@@ -19,6 +19,8 @@ from memfit.ledger.journal import Journal
 from memfit.ledger.ledger import Ledger
 from memfit.ledger.schema import (
     TABLES,
+    Activity,
+    ActivityKind,
     Blocks,
     Category,
     Device,
@@ -183,6 +185,10 @@ class LedgerBuilder:
         """How full devices were at the end of some steps."""
         self._rows[Levels] += np.stack([column.astype(np.int64) for column in row.columns().values()], axis=1).ravel().tolist()
 
+    def act(self, kind: ActivityKind, number: int, batch: str = "") -> None:
+        """What the script does from here on."""
+        self._rows[Activity] += (self.num_events, int(kind), number, self.string(batch) if batch else -1)
+
     def mark_incomplete(self, problem: str) -> None:
         self.info = replace(self.info, problem=problem)
 
@@ -219,6 +225,8 @@ class LedgerBuilder:
             self._flush()
             tables: dict[str, Any] = {table.NAME: table.concatenate(self._done[table.NAME]) for table in TABLES}
             tables["events"] = Events.concatenate([*self._done["prelude"], *self._done["events"]])
+            num_before, activity = sum(map(len, self._done["prelude"])), tables["activity"]
+            tables["activity"] = replace(activity, event=activity.event + num_before)
             return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self.info)
 
     def mark(self) -> dict[str, int]:
@@ -264,6 +272,7 @@ class LedgerBuilder:
         self._take(Returns, self._rows[Returns], num_returns, fresh)
         self._take(Levels, self._rows[Levels], len(self._rows[Levels]), fresh)
         self._take(Modules, self._rows[Modules], len(self._rows[Modules]), fresh)
+        self._take(Activity, self._rows[Activity], len(self._rows[Activity]), fresh)
         return fresh
 
     def _take(self, table: type[_T], rows: list[int], count: int, fresh: dict[str, Table], name: str = "") -> _T:

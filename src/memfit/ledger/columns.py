@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from memfit.ledger.schema import (
+    Activity,
     Array,
     Blocks,
     Device,
@@ -44,6 +45,7 @@ class Columns:
     returns: Returns = field(default_factory=lambda: Returns.from_rows([]))
     levels: Levels = field(default_factory=lambda: Levels.from_rows([]))
     work: Work = field(default_factory=lambda: Work.from_rows([]))
+    activity: Activity = field(default_factory=lambda: Activity.from_rows([]))
 
     @cached_property
     def birth(self) -> Array:

@@ -41,6 +41,7 @@ def cut(ledger: Ledger, num_events: int) -> Ledger:
         levels=rows(ledger.levels, np.flatnonzero(ledger.levels.time_ns <= last_ns)),
         # It is about all of the last step, which is another one now, or not whole.
         work=ledger.work if num_events >= len(ledger.events) else Work.from_rows([]),
+        activity=rows(ledger.activity, np.flatnonzero(ledger.activity.event <= num_events)),
     )
 
 

@@ -38,6 +38,8 @@ def violations(ledger: Columns) -> list[str]:
     if (ledger.levels.last_step < ledger.levels.first_step).any():
         found.append("a level ends before it begins")
     found += _one_after_the_other(ledger.work)
+    if (np.diff(ledger.activity.event, prepend=0, append=len(events)) < 0).any():
+        found.append("what a script did is not in the order of its events")
     resized = memory[kind[memory] == EventKind.RESIZE]
     if (ledger.death <= ledger.birth).any():
         found.append("a block is freed before it is allocated")

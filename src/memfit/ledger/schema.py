@@ -35,6 +35,11 @@
       module    -> modules, whose kernels they are; -1 where they are of none, or of several that are in no module together
       op        -> strings, the operator that took most of it
       begin_ns, end_ns   on the clock of the events      busy_ns   without the gaps between kernels      num_kernels
+
+    activity  what a script did, in the prediction of one: outermost calls of models, and saves, in order
+      event     how many events there were when it began
+      kind      ActivityKind      number    which evaluation or save it belongs to, from 0; of training the step
+      batch     -> strings: the shape of its largest argument, "8 x 1900"; -1 where there is none
 """
 
 from __future__ import annotations
@@ -161,6 +166,16 @@ class WorkKind(IntEnum):
         return self.name.lower()
 
 
+class ActivityKind(IntEnum):
+    """What a script does."""
+
+    TRAINING = 0
+    """A call of a model with gradients."""
+    EVALUATION = 1
+    """A call without: an evaluation, a generation, a teacher."""
+    SAVE = 2
+
+
 def column(dtype: type[np.generic]) -> Any:
     return field(metadata={"dtype": np.dtype(dtype)})
 
@@ -285,7 +300,16 @@ class Work(Table):
     num_kernels: Array = column(np.int64)
 
 
-TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles, Slack, Returns, Levels, Work)
+@dataclass(frozen=True, eq=False)
+class Activity(Table):
+    NAME = "activity"
+    event: Array = column(np.int64)
+    kind: Array = column(np.uint8)
+    number: Array = column(np.int64)
+    batch: Array = column(np.int32)
+
+
+TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles, Slack, Returns, Levels, Work, Activity)
 
 
 @dataclass(frozen=True, kw_only=True)

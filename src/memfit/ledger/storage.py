@@ -32,6 +32,7 @@ from memfit.ledger.schema import (
     FORMAT,
     TABLES,
     VERSION,
+    ActivityKind,
     Array,
     Category,
     Device,
@@ -317,5 +318,7 @@ _REFERENCES: dict[tuple[str, str], tuple[str | int, bool]] = {
     ("work", "kind"): (len(WorkKind), False),
     ("work", "module"): ("modules", True),
     ("work", "op"): ("strings", False),
+    ("activity", "kind"): (len(ActivityKind), False),
+    ("activity", "batch"): ("strings", True),
 }
 """Which column points where, and whether -1 may stand for nothing."""

@@ -13,6 +13,8 @@ from memfit.explain import Explanation, Remedy
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
+from memfit.views.terminal import course_sections
+from memfit.views.verdicts import coverage_words
 
 NUM_OWNERS = 10
 NUM_BLOCKS = 6
@@ -23,8 +25,13 @@ _VERDICTS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")
 def show_explanation(explanation: Explanation, console: Console) -> None:
     """Prints what was asked for, what was there, who held it, and what would have helped."""
     console.print(Text(_headline(explanation), style="bold red" if explanation.ran_out else "bold green"))
+    if seen := coverage_words(explanation.covered):
+        console.print(Text(seen))
     for part in (*map(Text, _sentences(explanation)), *_sections(explanation)):
         console.print(part)
+    if explanation.course is not None:
+        for section in course_sections(explanation.course, console):
+            console.print(section)
     for note in (*explanation.notes, *_about_batches(explanation)):
         console.print(Text(f"note: {printable(note)}", style="yellow"))
 
@@ -33,6 +40,7 @@ def _headline(explanation: Explanation) -> str:
     device, where = printable(explanation.holdings.device), printable(explanation.holdings.where)
     if _is_enough(explanation):
         until = "" if explanation.future_known else " up to where it did"
+        until += "" if explanation.covered.is_whole else " in what was seen of it"
         enough, capacity = format_bytes(explanation.enough or 0), format_bytes(explanation.capacity or 0)
         return f"On {explanation.gpu} it does not run out of memory{until}: {enough} of {capacity} are enough."
     if not explanation.ran_out:

@@ -71,7 +71,10 @@ def _parts(report: Report, step_starts: dict[int, int], verdict: Verdict | None)
     if problem:
         yield _line(f"incomplete: {problem}", f"color:{_BAD}")
     if verdict is not None:
-        yield _line(answer(verdict, problem), f"font-weight:600;color:{_GOOD if verdict.fits and not problem else _BAD}")
+        yield _line(
+            answer(verdict, problem, report.info.covered),
+            f"font-weight:600;color:{_GOOD if verdict.fits and not problem else _BAD}",
+        )
         yield from (_line(f"assumed: {sentence}", "padding-left:1em") for sentence in report.info.assumptions)
     if not report.devices:
         yield _line("nothing was recorded", "opacity:.7")

@@ -9,17 +9,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memfit.analysis import DeviceReport, Report, StepPeak
+from memfit.analysis import Course, DeviceReport, Report, StepPeak
 from memfit.ledger import Category
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import block_of, plain_table
+from memfit.views.words.course import highlights, is_worth_drawing, sparkline
 from memfit.views.words.moments import count, name_moment, name_running, name_step
 
 NUM_GROUPS = 12
 NUM_BLOCKS = 8
 NUM_STEPS_EACH_END = 5
 BAR_WIDTH = 40
+NUM_CHARACTERS = 72
 
 _COLOURS = {
     Category.PARAMETER: "blue",
@@ -46,7 +48,7 @@ def report_sections(report: Report, console: Console) -> Iterator[RenderableType
     """A report, ready to be printed: the main device in full, the others by category."""
     yield _header(report)
     for index, device in enumerate(report.devices):
-        sections = [_headline(device), *_sections(device, block_of(console))]
+        sections = [_headline(device), *_sections(device, console)]
         yield from sections if index == 0 else sections[:2]
 
 
@@ -72,15 +74,31 @@ def _headline(device: DeviceReport) -> Text:
     return line
 
 
-def _sections(device: DeviceReport, block: str) -> list[RenderableType]:
+def _sections(device: DeviceReport, console: Console) -> list[RenderableType]:
     if not device.peak.size_bytes:
         return []
     return [
-        _section("The peak by category", _categories(device, block)),
+        _section("The peak by category", _categories(device, block_of(console))),
         _section("The modules that hold it", _modules(device)),
         _section("The largest blocks in it", _blocks(device)),
+        *course_sections(device.course, console),
         _section("The peak of each step", _steps(device)),
     ]
+
+
+def course_sections(course: Course, console: Console) -> Iterator[RenderableType]:
+    """How high each step rose, as one line, and which of them are worth a look; nothing for a few steps that are alike."""
+    if not is_worth_drawing(course):
+        return
+    if course.steps:
+        most, steps = max(leg.peak_bytes for leg in course.steps), count(len(course.steps), "step")
+        yield Text(f"\nThe peaks of {steps}, from 0 to {format_bytes(most)}", style="bold")
+        width = min(NUM_CHARACTERS, console.width - 4)
+        yield Padding(Text(sparkline(course, width, ascii_only=console.options.ascii_only), style="green"), (0, 2))
+    table = plain_table("", "when", "peak>", "largest batch")
+    for found in highlights(course):
+        table.add_row(found.what, found.when, format_bytes(found.leg.peak_bytes), Text(printable(found.leg.batch)))
+    yield Padding(table, (0, 0, 0, 2), expand=False)
 
 
 def _section(title: str, table: Table) -> RenderableType:

@@ -10,8 +10,9 @@ import pytest
 from helpers.report_runs import HOSTILE, hostile, long, timed, training
 
 from memfit.analysis import Family, breakdown_at, build_report, gather_module_stats, grow_tree, largest_blocks_at
-from memfit.ledger import Ledger, RunInfo
+from memfit.ledger import Coverage, Ledger, RunInfo
 from memfit.ledger.failure import Failure
+from memfit.ledger.schema import Activity
 from memfit.testing import ledger
 from memfit.units import format_bytes
 from memfit.views.html import study
@@ -64,6 +65,39 @@ def test_the_sections_come_in_order(open_page):
         "Assumptions, versions, settings",
     ]
     assert "a bool was taken to be False" in visit.text(".assumptions")
+
+
+def test_the_course_of_a_run_is_drawn(open_page):
+    """Bars for steps, dots for evaluations and saves, a ring around the largest batch; their words are titles."""
+    steps = "; ".join(f"step; alloc {size}MiB a{size} on cuda:0; free a{size}" for size in (4, 30, 8, 16, 2))
+    run = ledger(f"alloc 1MiB parameter w on cuda:0; {steps}")
+    births = run.birth.tolist()
+    shapes = ("8 x 10", "8 x 90", "16 x 5", "8 x 40")
+    rows = [(births[1], 0, 0, 0), (births[2], 0, 1, 1), (births[3], 1, 0, 2), (births[4], 0, 2, 3), (births[5], 2, 0, -1)]
+    table = [len(run.strings) + value if place % 4 == 3 and value >= 0 else value for place, value in enumerate(sum(rows, ()))]
+    covered = Coverage(is_whole=False, training_steps=3, forward_passes=4, evaluations=1, saves=1)
+    info = replace(run.info, covered=covered, versions={"torch": "2.11.0"}, gpu="T4")
+    visit = open_page({"run": replace(run, strings=(*run.strings, *shapes), activity=Activity.from_rows(table), info=info)})
+    assert visit.text("h2.answer").startswith("What was seen of it fits on T4")
+    assert "3 training steps, 1 evaluation, 1 save; not to its end" in visit.text(".verdict")
+    titles = visit.page.locator(".peaks > * > title").all_text_contents()
+    assert titles == [
+        "step 0: 5.00 MiB, 8 x 10",
+        "step 1: 31.00 MiB, 8 x 90",
+        "step 3: 17.00 MiB, 8 x 40",
+        "evaluation 0: 9.00 MiB, 16 x 5",
+        "save 0: 3.00 MiB",
+        "the largest batch, 8 x 90: step 1",
+    ]
+    heights = visit.page.eval_on_selector_all(
+        ".peaks rect", "bars => bars.map(bar => Math.round(bar.getBoundingClientRect().height))"
+    )
+    assert heights == [round(180 * size / 31) for size in (5, 31, 17)]
+    assert visit.rows(".highlights") == [
+        ["highest step, with the largest batch", "step 1", "31.00 MiB", "8 x 90"],
+        ["evaluation", "after step 1", "9.00 MiB", "16 x 5"],
+        ["save", "after step 3", "3.00 MiB", ""],
+    ]
 
 
 def verdict_on(run: Ledger):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from memfit.analysis.families import Family, family_of
+from memfit.analysis import Family, family_of
 from memfit.errors import InfeasibleError
 from memfit.ledger import Phase
 from memfit.plan.checkpointing.trials import Trial

@@ -9,32 +9,41 @@ from typing import Any
 
 import torch
 
+from memfit.ledger import ActivityKind, LedgerBuilder
 from memfit.ledger.coverage import Coverage
 from memfit.torch_compat.dispatch import tree_leaves
 from memfit.torch_compat.patches import Patches
 
 _GENERATION = "transformers.generation.utils"
+_SAVERS = (
+    ("safetensors.torch", "save_file"),
+    ("torch.distributed.checkpoint", "save"),
+    ("torch.distributed.checkpoint", "async_save"),
+)
+"""Beside ``torch.save``: what writes checkpoints, by module and function. Scripts import them when they like."""
 
 
 class CoverageCounter:
-    """Told of every outermost call of a model, every training step and the end."""
+    """Told of every outermost call of a model, every training step and the end. Writes into the ledger what was called when."""
 
-    def __init__(self) -> None:
+    def __init__(self, builder: LedgerBuilder) -> None:
+        self._builder = builder
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         self._longest: tuple[int, ...] = ()
         self._num_forwards = self._num_steps = self._num_evaluations = self._num_generations = self._num_saves = 0
         self._is_evaluating = self._is_saving = False
         self._is_patched = False
+        self._unpatched_savers = list(_SAVERS)
         self._patches: Patches | None = None
 
     def begin(self, patches: Patches) -> None:
         self._patches = patches.because("how often a script saves and generates")
         patches.wrap(torch, "save", self._save)
-        self._look_for_generation()
+        self._look_for_libraries()
 
     def call(self, args: Any, kwargs: Any) -> None:
-        """An outermost call of a model, run or written down."""
-        self._look_for_generation()
+        """An outermost call of a model is about to be run or written down."""
+        self._look_for_libraries()
         self._num_forwards += 1
         shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
         if torch.is_grad_enabled():
@@ -42,9 +51,13 @@ class CoverageCounter:
         elif not self._is_evaluating:
             self._is_evaluating = True
             self._num_evaluations += 1
+        largest = max(shapes, key=prod, default=())
         if shapes and shapes not in self._shapes:
             self._shapes.add(shapes)
-            self._longest = max((self._longest, *shapes), key=prod)
+            self._longest = max(self._longest, largest, key=prod)
+        kind = ActivityKind.EVALUATION if self._is_evaluating else ActivityKind.TRAINING
+        number = self._num_evaluations - 1 if self._is_evaluating else self._num_steps
+        self._builder.act(kind, number, _in_words(largest))
 
     def step(self) -> None:
         self._num_steps += 1
@@ -59,7 +72,7 @@ class CoverageCounter:
             batches_seen=batches[0],
             batches_in_all=batches[1],
             kinds_of_batches=len(self._shapes),
-            longest_batch=" x ".join(map(str, self._longest)),
+            longest_batch=_in_words(self._longest),
             forward_passes=self._num_forwards,
             evaluations=0 if in_every_step else self._num_evaluations,
             generations=self._num_generations,
@@ -70,16 +83,24 @@ class CoverageCounter:
         """A checkpoint of several files, written between two training steps, is one."""
 
         def save(*args: Any, **kwargs: Any) -> Any:
-            self._num_saves += not self._is_saving
-            self._is_saving = True
+            if not self._is_saving:
+                self._builder.act(ActivityKind.SAVE, self._num_saves)
+                self._num_saves += 1
+                self._is_saving = True
             return original(*args, **kwargs)
 
         return save
 
-    def _look_for_generation(self) -> None:
-        """A script imports transformers when it likes."""
+    def _look_for_libraries(self) -> None:
+        """A script imports them when it likes."""
+        if self._patches is None:
+            return
+        for name, function in [saver for saver in self._unpatched_savers if saver[0] in sys.modules]:
+            self._unpatched_savers.remove((name, function))
+            if hasattr(sys.modules[name], function):
+                self._patches.wrap(sys.modules[name], function, self._save)
         module = sys.modules.get(_GENERATION)
-        if self._is_patched or module is None or self._patches is None or not hasattr(module, "GenerationMixin"):
+        if self._is_patched or module is None or not hasattr(module, "GenerationMixin"):
             return
         self._is_patched = True
         self._patches.wrap(module.GenerationMixin, "generate", self._generate)
@@ -91,6 +112,10 @@ class CoverageCounter:
             return original(*args, **kwargs)
 
         return generate
+
+
+def _in_words(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
 
 
 def _is_generating() -> bool:

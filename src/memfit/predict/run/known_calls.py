@@ -102,7 +102,7 @@ class KnownCalls:
         *,
         is_wanted: bool = True,
     ) -> None:
-        """``passed`` is called for each call that was replaced."""
+        """``passed`` is called before each call that is replaced."""
         self._recorder, self._casts, self._passed = recorder, casts, passed
         builder = recorder.builder
         self._are_wanted = is_wanted and isinstance(builder, TimedBuilder) and are_wanted()
@@ -352,6 +352,7 @@ class KnownCalls:
     def _write(self, call: WrittenCall, module: nn.Module, parameters: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         recorder = self._recorder
         recorder.begin_root(module, args, kwargs)
+        self._passed(args, kwargs)
         with recorder.quiet():
             written = self._tape.write(call.forward, call.forward.size)
             made: dict[int, torch.Tensor] = {}
@@ -367,7 +368,6 @@ class KnownCalls:
                 tensors = self._with_node(call, graph, make, made)
             self._keep_casts(call, written, graph)
         self.num_replaced += 1
-        self._passed(args, kwargs)
         following = iter(tensors)
         return tree_map(lambda leaf: next(following) if isinstance(leaf, Made) else leaf, call.result)
 

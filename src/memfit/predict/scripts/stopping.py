@@ -90,7 +90,7 @@ class StopWatch(ModuleListener):
         self._known_steps = KnownSteps(recorder, is_wanted=not bounds.runs_all)
         self._patches = Patches("the stop watch")
         self._epochs = Epochs()
-        self._coverage = CoverageCounter()
+        self._coverage = CoverageCounter(recorder.builder)
         self._is_whole = True
         """Did the script come to its own end?"""
         self._end_of_afterwards: float | None = None

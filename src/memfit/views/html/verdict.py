@@ -9,15 +9,18 @@ from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, join, table
 from memfit.views.html.packing import percent
 from memfit.views.html.runs import Run
-from memfit.views.verdicts import Rung, answer, ladder, remarks
+from memfit.views.verdicts import Rung, answer, coverage_words, ladder, remarks
 from memfit.views.words.moments import name_moment
 
 
 def verdict_section(run: Run) -> Markup:
     """The first thing on the page."""
     verdict = run.verdict
-    kind = "" if verdict is None or run.ended_early else ("fits" if verdict.fits else "fails")
+    is_open = run.ended_early or not run.report.info.covered.is_whole
+    kind = "" if verdict is None or (is_open and verdict.fits) or run.ended_early else ("fits" if verdict.fits else "fails")
     parts = [element("h2", _headline(run), class_=f"answer {kind}".strip())]
+    if seen := coverage_words(run.report.info.covered):
+        parts.append(element("p", seen, class_="lead"))
     parts += [element("p", sentence, class_="alarm") for sentence in _alarms(run)]
     parts += _assumptions(run)
     parts += _with_gpu(verdict) if verdict else [element("p", _without_gpu(run), class_="lead")]
@@ -31,7 +34,7 @@ def _headline(run: Run) -> str:
     if run.ended_early:
         return f"It needs at least {format_bytes(verdict.needed)}, and ended early."
     if run.gpu_was_named or not verdict.fits:
-        return answer(verdict)
+        return answer(verdict, covered=run.report.info.covered)
     return f"The smallest GPU it fits on is {verdict.gpu.name}, with {format_bytes(verdict.margin)} to spare."
 
 
@@ -99,7 +102,7 @@ def _bar(verdict: Verdict) -> Markup:
         element("line", x1=percent(usable, whole), x2=percent(usable, whole), y1=0, y2=44, class_="edge"),
     ]
     words = ", ".join(f"{rung.label} {format_bytes(rung.size_bytes)}" for rung in ladder(verdict))
-    return element("svg", *parts, class_="bar", width="100%", height=44, role="img", aria_label=f"{answer(verdict)} {words}.")
+    return element("svg", *parts, class_="bar", width="100%", height=44, role="img", aria_label=f"{words}.")
 
 
 def _piece(kind: str, start: int, end: int, whole: int, inset: int = 0) -> Markup:

@@ -4,6 +4,7 @@
 
     moments.py      moments, steps and spans of time
     timing.py       how long a step takes, and where the time goes
+    course.py       which batch was the largest, which evaluation the highest
     comparison.py   what a table of configurations says, and what to do
     plan.py         what a search found, how it searched, and how sure it is
     diagnosis.py    what ``memfit doctor`` prints

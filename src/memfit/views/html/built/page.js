@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:ae72ab92cf7b58d07d2ecc1466e30e9cd2da976ee08acbb8a76dbdab17e2f46a */
+/* Built from web/ by "make page"; do not edit. sources sha256:c88581e9f5446464250d264e1fffe735e82cbaa3d9c40a9691c69940b9f90149 */
 /*
 This file contains:
 
