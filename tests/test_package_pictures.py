@@ -1,4 +1,4 @@
-"""Each package's docstring opens with its picture: the files in it are there, and every file is in it. Folders are not too full."""
+"""Each package's docstring opens with its picture: the files in it are there, and every file is in it."""
 
 from __future__ import annotations
 
@@ -51,34 +51,3 @@ def test_the_proof_that_files_are_drawn_can_fail():
     drawn = " ".join(path.name for path in (SOURCE / "guard").glob("*.py"))
     assert absent_from_picture(SOURCE / "guard", drawn) == set()
     assert absent_from_picture(SOURCE / "guard", drawn.replace("plugin.py", "plugins")) == {"plugin.py"}
-
-
-MOST_MODULES = 14
-
-
-@pytest.mark.parametrize("folder", [path.parent for path in PACKAGES], ids=lambda path: str(path.relative_to(SOURCE.parent)))
-def test_a_folder_can_be_taken_in_at_a_glance(folder: Path):
-    modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
-    assert len(modules) <= MOST_MODULES, "put together what is read together, or make a folder of some"
-
-
-SAME_NAME_ON_PURPOSE = {
-    "MemfitCallback": "the same thing to users of Hugging Face's Trainer and of Lightning",
-    "SwiGLU": "a stand-in is called as the class of xformers that it stands in for",
-    "Engine": "memfit.fsdp.Engine is what users write, memfit.engines.Engine what it chooses",
-}
-
-
-def classes_by_name() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
-    return found
-
-
-def test_a_class_name_means_one_thing():
-    twice = {name: places for name, places in classes_by_name().items() if len(places) > 1}
-    assert {name: places for name, places in twice.items() if name not in SAME_NAME_ON_PURPOSE} == {}
-    assert set(SAME_NAME_ON_PURPOSE) <= set(twice), "an exception that is not needed any more"

@@ -19,8 +19,8 @@ RECIPE = (
     "--tp",
 )
 OPTIONS = (
-    *("--alloc-conf", "--expected", "--gpu", "--imbalance", "--interconnect", "--nproc", "--steps", "--torch-version"),
-    "--world-size",
+    *("--alloc-conf", "--expected", "--gpu", "--imbalance", "--interconnect", "--longest", "--nproc", "--steps"),
+    *("--torch-version", "--world-size"),
 )
 RANKS = ("--host-memory", "--rank", "--ranks")
 OUTPUT = ("--out", "-o")

@@ -75,6 +75,14 @@ def add_options(parser: argparse.ArgumentParser, *, several: bool = False, launc
         help="routed experts: the busiest receives X times the mean, on the rank that has it; 1 by default, an even share for each",
     )
 
+    parser.add_argument(
+        "--longest",
+        type=int,
+        metavar="N",
+        help="tokens of the longest sequence of the data: "
+        + ("an early batch of the training data is padded to it" if launches else "the second step has them, all others --seq"),
+    )
+
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Which processes of the job are predicted."""
@@ -131,12 +139,13 @@ def read_world_size(args: argparse.Namespace, default: Number) -> int | Number:
 
 def read_common(args: argparse.Namespace) -> dict[str, Any]:
     """What all predictions of a command have in common."""
+    said = {"imbalance": args.imbalance, "longest": args.longest}
     return {
         "steps": 3 if args.steps is None else args.steps,
         "torch_version": args.torch_version,
         "alloc_conf": args.alloc_conf,
         "interconnect": args.interconnect,
-        "expected": _expected(args.expected) | ({} if args.imbalance is None else {"imbalance": args.imbalance}),
+        "expected": _expected(args.expected) | {name: value for name, value in said.items() if value is not None},
     }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
 from memfit.job.options import PredictOptions
 from memfit.job.recipe import RECIPE_FIELDS, Recipe
@@ -36,8 +37,10 @@ class Configuration:
     def of(cls, subject: Subject, words: Mapping[str, Any], options: PredictOptions) -> Configuration:
         """``words`` are a recipe's fields, or a function's arguments; a recipe is settled for the GPUs that the options name."""
         if subject.function:
+            refuse_longest(options)
             return cls(subject=subject, settings=dict(words), options=options)
         recipe = Recipe(model=subject.model, hf=subject.hf, **words)
+        check_longest(recipe, options.longest)
         settled = recipe.settled(options.world_size, has_bf16=has_bf16(options.gpu))
         return cls(subject=replace(subject, model=recipe.model), settings=settled, options=options)
 
@@ -73,7 +76,7 @@ class Configuration:
         """What ``memfit.predict`` takes: it makes model, optimizer and data on ``"cuda"``, and returns the function that does one
         training step. A function's file is run here, before there is a phantom GPU."""
         if isinstance(self.settings, Recipe):
-            return functools.partial(build_recipe, self.settings)
+            return functools.partial(build_recipe, self.settings, self.options.longest)
         return functools.partial(load_function(self.subject.function), **self.settings)
 
     def with_recipe(self, **words: Any) -> Configuration:
@@ -104,15 +107,32 @@ class Configuration:
         return cls(subject=subject, settings=settings, options=options)
 
 
-def build_recipe(recipe: Recipe) -> Callable[[], None]:
-    """Makes model, optimizer and data on ``"cuda"``; gives the function that does one training step."""
+def build_recipe(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
+    """Makes model, optimizer and data on ``"cuda"``; gives the function that does one training step. With ``longest``,
+    the sequences of step ``LONGEST_STEP`` have so many tokens."""
     if recipe.is_parallel:
         from memfit.job.parallel_training import build_parallel_step
 
-        return build_parallel_step(recipe)
+        return build_parallel_step(recipe, longest)
     from memfit.job.training import build_step
 
-    return build_step(recipe)
+    return build_step(recipe, longest)
+
+
+def refuse_longest(options: PredictOptions) -> None:
+    """For a function, which makes its batches itself."""
+    if options.longest:
+        raise ConfigError("your function makes its own batches: have one of them be the longest, or give it an argument (--axis)")
+
+
+def check_longest(recipe: Recipe, longest: int) -> None:
+    if not longest:
+        return
+    if longest < recipe.seq:
+        raise ConfigError(f"the longest sequence cannot have {longest} tokens where usual ones have {recipe.seq}: say --seq")
+    if recipe.pp > 1:
+        raise ConfigError("the stages of a pipeline are made for one length: say --seq with the longest, and leave --longest out")
+    replace(recipe, seq=longest)  # refuses what the model or its mesh cannot take
 
 
 def has_bf16(gpu: str) -> bool:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from memfit.errors import ConfigError
 from memfit.hardware import MOST_GPUS, find_gpu
 from memfit.timing import parse_interconnect
 from memfit.units import format_bytes, parse_bytes
+
+LONGEST_STEP: Final = 1
+"""The step whose batch is the longest: the optimizer's state is there, and usual batches follow."""
 
 Ranks = str | Sequence[int]
 """``"all"``, or the ranks to predict."""
@@ -55,12 +59,21 @@ class PredictOptions:
             raise ConfigError(
                 f"cannot predict rank {self.rank} of {self.world_size}: a rank is at least 0 and below the world size"
             )
+        if "longest" in self.expected and self.steps < LONGEST_STEP + 1:
+            raise ConfigError(
+                f"the longest batch comes in step {LONGEST_STEP}, counted from 0: predict {LONGEST_STEP + 1} steps or more"
+            )
         if self.interconnect:
             parse_interconnect(self.interconnect)
         if self.host_memory is not None:
             object.__setattr__(self, "host_memory", parse_bytes(self.host_memory))
         if self.budget is not None:
             object.__setattr__(self, "budget", self._read_budget(self.budget))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence of the data; 0 where nothing was said."""
+        return int(self.expected.get("longest", 0))
 
     def _read_budget(self, budget: int | str) -> int:
         """Bytes; refused where there is nothing in it, or more than the allocator can get of this GPU."""

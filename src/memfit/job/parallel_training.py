@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,6 +15,7 @@ from memfit.hardware import GPUS_PER_NODE
 from memfit.job.recipe import Recipe, dp_of
 from memfit.job.training import (
     MAX_NORM,
+    Batches,
     in_parts,
     make_tokens,
     make_transformer,
@@ -28,7 +30,7 @@ from memfit.parallel.model import Loss
 from memfit.regular import regular
 
 
-def build_parallel_step(recipe: Recipe) -> Callable[[], None]:
+def build_parallel_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
     """What ``memfit.predict`` calls: all in the order in which a training script does it."""
     recipe = settle(recipe)
     model = make_transformer(recipe)
@@ -50,10 +52,10 @@ def build_parallel_step(recipe: Recipe) -> Callable[[], None]:
             part.compile()
     optimizer = optimizer_of(recipe.optimizer, shared.parameter_groups())
     num_parts, one_part = (1, recipe) if recipe.pp > 1 else in_parts(recipe)
-    tokens = make_tokens(one_part)
+    batches = Batches(lambda seq: make_tokens(replace(one_part, seq=seq)), recipe.seq, longest)
 
-    @regular
     def step() -> None:
+        tokens = batches.next()
         for _ in range(num_parts):
             # Context parallelism cuts what it is given, so each pass gets its own.
             inputs, labels = (part.clone() if recipe.cp > 1 else part for part in (tokens[:, :-1], tokens[:, 1:]))
@@ -63,7 +65,7 @@ def build_parallel_step(recipe: Recipe) -> Callable[[], None]:
         shared.after_step()
         optimizer.zero_grad()
 
-    return step
+    return step if longest else regular(step)
 
 
 def parallelism_of(recipe: Recipe, world_size: int) -> Parallelism:

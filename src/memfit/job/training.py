@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from memfit.choices import OPTIMIZERS, PRECISIONS
 from memfit.fsdp import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy, shard
 from memfit.fsdp.checkpointing import checkpoint_units
 from memfit.fsdp.units import find_units
+from memfit.job.options import LONGEST_STEP
 from memfit.job.recipe import Recipe
 from memfit.models import find_model
 from memfit.models.transformer import Transformer
@@ -30,16 +31,18 @@ MAX_NORM = 1.0
 """Gradients are clipped to it, as most training code does."""
 
 
-def build_step(recipe: Recipe) -> Callable[[], None]:
+def build_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
     """What ``memfit.predict`` calls: all in the order in which a training script does it."""
     recipe = settle(recipe)
     num_parts, recipe = in_parts(recipe)
-    model, loss_of = _workload(recipe)
+    model, loss_on = _workload(recipe)
+    batches = Batches(loss_on, recipe.seq, longest)
     model = _prepared(recipe, model)
     optimizer = make_optimizer(recipe.optimizer, model)
     scaler = torch.amp.GradScaler("cuda", enabled=PRECISIONS[recipe.precision].scales_loss)
 
     def step() -> None:
+        loss_of = batches.next()
         for part in range(num_parts):
             with _gradients_kept(model, is_last=part == num_parts - 1):
                 with _autocast(recipe):
@@ -53,7 +56,7 @@ def build_step(recipe: Recipe) -> Callable[[], None]:
         optimizer.zero_grad()
 
     # DDP makes its buckets again in the second step; FSDP1 and models of others may have such habits, too.
-    return regular(step) if recipe.engine in ("", Engine.FSDP2) and not recipe.hf else step
+    return regular(step) if recipe.engine in ("", Engine.FSDP2) and not recipe.hf and not longest else step
 
 
 def settle(recipe: Recipe) -> Recipe:
@@ -76,16 +79,34 @@ def _gradients_kept(model: nn.Module, *, is_last: bool) -> AbstractContextManage
     return nullcontext() if is_last or not isinstance(model, DistributedDataParallel) else model.no_sync()
 
 
-def _workload(recipe: Recipe) -> tuple[nn.Module, Callable[[nn.Module], Tensor]]:
-    """The model on the meta device, and its loss on a batch that is on the GPU, once it is sharded."""
+Made = TypeVar("Made")
+
+
+class Batches(Generic[Made]):
+    """What each step is given: the usual, made at once, and in one step the longest, made for it."""
+
+    def __init__(self, make: Callable[[int], Made], seq: int, longest: int) -> None:
+        self._make, self._longest, self._usual = make, longest, make(seq)
+        self._number = 0
+
+    def next(self) -> Made:
+        self._number += 1
+        return self._make(self._longest) if self._longest and self._number == LONGEST_STEP + 1 else self._usual
+
+
+def _workload(recipe: Recipe) -> tuple[nn.Module, Callable[[int], Callable[[nn.Module], Tensor]]]:
+    """The model on the meta device, and what makes its loss on a batch of sequences of some length, on the GPU."""
     if recipe.hf:
         from memfit.models.huggingface import load_workload
 
-        return load_workload(Path(recipe.hf), weights_dtype(recipe), batch=recipe.batch, seq=recipe.seq)
-    model = make_transformer(recipe)
-    tokens = make_tokens(recipe)
-    inputs, labels = tokens[:, :-1], tokens[:, 1:].flatten()
-    return model, lambda model: F.cross_entropy(model(inputs).flatten(0, 1).float(), labels)
+        return load_workload(Path(recipe.hf), weights_dtype(recipe), batch=recipe.batch)
+
+    def loss_on(seq: int) -> Callable[[nn.Module], Tensor]:
+        tokens = make_tokens(replace(recipe, seq=seq))
+        inputs, labels = tokens[:, :-1], tokens[:, 1:].flatten()
+        return lambda model: F.cross_entropy(model(inputs).flatten(0, 1).float(), labels)
+
+    return make_transformer(recipe), loss_on
 
 
 def make_transformer(recipe: Recipe) -> Transformer:

@@ -13,6 +13,8 @@ class Coverage:
     is_whole: bool = True
     """Did the script come to its own end?"""
     training_steps: int = 0
+    steps_in_all: int = 0
+    """Of a run that was stopped, where a trainer says it; 0 where that is not known."""
     batches_seen: int = 0
     """Of the epoch in which the run was stopped; 0 where it was not stopped in one."""
     batches_in_all: int = 0

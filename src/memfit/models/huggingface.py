@@ -31,13 +31,17 @@ Loss = Callable[[nn.Module], Tensor]
 """Forward of a model, as it was sharded, on data that is on the GPU."""
 
 
-def load_workload(path: Path, dtype: torch.dtype, *, batch: int, seq: int) -> tuple[nn.Module, Loss]:
-    """The model that a config names, on the meta device, and its loss on a batch made for it."""
+def load_workload(path: Path, dtype: torch.dtype, *, batch: int) -> tuple[nn.Module, Callable[[int], Loss]]:
+    """The model that a config names, on the meta device, and what makes its loss on a batch of sequences of some length."""
     config = _config(path)
     with torch.device("meta"):
         model = _model(path, config, dtype).train()
-    inputs = _inputs(model, batch, seq)
-    return model, lambda model: _loss(model(**inputs))
+
+    def loss_on(seq: int) -> Loss:
+        inputs = _inputs(model, batch, seq)
+        return lambda model: _loss(model(**inputs))
+
+    return model, loss_on
 
 
 def _transformers() -> Any:

@@ -6,6 +6,7 @@ hold on to them. What they need of the world is asked for when they are called.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,6 +39,8 @@ class CurrentWorld:
     target: Target
     assumptions: Assumptions
     clock: WorldClock
+    count: Callable[[str, str, int], int] = lambda kind, what, largest: largest
+    """How many of at most so many elements there are, where only data could tell: by the kind of value, and in words."""
     tuned: set[Any] = field(default_factory=set)
     """Kernels that have been tuned, each with what for."""
     mode_slowness: float = 1.0

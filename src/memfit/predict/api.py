@@ -12,6 +12,7 @@ import torch
 from memfit.errors import ConfigError, ScriptExitError, StepFailedError
 from memfit.job import Configuration, PredictOptions, Subject
 from memfit.job.axes import read_axes
+from memfit.job.configuration import refuse_longest
 from memfit.job.options import Ranks
 from memfit.job.subject import check_arguments
 from memfit.phantom.distributed.environment import RankInfo
@@ -125,6 +126,7 @@ def predict(
     if callable(build):
         if model or hf or words:
             raise ConfigError("a function takes its words itself: give build alone, or model= or hf= with how it is trained")
+        refuse_longest(options)
         return predict_build(build, options)
     return predict_build(one_configuration(Subject.of(build, model, hf), words, options).builder(), options)
 

@@ -57,6 +57,8 @@ def coverage_words(covered: Coverage) -> str:
     if not covered.is_known:
         return ""
     seen = [_count(covered.training_steps, "training step", "no training")]
+    if covered.steps_in_all:
+        seen = [f"{covered.training_steps:,} of {covered.steps_in_all:,} training steps"]
     if covered.batches_in_all:
         seen.append(f"stopped after {covered.batches_seen:,} of {covered.batches_in_all:,} batches of this epoch")
     if covered.kinds_of_batches:

@@ -158,3 +158,41 @@ def test_what_follows_is_not_waited_for_without_end(run: Run, monkeypatch: pytes
     prediction, printed = run(EPOCHS, max_seconds=AT_ONCE)
     assert printed == ""
     assert any("not followed to its end" in sentence for sentence in prediction.assumptions)
+
+
+# -- the longest batch of data that are not at hand --------------------------------------------------------------------------------
+
+TOKENS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+model = nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 10)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+def collate(rows):
+    return {"ids": torch.tensor(rows), "weight": torch.ones(len(rows), 4), "length": torch.tensor([4] * len(rows))}
+for batch in DataLoader([[1, 2, 3, 0]] * 24, batch_size=4, collate_fn=collate, shuffle=SHUFFLE):
+    print(batch["ids"].shape[1], batch["weight"].shape[1], batch["length"].shape[0], batch["ids"][:2, -1].tolist())
+    model(batch["ids"].cuda()).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def run_longest(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prediction:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(script)
+    return run_script(read_command(["train.py"]), PredictOptions(gpu="T4", expected={"longest": 512})).prediction
+
+
+def test_a_batch_is_as_long_as_the_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    prediction = run_longest(TOKENS.replace("SHUFFLE", "False"), tmp_path, monkeypatch)
+    usual, longest = "4 4 4 [0, 0]", "512 512 4 [1, 0]"  # the first row goes on, the second is padded
+    assert capsys.readouterr().out.splitlines() == [usual, usual, longest, usual, usual, usual]
+    assert prediction.covered.longest_batch == "4 x 512"
+    assert prediction.fits
+
+
+def test_where_no_batch_can_be_made_longer_nothing_is_said_to_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    script = START + "for batch in loader():\n    train(batch)\n    break\n"
+    prediction = run_longest(script, tmp_path, monkeypatch)
+    assert not prediction.fits
+    assert "no batch of 512 tokens was seen" in prediction.problem

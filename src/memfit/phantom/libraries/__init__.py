@@ -8,6 +8,7 @@
       ├─ flash_attention.py   flash_attn 2 and 3; flash_layers.py has the rest of that package
       ├─ xformers.py          memory-efficient attention
       ├─ bitsandbytes.py      its own Python code for CUDA, above a library that does nothing
+      ├─ torchvision.py       how many boxes a detector keeps
       ├─ apex.py              fused optimizers and norms, DeepSpeed's too
       ├─ custom_operators.py  operators that Python code defines are opened
       ├─ extensions.py        C++ and CUDA that is compiled when a script runs
@@ -55,6 +56,7 @@ LIBRARIES = {
     "xformers": "xformers",
     "bitsandbytes": "bitsandbytes",
     "deepspeed": "apex",
+    "torchvision": "torchvision",
     "torch.utils.cpp_extension": "extensions",
 }
 """Packages that are changed where they are installed, and the file here whose ``install`` does it."""

@@ -34,7 +34,7 @@ class Values:
     def __init__(self, assumptions: Assumptions, expected: Expected) -> None:
         self.assumptions = assumptions
         self._expected = expected
-        self._imbalance = expected.imbalance
+        self._imbalance = float(expected.by_name.get("imbalance", 1))
         self._routing = Routing(self._imbalance)
 
     def answers(self) -> dict[Any, Callable[..., Any]]:
@@ -108,6 +108,10 @@ class Values:
         self.assumptions.add(f"{_caller()}: {what} was taken to be {as_what}")
         return value
 
+    def count(self, kind: str, what: str, largest: int) -> int:
+        """How many elements there are, at most ``largest``, where only data could tell."""
+        return self._size(kind, what, largest)
+
     def _size(self, kind: str, what: str, largest: int, likely: int | None = None, why: str = "an even share") -> int:
         """How many elements there are, at most ``largest``: what the user expects, what is likely, or all of them."""
         expected = self._expected.count(kind, _caller(), largest)
@@ -119,7 +123,7 @@ class Values:
 
     @property
     def _how_shared(self) -> str:
-        return "an even share" if self._imbalance == 1 else f"the busiest expert having {self._imbalance:g} times the mean"
+        return "an even share" if self._expected.imbalance == 1 else f"the busiest expert having {self._imbalance:g} times the mean"
 
     def _set_in(self, mask: torch.Tensor, kind: str, what: str) -> int:
         data, known = host_data_of(mask), getattr(mask, CONSTANT, None)
@@ -213,7 +217,7 @@ class Values:
             return
         times = self._expected.value("experts", _caller())
         how = "an even share" if times is None else "as expected"
-        if times is None and self._imbalance > 1:
+        if times is None and self._expected.imbalance > 1:
             times, how = self._imbalance, f"{self._imbalance:g} times an even share"
         if times is not None:
             data = (data * times).round().to(data.dtype)

@@ -51,6 +51,8 @@ class Assumptions:
 #     {"train.py:31": 128}      what line 31 of train.py asks for has 128 elements
 #     {"experts": 1.5}          the experts of this rank receive half as much again as their even share
 #     {"imbalance": 1.5}        the busiest expert receives one and a half times the mean
+#     {"boxes": 300}            a detector keeps 300 boxes of an image
+#     {"longest": 8192}         the longest sequence of the data has 8,192 tokens
 #     {"number": 2.5}           what .item() reads from the GPU
 #
 # The place is written as ``Prediction.assumptions`` writes it, so that an assumption can be copied and answered. A place goes
@@ -64,6 +66,8 @@ KINDS = {
     "repeats": "the sum of repeats",
     "experts": "how many times an even share of the tokens the experts of this rank receive",
     "imbalance": "how many times the mean the busiest expert receives, on the rank that has it",
+    "boxes": "how many boxes non-maximum suppression keeps",
+    "longest": "the tokens of the longest sequence of the data",
     "number": "a number read from the GPU",
 }
 _PLACE = re.compile(r"[^/\\]+:\d+")
@@ -85,6 +89,8 @@ class Expected:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or (name != "number" and value < 0):
                 raise ConfigError(f"cannot expect {value!r} of {name}: give a count, or a fraction of what there could be")
 
+            if name == "longest" and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"the longest sequence has a whole number of tokens, at least 1, not {value}")
             if name == "imbalance" and not value >= 1:
                 raise ConfigError(f"an imbalance of {value} is not possible: the busiest expert receives at least the mean, 1")
 
@@ -122,7 +128,6 @@ class Expected:
         return min(largest, round(value * largest) if isinstance(value, float) and value <= 1 else round(value))
 
     def unused(self) -> tuple[str, ...]:
-        """What was expected and never came up."""
-        return tuple(
-            f"nothing was asked of {name}, so what was expected of it had no effect" for name in self.by_name.keys() - self._asked
-        )
+        """What was expected and never came up. The longest batch is made, not asked for."""
+        never = self.by_name.keys() - self._asked - {"longest"}
+        return tuple(f"nothing was asked of {name}, so what was expected of it had no effect" for name in sorted(never))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from math import prod
+from math import inf, prod
+from types import FrameType
 from typing import Any
 
 import torch
@@ -63,12 +64,14 @@ class CoverageCounter:
         self._num_steps += 1
         self._is_evaluating = self._is_saving = False
 
-    def coverage(self, *, is_whole: bool, batches: tuple[int, int]) -> Coverage:
-        """``batches``: how many of how many there were in the epoch in which the run was stopped; zeros where it was not."""
+    def coverage(self, *, is_whole: bool, batches: tuple[int, int], steps: int) -> Coverage:
+        """``batches``: how many of how many there were in the epoch in which the run was stopped; zeros where it was not.
+        ``steps``: how many there are in all, 0 where that is not known."""
         in_every_step = self._num_steps > 1 and self._num_evaluations >= self._num_steps  # a teacher's, a part of training
         return Coverage(
             is_whole=is_whole,
             training_steps=self._num_steps,
+            steps_in_all=steps,
             batches_seen=batches[0],
             batches_in_all=batches[1],
             kinds_of_batches=len(self._shapes),
@@ -112,6 +115,25 @@ class CoverageCounter:
             return original(*args, **kwargs)
 
         return generate
+
+
+def steps_in_all(frame: FrameType | None) -> int:
+    """The training steps of the whole run, where a trainer that is running says it: Hugging Face's or Lightning's; 0 where none
+    does."""
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        libraries = {kind.__module__.partition(".")[0] for kind in type(owner).__mro__ if kind.__name__ == "Trainer"}
+        if "transformers" in libraries:
+            return _whole_number(getattr(getattr(owner, "state", None), "max_steps", 0))
+        if libraries & {"lightning", "pytorch_lightning"}:
+            return _whole_number(getattr(owner, "estimated_stepping_batches", 0))
+        frame = frame.f_back
+    return 0
+
+
+def _whole_number(value: Any) -> int:
+    """Of what means nothing, 0: Lightning says that there is no end as -1 or as infinity."""
+    return int(value) if isinstance(value, (int, float)) and 0 < value < inf else 0
 
 
 def _in_words(shape: tuple[int, ...]) -> str:

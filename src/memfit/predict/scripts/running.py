@@ -71,7 +71,7 @@ def _predict_program(
     session = PhantomSession.prepare(options, world, neighbours, is_limited=is_limited)
     if (keeper := in_force()) is not None:
         session.world.assumptions.add(keeper.after)
-    watch = StopWatch(session.recording.recorder, bounds, session.world, progress, at_step=session.look_around)
+    watch = StopWatch(session.recording.recorder, bounds, session.world, progress, session.look_around, options.longest)
     started = StartedPrograms()
     with _in_environment(job), session.running(), _as_main(job.program), started.watching(), watch.watching():
         try:

@@ -32,7 +32,7 @@ from torch import nn
 from memfit.errors import ConfigError
 from memfit.ledger import Coverage
 from memfit.phantom.world import PhantomWorld
-from memfit.predict.run.coverage import CoverageCounter
+from memfit.predict.run.coverage import CoverageCounter, steps_in_all
 from memfit.predict.run.known_calls import RUN_ALL, KnownCalls
 from memfit.predict.run.known_steps import KnownSteps
 from memfit.predict.scripts.epochs import Epochs
@@ -46,6 +46,8 @@ from memfit.torch_compat.patches import Patches
 
 MAX_SECONDS: Final = 300.0
 PATIENCE: Final = 20
+LONGEST_AFTER: Final = 2
+"""Training steps: then the optimizer's state is there."""
 AFTERWARDS_SECONDS: Final = 20.0
 AFTERWARDS_SHARE: Final = 0.2
 TELL_SECONDS: Final = 2.0
@@ -83,16 +85,21 @@ class StopWatch(ModuleListener):
         world: PhantomWorld,
         progress: Callable[[str], None] = lambda line: None,
         at_step: Callable[[], None] = lambda: None,
+        longest: int = 0,
     ) -> None:
-        """``at_step`` is called at the end of every training step, while the model is there."""
+        """``at_step`` is called at the end of every training step, while the model is there. ``longest``: the tokens that a batch
+        of the training data is padded to; 0 for none."""
         self._recorder, self._bounds, self._tell, self._at_step = recorder, bounds, progress, at_step
         self._known = KnownCalls(recorder, world.mode, world.casts, self._count_replaced, is_wanted=not bounds.runs_all)
         self._known_steps = KnownSteps(recorder, is_wanted=not bounds.runs_all)
         self._patches = Patches("the stop watch")
-        self._epochs = Epochs()
+        self._epochs = Epochs(longest)
+        self._longest = longest
         self._coverage = CoverageCounter(recorder.builder)
         self._is_whole = True
         """Did the script come to its own end?"""
+        self._steps_in_all = 0
+        """What a trainer says; 0 where none does."""
         self._end_of_afterwards: float | None = None
         """When to stop at the latest, once memory has settled."""
         self._optimizers = _Optimizers()
@@ -145,6 +152,11 @@ class StopWatch(ModuleListener):
 
     def missing(self) -> str:
         """What was not seen of a training run, empty where a training step was. Asked when the run is over."""
+        if not self._epochs.was_lengthened:
+            return (
+                f"no batch of {self._longest:,} tokens was seen: an early batch of the training data is padded to them where a "
+                "data loader of torch gives whole numbers, a row for each sequence"
+            )
         is_waiting = not self._optimizers.num_steps and bool(self._optimizers.waiting())  # what came before it was a warm-up
         if not is_waiting and (self.num_steps or self._is_taken_at_the_end()):
             return ""
@@ -169,7 +181,7 @@ class StopWatch(ModuleListener):
 
     def covered(self) -> Coverage:
         """What was seen. Asked when the run is over."""
-        return self._coverage.coverage(is_whole=self._is_whole, batches=self._epochs.where_it_was_cut)
+        return self._coverage.coverage(is_whole=self._is_whole, batches=self._epochs.where_it_was_cut, steps=self._steps_in_all)
 
     def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._depth == 0:
@@ -270,7 +282,10 @@ class StopWatch(ModuleListener):
         self._coverage.step()
         self._optimizers.begin_step()
         self._at_step()
+        if self.num_steps >= LONGEST_AFTER:
+            self._epochs.lengthen_next()
         if self._bounds.steps is not None and self.num_steps >= self._bounds.steps:
+            self._steps_in_all = steps_in_all(sys._getframe())
             raise RunIsOver
         if self._end_of_afterwards is not None and self._epochs.is_over_after_step():
             raise RunIsOver
@@ -298,6 +313,7 @@ class StopWatch(ModuleListener):
                 f"{_count(self.num_steps, 'training step', 'training steps')}: a longer run may need more (--max-seconds)"
             )
             self._is_whole = False
+            self._steps_in_all = steps_in_all(sys._getframe())
             if self._bounds.steps is not None or not self._epochs.cut_short():
                 raise RunIsOver
             self._end_of_afterwards = now + max(AFTERWARDS_SECONDS, AFTERWARDS_SHARE * self._bounds.max_seconds)
@@ -306,12 +322,22 @@ class StopWatch(ModuleListener):
 
     def _report(self) -> None:
         self._told = time.monotonic()
-        done = [_count(self.num_steps, "training step", "training steps")]
+        in_all = steps_in_all(sys._getframe())
+        given, batches = self._epochs.progress()
+        done = [
+            f"{self.num_steps:,} of {in_all:,} training steps"
+            if in_all
+            else _count(self.num_steps, "training step", "training steps")
+        ]
+        done += [f"{given:,} of {batches:,} batches of this epoch"] if batches and not in_all else []
         done += [
             _count(self.num_forwards, "forward pass", "forward passes"),
             _count(self.num_backwards, "backward pass", "backward passes"),
         ]
-        self._tell(f"{', '.join(done)}, {self._told - self._start:.0f} s")
+        spent = self._told - self._start
+        share = self.num_steps / in_all if in_all else given / batches if batches else 0
+        left = f", about {spent / share - spent:.0f} s left" if 0 < share < 1 else ""
+        self._tell(f"{', '.join(done)}, {spent:.0f} s{left}")
 
 
 class _Optimizers:

@@ -1,0 +1,43 @@
+"""torchvision: how many boxes non-maximum suppression keeps depends on them; what it takes does not.
+
+``nms_kernel`` (torchvision/csrc/ops/cuda/nms_kernel.cu) sorts the scores, copies the boxes in that order, and writes for each box a
+bit for every other one, 64 to a word. The words go to the host, which decides, and the indices of what is kept come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from memfit.phantom.current import current
+from memfit.torch_compat.patches import Patches
+
+WORD_BITS: Final = 64
+
+
+def install(patches: Patches) -> None:
+    for name in ("torchvision.ops.boxes", "torchvision.ops"):
+        patches.when_imported(name, lambda module: patches.wrap(module, "nms", _around))
+
+
+def _around(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+        if not boxes.is_cuda or boxes.is_quantized or not boxes.numel():
+            return original(boxes, scores, iou_threshold)
+        return _nms(boxes, scores)
+
+    nms.is_answered = True  # type: ignore[attr-defined]
+    return original if getattr(original, "is_answered", False) else nms
+
+
+def _nms(boxes: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    order: Any = scores.sort(0, descending=True)[1]
+    in_order = boxes.index_select(0, order).contiguous()
+    num_boxes = boxes.shape[0]
+    words = torch.empty((num_boxes * -(-num_boxes // WORD_BITS),), dtype=torch.int64, device=boxes.device)
+    del in_order, words
+    kept = torch.empty((current().count("boxes", "what non-maximum suppression keeps", num_boxes),), dtype=torch.int64)
+    found: torch.Tensor = order[kept.to(boxes.device)]
+    return found
