@@ -3,7 +3,7 @@
 ::
 
     engine.py      Engine: phases and their price on the host, categories, hooks, what bounds a search, what is refused
-    registry.py    ENGINES, by name                              refused.py    engines that are not simulated yet
+    registry.py    ENGINES, by name
     ├─ fsdp2/      fully_shard
     ├─ fsdp1/      FullyShardedDataParallel
     └─ ddp/        DistributedDataParallel

@@ -10,3 +10,16 @@ def test_a_mask_of_ones_hides_nothing():
     with phantom():
         mask = torch.ones(2, 8, dtype=torch.int64, device="cuda").bool()
         assert bool(mask.sum() == mask.numel())
+
+
+def test_checks_for_infinities_are_counted_and_find_none():
+    with phantom():
+        grad, count = torch.randn(8, device="cuda"), torch.zeros(1, device="cuda")
+        count += torch.isinf(grad).any()
+        assert count.bool().byte()[0].item() == 0
+        found = torch.zeros(1, dtype=torch.bool, device="cuda")
+        found.logical_or_(torch.isnan(grad).any())
+        assert not found.item()
+        count += 1
+        assert count.item() == 1.0  # made up: sums of numbers are not followed
+        assert (torch.zeros(1, device="cuda") + grad.sum()).item() == 1.0

@@ -60,6 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     Path("packed/__init__.py").write_text("import torch\nassert torch.cuda.is_available()\n")
     Path("packed/train.py").write_text(TELLING)
     Path("fsdp.yaml").write_text(FSDP)
+    Path("hosts").write_text("a slots=8\n# spare\nb slots=4\n")
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     yield tmp_path
@@ -141,7 +142,14 @@ def test_a_job_that_grows_is_named(folder: Path):
         ("torchrun --bogus train.py", "torchrun: unrecognized arguments: --bogus"),
         ("torchrun --nproc-per-node gpu train.py", "--nproc-per-node gpu"),
         ("torchrun --nproc-per-node many train.py", "--nproc-per-node many"),
-        ("deepspeed train.py", "memfit compare --strategy full_shard"),
+        ("deepspeed --autotuning run train.py", "without it"),
+        ("deepspeed --hostfile none train.py", "there is no hostfile none"),
+        ("deepspeed --num_nodes 2 train.py", "hostfile, and there is none"),
+        ("deepspeed --hostfile hosts --node_rank 2 train.py", "there are 2 nodes"),
+        ("deepspeed --hostfile hosts --exclude a@b train.py", "no GPU is left"),
+        ("deepspeed --include a:x train.py", "is not like worker-0"),
+        ("deepspeed --hostfile hosts --include c train.py", "there is no host c"),
+        ("deepspeed --num_gpus 2 --include a train.py", "do not go together"),
         ("mpirun -n 2 python train.py", "--nproc"),
         ("bash train.sh", "Python programs"),
         ("ls", "ls is not a Python program"),
@@ -150,6 +158,39 @@ def test_a_job_that_grows_is_named(folder: Path):
 def test_what_cannot_be_followed_is_refused_with_a_reason(words: str, reason: str, folder: Path):
     with pytest.raises(ConfigError, match=reason):
         read_command(words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("deepspeed train.py", (1, 0, 1, True)),
+        ("deepspeed --num_gpus 8 train.py", (8, 0, 8, True)),
+        ("deepspeed --include localhost:0,3 train.py", (2, 0, 2, True)),
+        ("python -m deepspeed.launcher.runner --num_gpus=2 --master_port 1 train.py", (2, 0, 2, True)),
+        ("deepspeed --hostfile hosts train.py", (12, 0, 8, True)),
+        ("deepspeed --hostfile hosts --no_ssh --node_rank 1 train.py", (12, 8, 4, True)),
+        ("deepspeed --hostfile hosts --num_nodes 1 --num_gpus 2 train.py", (2, 0, 2, True)),
+        ("deepspeed --hostfile hosts --include b:1,2@a:0 train.py", (3, 0, 1, True)),
+        ("deepspeed --hostfile hosts --exclude a:0,1@b train.py", (6, 0, 6, True)),
+    ],
+)
+def test_deepspeeds_processes(words: str, expected: tuple, folder: Path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    job = read_command(words.split())
+    assert ranks(job) == expected
+    assert any("one was assumed" in note for note in job.notes) == (expected[0] == 1)
+
+
+def test_what_deepspeeds_launcher_gives_a_script(folder: Path, monkeypatch):
+    job = read_command(["deepspeed", "--hostfile", "hosts", "train.py", "--lr", "1"])
+    assert job.program.arguments == ("--local_rank=0", "--lr", "1")
+    assert job.environment == {"CROSS_RANK": "0", "CROSS_SIZE": "2", "LOCAL_SIZE": "8"}
+    assert read_command(["deepspeed", "--no_local_rank", "train.py", "--lr", "1"], 2).program.arguments == ("--lr", "1")
+    assert read_command(["deepspeed", "--module", "packed.train"], 2).program.kind == "module"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    assert ranks(read_command(["deepspeed", "train.py"])) == (3, 0, 3, True)
+    with pytest.raises(ConfigError, match="--nproc 8 contradicts deepspeed, which starts 3 processes"):
+        read_command(["deepspeed", "train.py"], 8)
 
 
 def test_nproc_must_not_contradict_the_launcher(folder: Path):
@@ -210,7 +251,6 @@ def test_accelerates_processes(words: str, nproc: int | None, expected: tuple, f
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("accelerate launch --use_deepspeed train.py", "DeepSpeed's engine is not simulated"),
         ("accelerate launch --config_file none.yaml train.py", "none.yaml"),
         ("accelerate launch --config_file fsdp.yaml none.py", "there is no script none.py"),
         ("accelerate launch --bogus train.py", "accelerate launch: "),

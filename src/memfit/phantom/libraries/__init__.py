@@ -9,7 +9,8 @@
       ├─ xformers.py          memory-efficient attention
       ├─ bitsandbytes.py      its own Python code for CUDA, above a library that does nothing
       ├─ torchvision.py       how many boxes a detector keeps
-      ├─ apex.py              fused optimizers and norms, DeepSpeed's too
+      ├─ apex.py              fused optimizers and norms
+      ├─ deepspeed.py         its own Python code, above operators that it would compile
       ├─ custom_operators.py  operators that Python code defines are opened
       ├─ extensions.py        C++ and CUDA that is compiled when a script runs
       └─ LIBRARIES, STAND_INS ──> install()      (phantom/world.py)
@@ -46,7 +47,7 @@ STAND_INS = (
     StandIn(package="flash_attn_2_cuda", distribution="flash_attn", version="2.8.3", file="flash_attention", instead=True),
     StandIn(package="xformers", distribution="xformers", version="0.0.30", file="xformers"),
     StandIn(package="apex", distribution="apex", version="0.1", file="apex", answers_checks=False),
-    StandIn(package="deepspeed", distribution="deepspeed", version="0.17.0", file="apex", answers_checks=False),
+    StandIn(package="deepspeed", distribution="deepspeed", version="0.19.8", file="deepspeed", answers_checks=False),
 )
 """Packages that are answered for where they are not installed."""
 
@@ -55,7 +56,7 @@ LIBRARIES = {
     "flash_attn_2_cuda": "flash_attention",
     "xformers": "xformers",
     "bitsandbytes": "bitsandbytes",
-    "deepspeed": "apex",
+    "deepspeed": "deepspeed",
     "torchvision": "torchvision",
     "torch.utils.cpp_extension": "extensions",
 }

@@ -1,25 +1,21 @@
-"""NVIDIA's apex, and DeepSpeed's optimizers: fused optimizers and norms, where the packages are not installed.
+"""NVIDIA's apex: fused optimizers and norms, where it is not installed.
 
 Facts: apex/optimizers/fused_adam.py and its neighbours (the averages are float32, whatever the parameter is), fused_sgd.py (one
-buffer like the parameter), fused_lamb.py; deepspeed/ops/adam/fused_adam.py (the averages are like the parameter);
-apex/normalization/fused_layer_norm.py and csrc/layer_norm_cuda_kernel.cu (input, mean and inverse deviation are kept, backward sums
-16 parts of the weights' gradients in float32). The update itself is one kernel over all tensors, and takes nothing.
+buffer like the parameter), fused_lamb.py; apex/normalization/fused_layer_norm.py and csrc/layer_norm_cuda_kernel.cu (input, mean
+and inverse deviation are kept, backward sums 16 parts of the weights' gradients in float32). The update itself is one kernel over
+all tensors, and takes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from memfit.engines.refused import DEEPSPEED as REFUSED_DEEPSPEED
 from memfit.phantom.current import current
 from memfit.phantom.libraries.stand_ins import Fill, filling
-from memfit.phantom.passthrough.refusals import refusing_engine
-from memfit.torch_compat.patches import Patches
 
 PARTS = 16
 
@@ -87,15 +83,6 @@ class FusedSGD(FusedAdam):
         super().__init__(params, lr, momentum=momentum, **options)
 
 
-class DeepSpeedFusedAdam(FusedAdam):
-    """Its averages are like the parameter."""
-
-    average_dtype = None
-
-
-DeepSpeedFusedAdam.__name__ = "FusedAdam"
-
-
 class _FusedNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: Any, bias: Any, num_columns: int, has_mean: bool, keeps_output: bool) -> Any:
@@ -155,18 +142,8 @@ class MixedFusedRMSNorm(FusedRMSNorm):
     """The same."""
 
 
-def install(patches: Patches) -> None:
-    """DeepSpeed's optimizer, where DeepSpeed is installed: its kernel is compiled when it is first made."""
-    for name in ("deepspeed.ops.adam", "deepspeed.ops.adam.fused_adam"):
-        patches.when_imported(name, lambda module: patches.replace(module, "FusedAdam", DeepSpeedFusedAdam))
-
-
 _NORMS = filling(FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm)
 _OPTIMIZERS = filling(FusedAdam, FusedLAMB, FusedNovoGrad, FusedAdagrad, FusedSGD)
-
-
-def _deepspeed(module: ModuleType) -> None:
-    module.__dict__["initialize"] = refusing_engine(REFUSED_DEEPSPEED)
 
 
 MODULES: dict[str, Fill] = {
@@ -174,8 +151,4 @@ MODULES: dict[str, Fill] = {
     "apex.optimizers": _OPTIMIZERS,
     "apex.normalization": _NORMS,
     "apex.normalization.fused_layer_norm": _NORMS,
-    "deepspeed": _deepspeed,
-    "deepspeed.ops.adam": filling(DeepSpeedFusedAdam),
-    "deepspeed.ops.adam.fused_adam": filling(DeepSpeedFusedAdam),
-    "deepspeed.ops.lamb": filling(FusedLAMB),
 }

@@ -5,7 +5,6 @@
     tensor.__dlpack__, __cuda_array_interface__      another library would follow the pointer
     a queue or pipe to another process               CUDA's handles for that come from the driver
     torch.cuda.current_blas_handle(), ...            handles of libraries that are not loaded
-    deepspeed.initialize(...)                        its engine partitions in C++ and CUDA
 
 Operators of which torch has no shape function are refused in ``tensors/mode.py``. Kernels of other libraries than torch, Triton's
 among them, are passed over or replaced in ``libraries/``.
@@ -19,7 +18,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from memfit.engines.refused import REFUSED, RefusedEngine
 from memfit.errors import NeedsGpuError
 from memfit.torch_compat.devices import jit_compilers
 from memfit.torch_compat.fake_tensors import FakeTensor
@@ -32,21 +30,10 @@ def install(patches: Patches) -> None:
     _refuse_pointers(patches)
     _refuse_other_processes(patches)
     _refuse_handles(patches)
-    for engine in REFUSED:
-        _refuse_engine(patches, engine)
 
 
 def refuse(what: str, advice: str) -> NoReturn:
     raise NeedsGpuError(what, advice)
-
-
-def refusing_engine(engine: RefusedEngine) -> Callable[..., NoReturn]:
-    return refusing(f"{engine.package}.{engine.function}", engine.advice)
-
-
-def _refuse_engine(patches: Patches, engine: RefusedEngine) -> None:
-    refused = refusing_engine(engine)
-    patches.when_imported(engine.package, lambda module: patches.replace(module, engine.function, refused))
 
 
 def refusing(what: str, advice: str) -> Callable[..., NoReturn]:

@@ -126,6 +126,12 @@ def _sum(args: Any) -> Any:
     return _as_likely(float(value) * args[0].numel(), value)
 
 
+def _add(args: Any) -> Any:
+    """A count to which nothing is added stays what it was: so checks for infinities are counted. Other sums are not followed."""
+    left, right = known(args[0]), known(args[1])
+    return left if right is not None and not right else None
+
+
 def _negate(args: Any) -> Any:
     value = known(args[0])
     return None if value is None else not value if isinstance(value, bool) else _as_likely(float(not value), value)
@@ -184,10 +190,13 @@ _NOTERS: dict[Any, Callable[[Any], Any]] = (
         aten.any.default: _first_or(False),
         aten.any.dim: _first_or(False),
         aten.mul.Tensor: _product,
+        aten.add.Tensor: _add,
+        aten.add_.Tensor: _add,
         aten.bitwise_and.Tensor: _combine(operator.and_),
         aten.bitwise_or.Tensor: _combine(operator.or_),
         aten.logical_and.default: _combine(operator.and_),
         aten.logical_or.default: _combine(operator.or_),
+        aten.logical_or_.default: _combine(operator.or_),
         aten.bitwise_not.default: _negate,
         aten.logical_not.default: _negate,
     }

@@ -9,10 +9,11 @@
     torchrun --nproc-per-node 8 train.py ...            one process of eight
     python -m torch.distributed.run ...                 the same
     accelerate launch --config_file c.yaml train.py     with accelerate's environment
+    deepspeed --num_gpus 8 train.py ...                 with DeepSpeed's
                     │
                     └──> Job: a Program, its RankInfo, and what the launcher puts into the environment
 
-Each launcher is a row of ``LAUNCHERS``. Those of torch and accelerate parse their own words.
+Each launcher is a row of ``LAUNCHERS``. Those of torch and accelerate parse their own words; DeepSpeed's would import all of it.
 """
 
 from __future__ import annotations
@@ -74,12 +75,12 @@ def read_command(words: Sequence[str], num_processes: int | None = None) -> Job:
 
 
 def is_launcher(words: Sequence[str]) -> bool:
-    """Do the words start the processes of a training run, by torchrun or accelerate?"""
+    """Do the words start the processes of a training run, by torchrun, accelerate or DeepSpeed?"""
     name = Path(words[0]).name
     if name.startswith("python"):
         after = list(words[words.index("-m") + 1 :]) if "-m" in words else []
         return bool(after) and after[0] in LAUNCHER_MODULES and (not after[0].endswith("_cli") or after[1:2] == ["launch"])
-    return name in ("torchrun", "accelerate-launch") or (name == "accelerate" and words[1:2] == ["launch"])
+    return name in ("torchrun", "accelerate-launch", "deepspeed") or (name == "accelerate" and words[1:2] == ["launch"])
 
 
 def _plain(program: Program, num_processes: int | None) -> Job:
@@ -258,11 +259,9 @@ def _accelerate_launch(words: Sequence[str], num_processes: int | None) -> Job:
     given = _parse(_import_accelerate().launch_command_parser(), words, "accelerate launch")
     notes = _count_processes(given, num_processes)
     way = _way_of_launching(given)
-    if way == "deepspeed_launcher":
-        raise _no_deepspeed()
-    if way not in ("simple_launcher", "multi_gpu_launcher"):
+    if way not in ("simple_launcher", "multi_gpu_launcher", "deepspeed_launcher"):
         raise ConfigError("accelerate launch: the config is for TPUs or for SageMaker, and memfit predicts GPUs")
-    is_launched = way == "multi_gpu_launcher"
+    is_launched = way != "simple_launcher"
     if is_launched:
         num_nodes = int(given.num_machines or 1)
         per_node = max(int(given.num_processes or 1) // num_nodes, 1)
@@ -270,7 +269,7 @@ def _accelerate_launch(words: Sequence[str], num_processes: int | None) -> Job:
     else:
         _world(1, 1, 0, num_processes, "accelerate launch")
         world = RankInfo()
-    environment = _accelerate_environment(given, is_launched=is_launched)
+    environment = _accelerate_environment(given, way)
     program = _launched_program(given, given.training_script_args)
     return Job(program=program, world=world, environment=environment, notes=notes)
 
@@ -309,14 +308,17 @@ def _count_processes(given: argparse.Namespace, num_processes: int | None) -> tu
     return notes
 
 
-def _accelerate_environment(given: argparse.Namespace, *, is_launched: bool) -> dict[str, str]:
+def _accelerate_environment(given: argparse.Namespace, way: str) -> dict[str, str]:
     """The variables that accelerate sets for its processes, as it makes them itself."""
-    from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
+    if way != "simple_launcher":
+        given.main_process_port, given.machine_rank = 0, 0  # no port of this machine is used
     try:
-        if is_launched:
-            given.main_process_port, given.machine_rank = 0, 0  # no port of this machine is used
+        if way == "multi_gpu_launcher":
             made = prepare_multi_gpu_env(given)
+        elif way == "deepspeed_launcher":
+            made = prepare_deepspeed_cmd_env(given)[1]
         else:
             made = prepare_simple_launcher_cmd_env(given)[1]
     except (ValueError, RuntimeError, AssertionError) as error:
@@ -332,19 +334,105 @@ def _import_accelerate() -> Any:
     return launch
 
 
-# -- those that cannot be followed -----------------------------------------------------------------------------------------------
+# -- deepspeed -----------------------------------------------------------------------------------------------------------------
+#
+# Facts: deepspeed/launcher/runner.py and launch.py of DeepSpeed 0.19. Hosts are named in a file ("worker-0 slots=8");
+# without one there is this machine, with as many GPUs as --num_gpus, --include or CUDA_VISIBLE_DEVICES say.
 
-
-def _no_deepspeed() -> ConfigError:
-    return ConfigError(
-        "DeepSpeed's engine is not simulated. What its ZeRO stages keep on a GPU, FSDP keeps too: predict the model with "
-        "memfit compare --strategy full_shard (stage 3), shard_grad_op (stage 2) or no_shard, or run the script with FSDP "
-        "(accelerate launch --use_fsdp, or torchrun and fully_shard)"
-    )
+_HOSTFILE: Final = "/job/hostfile"
+_HOST: Final = re.compile(r"(\S+)\s+slots=(\d+)")
+_DEEPSPEED_FLAGS: Final = {
+    "no_python, no_local_rank, no_ssh, no_ssh_check, force_multi, save_pid, bind_cores_to_rank": {"action": "store_true"},
+    "num_nodes, node_rank": {"type": int, "default": -1},
+    "master_port, master_addr, launcher, launcher_args, enable_each_rank_log, autotuning, bind_core_list, ssh_port, venv_script, "
+    "log_level": {"default": ""},
+}
 
 
 def _deepspeed(words: Sequence[str], num_processes: int | None) -> Job:
-    raise _no_deepspeed()
+    given = _parse(_deepspeed_parser(), words, "deepspeed")
+    if given.autotuning:
+        raise ConfigError("deepspeed --autotuning measures many runs: predict one of them, without it")
+    hosts, notes = _deepspeed_hosts(given, num_processes)
+    node = max(given.node_rank, 0)
+    if node >= len(hosts):
+        raise ConfigError(f"deepspeed --node_rank {node}: there are {len(hosts)} nodes")
+    if num_processes not in (None, sum(hosts)):
+        raise ConfigError(f"--nproc {num_processes} contradicts deepspeed, which starts {sum(hosts)} processes: leave --nproc out")
+    world = RankInfo(world_size=sum(hosts), rank=sum(hosts[:node]), processes_per_node=hosts[node], is_launched=True)
+    arguments = given.training_script_args if given.no_local_rank else ["--local_rank=0", *given.training_script_args]
+    environment = {"CROSS_RANK": str(node), "CROSS_SIZE": str(len(hosts)), "LOCAL_SIZE": str(hosts[node])}
+    return Job(program=_launched_program(given, arguments), world=world, environment=environment, notes=notes)
+
+
+def _deepspeed_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="deepspeed")
+    parser.add_argument("-H", "--hostfile", default=_HOSTFILE)
+    parser.add_argument("-i", "--include", default="")
+    parser.add_argument("-e", "--exclude", default="")
+    parser.add_argument("-q", "--quiet", action="store_true")
+    parser.add_argument("--num_gpus", "--num_accelerators", type=int, default=-1)
+    parser.add_argument("--module", action="store_true")
+    for names, options in _DEEPSPEED_FLAGS.items():
+        for name in names.split(", "):
+            parser.add_argument(f"--{name}", **options)
+    parser.add_argument("training_script")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER)
+    return parser
+
+
+def _deepspeed_hosts(given: argparse.Namespace, num_processes: int | None) -> tuple[list[int], tuple[str, ...]]:
+    """How many processes start on each node, and what had to be assumed."""
+    if (given.include or given.exclude) and (given.num_nodes >= 0 or given.num_gpus >= 0):
+        raise ConfigError("deepspeed: --num_nodes and --num_gpus do not go together with --include and --exclude")
+    slots, notes = _deepspeed_slots(given, num_processes)
+    chosen = {host: {*range(count)} for host, count in slots.items()}
+    named = _nodes_in(given.include or given.exclude)
+    if unknown := named.keys() - chosen.keys():
+        raise ConfigError(f"deepspeed: there is no host {min(unknown)}")
+    if given.include:
+        chosen = {host: named[host] or numbers for host, numbers in chosen.items() if host in named}
+    else:
+        for host, numbers in named.items():
+            chosen[host] -= numbers or chosen[host]
+    counts = [len(numbers) for numbers in chosen.values() if numbers]
+    counts = counts[: given.num_nodes] if given.num_nodes > 0 else counts
+    counts = [given.num_gpus] * len(counts) if given.num_gpus > 0 else counts
+    if not counts:
+        raise ConfigError("deepspeed: no GPU is left to run on")
+    return counts, notes
+
+
+def _deepspeed_slots(given: argparse.Namespace, num_processes: int | None) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The GPUs of each host that there is."""
+    if Path(given.hostfile).is_file():
+        lines = [line.partition("#")[0].strip() for line in Path(given.hostfile).read_text().splitlines()]
+        found = [_HOST.match(line) for line in lines if line]
+        if not found or not all(found):
+            raise ConfigError(f"deepspeed: {given.hostfile} is not a hostfile: its lines are like worker-0 slots=8")
+        return {host[1]: int(host[2]) for host in found if host}, ()
+    if given.hostfile != _HOSTFILE:
+        raise ConfigError(f"deepspeed: there is no hostfile {given.hostfile}")
+    if given.num_nodes > 1:
+        raise ConfigError("deepspeed --num_nodes: the nodes are named in a hostfile, and there is none")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if given.num_gpus > 0 or given.include:
+        return {"localhost": max(given.num_gpus, 1)}, ()
+    if visible:
+        return {"localhost": len(visible.split(","))}, ()
+    note = "deepspeed starts one process for each GPU of a machine: one was assumed; see its --num_gpus"
+    return {"localhost": num_processes or 1}, () if num_processes else (note,)
+
+
+def _nodes_in(filter_: str) -> dict[str, set[int]]:
+    """Of ``worker-0@worker-1:0,2``: the numbers of the GPUs of each host, none where all are meant."""
+    parts = [node.partition(":") for node in filter_.split("@") if node]
+    if any(numbers and not all(number.isdecimal() for number in numbers.split(",")) for _, _, numbers in parts):
+        raise ConfigError(f"deepspeed: {filter_} is not like worker-0@worker-1:0,2")
+    return {host: {int(number) for number in numbers.split(",") if number} for host, _, numbers in parts}
+
+
+# -- those that cannot be followed -----------------------------------------------------------------------------------------------
 
 
 def _by_nproc(words: Sequence[str], num_processes: int | None) -> Job:
