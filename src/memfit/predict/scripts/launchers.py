@@ -341,7 +341,7 @@ def _import_accelerate() -> Any:
 
 _HOSTFILE: Final = "/job/hostfile"
 _HOST: Final = re.compile(r"(\S+)\s+slots=(\d+)")
-_DEEPSPEED_FLAGS: Final = {
+_DEEPSPEED_FLAGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "no_python, no_local_rank, no_ssh, no_ssh_check, force_multi, save_pid, bind_cores_to_rank": {"action": "store_true"},
     "num_nodes, node_rank": {"type": int, "default": -1},
     "master_port, master_addr, launcher, launcher_args, enable_each_rank_log, autotuning, bind_core_list, ssh_port, venv_script, "
