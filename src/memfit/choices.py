@@ -136,7 +136,9 @@ STRATEGIES: Final = _table(
 )
 """What costs least has least traffic between GPUs, and between nodes; no strategy at all costs nothing."""
 
-ENGINES: Final = _table(*(EngineChoice(name=engine.name, shards=engine.shards) for engine in engines.ENGINES.values()))
+ENGINES: Final = _table(
+    *(EngineChoice(name=engine.name, shards=engine.shards) for engine in engines.ENGINES.values() if engine.is_applied)
+)
 
 SCHEDULES: Final = _table(
     Schedule(name="1f1b", cost=3, torch_name="1F1B"),

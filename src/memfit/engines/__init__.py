@@ -6,7 +6,8 @@
     registry.py    ENGINES, by name
     ├─ fsdp2/      fully_shard
     ├─ fsdp1/      FullyShardedDataParallel
-    └─ ddp/        DistributedDataParallel
+    ├─ ddp/        DistributedDataParallel
+    └─ deepspeed/  ZeRO, which scripts apply
 
 An engine's own file imports no torch, so that flags, comparisons and searches can ask it.
 """

@@ -107,6 +107,9 @@ class Engine:
     title: str
     """As it is called in sentences."""
 
+    is_applied = True
+    """Does memfit apply it to a model (``--engine``)? Otherwise scripts alone do."""
+
     # -- what bounds a search ----------------------------------------------------------------------------------------------------
 
     shards = True
@@ -132,6 +135,10 @@ class Engine:
     def hooks(self) -> Mapping[str, Hook]:
         """By the name of a module of torch: what is patched in it while a run that has imported it is recorded."""
         return {}
+
+    def is_wrapper(self, root: nn.Module) -> bool:
+        """Is ``root`` what it puts around a model, which is then its ``module``? Parameters keep the names of that."""
+        return False
 
     def sharded_parameters(self, root: nn.Module) -> Iterator[torch.Tensor]:
         """The parameters below ``root`` that it keeps sharded."""

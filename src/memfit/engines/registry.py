@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from memfit.engines.ddp import Ddp
+from memfit.engines.deepspeed import DeepSpeed
 from memfit.engines.engine import Engine, UnitTensor
 from memfit.engines.fsdp1 import Fsdp1
 from memfit.engines.fsdp2 import Fsdp2
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fsdp2(), Fsdp1(), Ddp())}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fsdp2(), Fsdp1(), Ddp(), DeepSpeed())}
 """In the order in which people read them. A new engine is one more here."""
 
 

@@ -35,7 +35,7 @@ class Engine(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Engine | None:
-        if value not in ENGINES:
+        if value not in ENGINES or not ENGINES[str(value)].is_applied:
             return None
         member = str.__new__(cls, value)
         member._name_, member._value_ = str(value).upper(), str(value)

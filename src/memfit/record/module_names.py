@@ -125,7 +125,7 @@ class ModuleNames:
 
 
 def _strip_data_parallel(root: nn.Module, name: str) -> str:
-    if isinstance(root, nn.parallel.DistributedDataParallel):
+    if any(engine.is_wrapper(root) for engine in ENGINES.values()):
         name = "" if name == "module" else name.removeprefix("module.")
     return unwrapped_name(name)
 

@@ -79,6 +79,10 @@ class RoleLearner(ABC):
         if parameter.is_leaf and parameter.grad is not None:
             self.say(parameter.grad, *self.gradient_of(parameter), before=True)
 
+    def learn_master(self, tensor: torch.Tensor, name: str) -> None:
+        """What an engine updates in place of a model's parameters: optimizer state, even if an optimizer calls it a parameter."""
+        self.learn_parameter(tensor, Category.OPTIMIZER_STATE, name)
+
     def learn_optimizer(self, optimizer: torch.optim.Optimizer, *, before: bool = False) -> None:
         """Everything held in ``optimizer.state``, and the parameters it updates."""
         for group in optimizer.param_groups:
@@ -95,7 +99,9 @@ class RoleLearner(ABC):
     def gradient_of(self, parameter: torch.Tensor | None) -> tuple[Category, int, str | None]:
         """The role, module and name of a parameter's gradient."""
         known = self._parameters.get(id(parameter))
-        return (Category.GRADIENT, -1, None) if known is None else (GRADIENT_OF[known.role], known.module, known.name)
+        if known is None:
+            return Category.GRADIENT, -1, None
+        return GRADIENT_OF.get(known.role, Category.GRADIENT), known.module, known.name
 
     def _updated_parameter(self, parameter: Any) -> tuple[int, str | None]:
         """The module and name of what an optimizer updates: of a part of a unit's tensor its own, not those of the whole."""

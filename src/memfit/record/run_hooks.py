@@ -109,6 +109,8 @@ def _install() -> None:
     for handle in (register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)):
         _patches.finally_call(handle.remove)
     patch_loaded()
+    for name in {name for engine in ENGINES.values() for name in engine.hooks() if loaded(name) is None}:
+        _patches.when_imported(name, lambda _: patch_loaded())  # what an engine makes before the first forward counts too
 
 
 def patch_loaded() -> None:

@@ -27,6 +27,11 @@ class Ddp(Engine):
     shards = has_mixed_precision = False
     categories = (Category.ALL_REDUCE,)
 
+    def is_wrapper(self, root: nn.Module) -> bool:
+        from torch.nn.parallel import DistributedDataParallel
+
+        return isinstance(root, DistributedDataParallel)
+
     def install(self, patches: Patches) -> None:
         from memfit.engines.ddp.wrapping import install
 

@@ -15,6 +15,7 @@ Where DeepSpeed is not installed, its optimizers alone have stand-ins.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -32,12 +33,29 @@ from memfit.torch_compat.patches import Patches
 PARTS = 512
 """Of a norm, which LAMB sums in two steps."""
 SYMMETRIC, ASYMMETRIC = 0, 1
+ALIGNMENT = 512
+"""In bytes, of what is read from a file or written to one, times the threads that share the work: one here."""
 
 
 def install(patches: Patches) -> None:
-    patches.when_imported("deepspeed.accelerator.real_accelerator", lambda module: patches.replace(module, "ds_accelerator", None))
+    patches.when_imported("deepspeed.accelerator.real_accelerator", lambda module: _choose_again(patches, module))
     patches.when_imported("deepspeed.ops.op_builder.builder", lambda module: patches.replace(module.OpBuilder, "load", _load))
     patches.when_imported("deepspeed.runtime.engine", lambda module: _name_overflow(patches, module.DeepSpeedEngine))
+
+
+def _choose_again(patches: Patches, accelerators: Any) -> None:
+    """Which accelerator there is, and which builder is meant by a name, DeepSpeed has decided when it was imported."""
+    chosen = accelerators.ds_accelerator
+    patches.replace(accelerators, "ds_accelerator", None)
+    if chosen is None or chosen._name == "cuda":
+        return
+    cuda = accelerators.get_accelerator()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "deepspeed":
+            for member in [each for each in vars(module) if each.endswith("Builder")]:
+                builder = cuda.get_op_builder(member)
+                if builder is not None and getattr(module, member) is chosen.get_op_builder(member):
+                    patches.replace(module, member, builder)
 
 
 def _name_overflow(patches: Patches, engine: type) -> None:
@@ -148,6 +166,40 @@ def _quantizer() -> SimpleNamespace:
     )
 
 
+# -- files and pinned memory ---------------------------------------------------------------------------------------------------
+
+
+class AsyncFiles:
+    """Reads and writes tensors of the host in files, which are not there: what is in flight is counted, nothing is moved."""
+
+    def __init__(self, *options: Any, **named: Any) -> None:
+        self._in_flight = 0
+        current().say("the time that DeepSpeed spends on reading and writing files (NVMe) is not known")
+
+    def _start(self, *args: Any) -> int:
+        self._in_flight += 1
+        return 0
+
+    def _do(self, *args: Any) -> int:
+        return 0
+
+    async_pread = async_pwrite = _start
+    read = write = sync_pread = sync_pwrite = pread = pwrite = _do
+
+    def wait(self) -> int:
+        done, self._in_flight = self._in_flight, 0
+        return done
+
+    def get_alignment(self) -> int:
+        return ALIGNMENT
+
+    def new_cpu_locked_tensor(self, count: int, like: torch.Tensor) -> torch.Tensor:
+        return torch.empty(count, dtype=like.dtype, pin_memory=True)
+
+    def free_cpu_locked_tensor(self, tensor: Any) -> bool:
+        return True
+
+
 OPERATORS: dict[str, Callable[[], Any]] = {
     "fused_adam": lambda: SimpleNamespace(multi_tensor_adam=_multi_tensor("multi_tensor_adam")),
     "fused_lion": lambda: SimpleNamespace(multi_tensor_lion=_multi_tensor("multi_tensor_lion")),
@@ -156,6 +208,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "cpu_lion": lambda: _of_host("lion"),
     "cpu_adagrad": lambda: _of_host("adagrad"),
     "quantizer": _quantizer,
+    "async_io": lambda: SimpleNamespace(aio_handle=AsyncFiles),
 }
 """By the name that its builder has."""
 

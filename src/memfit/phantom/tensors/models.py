@@ -19,6 +19,7 @@ from torch import nn
 
 from memfit.phantom.target import Target
 from memfit.phantom.tensors.mode import PhantomMode
+from memfit.phantom.tensors.tensor_annotations import PREFIX
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.devices import INITIALISATION, TRUNCATED_NORMAL, clipping_foreach_types, optimizer_foreach_types
 from memfit.torch_compat.dispatch import tree_leaves, without_subclass_functions
@@ -57,16 +58,21 @@ def _despite_references(swap_tensors: Callable[..., None]) -> Callable[..., None
         if kept is given:
             return
         if isinstance(kept, FakeTensor) and isinstance(given, FakeTensor):
-            if type(kept) is not FakeTensor and type(given) is FakeTensor:
-                given.__dict__ = kept.__dict__ | given.__dict__  # a class of its own stays, with what it has written there
-            else:
+            if type(kept) is FakeTensor or type(given) is not FakeTensor:  # otherwise a class of its own stays
                 kept.__class__, given.__class__ = given.__class__, kept.__class__
+            _keep_attributes(kept, given)
             kept.__dict__, given.__dict__ = given.__dict__, kept.__dict__
             swap_insides(kept, given)
         else:
             swap_tensors(kept, given)
 
     return swap
+
+
+def _keep_attributes(kept: torch.Tensor, given: torch.Tensor) -> None:
+    """What libraries have written onto a tensor stays with it when its insides are exchanged, as where only ``.data`` is set."""
+    own = {name: value for name, value in kept.__dict__.items() if not name.startswith(PREFIX)}
+    given.__dict__ = own | given.__dict__
 
 
 def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
@@ -261,6 +267,7 @@ def adopt_tensor(patches: Patches, tensor: torch.Tensor, given: torch.Tensor) ->
         other: torch.Tensor = nn.Parameter(given.detach(), tensor.requires_grad)
     else:
         other = given.detach()
+    _keep_attributes(tensor, other)
     _exchange(tensor, other)
     reference = weakref.ref(tensor)
 

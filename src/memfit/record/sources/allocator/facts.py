@@ -229,7 +229,10 @@ class AddressRoles(RoleLearner):
         )
 
     def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
-        self._learn(self._facts_of_named(tensor, category, module, name))
+        if category is Category.OPTIMIZER_STATE:
+            self.learn_master(tensor, self._names.name_in(module, name))
+        else:
+            self._learn(self._facts_of_named(tensor, category, module, name))
 
     def _facts_of_named(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> list[Fact]:
         full_name = self._names.name_in(module, name)

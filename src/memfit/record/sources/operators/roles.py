@@ -27,11 +27,13 @@ class StorageRoles(RoleLearner):
         self._named: set[tuple[int, str]] = set()
         self._owners: dict[int, tuple[Category, int, str | None]] = {}
         """By a parameter's block: the role of its gradient, its module and its name."""
+        self._buckets: set[int] = set()
+        """Blocks of which an engine has said that it collects gradients in them: they are no gradients, though these lie there."""
 
     def say(self, tensor: torch.Tensor, role: Category, module: int = -1, name: str | None = None, *, before: bool = False) -> None:
         for plain in plain_tensors(tensor):
             ref = self._adopt(plain, before)
-            if ref is None:
+            if ref is None or (ref.block in self._buckets and role is Category.GRADIENT):
                 continue
             self._write(ref.block, role, module, name)
             if role in GRADIENT_OF:
@@ -82,9 +84,13 @@ class StorageRoles(RoleLearner):
         full_name = self._names.name_in(module, name)
         if category in GRADIENT_OF:
             self.learn_parameter(tensor, category, full_name)
+        elif category is Category.OPTIMIZER_STATE:
+            self.learn_master(tensor, full_name)
         else:
             number = self._names.number(module)
             self.say(tensor, category, -1 if number is None else number, full_name)
+            if category is Category.REDUCE_SCATTER and (ref := self._table.find(tensor.untyped_storage())) is not None:
+                self._buckets.add(ref.block)
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor | None) -> None:
         """Autograd accumulates this into ``parameter.grad``."""
