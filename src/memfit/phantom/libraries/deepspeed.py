@@ -34,7 +34,7 @@ PARTS = 512
 """Of a norm, which LAMB sums in two steps."""
 SYMMETRIC, ASYMMETRIC = 0, 1
 ALIGNMENT = 512
-"""In bytes, of what is read from a file or written to one, times the threads that share the work: one here."""
+"""In bytes, of what one thread reads from a file or writes to one (csrc/aio/py_lib/deepspeed_py_io_handle.cpp)."""
 
 
 def install(patches: Patches) -> None:
@@ -172,8 +172,8 @@ def _quantizer() -> SimpleNamespace:
 class AsyncFiles:
     """Reads and writes tensors of the host in files, which are not there: what is in flight is counted, nothing is moved."""
 
-    def __init__(self, *options: Any, **named: Any) -> None:
-        self._in_flight = 0
+    def __init__(self, *options: Any, intra_op_parallelism: int = 1, **named: Any) -> None:
+        self._in_flight, self._threads = 0, intra_op_parallelism
         current().say("the time that DeepSpeed spends on reading and writing files (NVMe) is not known")
 
     def _start(self, *args: Any) -> int:
@@ -191,10 +191,13 @@ class AsyncFiles:
         return done
 
     def get_alignment(self) -> int:
-        return ALIGNMENT
+        return ALIGNMENT * self._threads
 
     def new_cpu_locked_tensor(self, count: int, like: torch.Tensor) -> torch.Tensor:
         return torch.empty(count, dtype=like.dtype, pin_memory=True)
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_pinned()
 
     def free_cpu_locked_tensor(self, tensor: Any) -> bool:
         return True
