@@ -5,7 +5,7 @@
     total                   what nvidia-smi says the card has
      └─ usable              what the driver leaves to CUDA: torch.cuda.get_device_properties().total_memory
          ├─ context         taken by the process before and beside its tensors: CUDA, cuBLAS, cuDNN, loaded kernels
-         ├─ communicators   taken by NCCL, per process group
+         ├─ communicators   taken by NCCL, for each process group, and for ranks that are sent to one by one
          └─ the rest        what PyTorch's allocator can get
 
 The figures are in ``data/gpus.toml``, with their sources. Peaks are published ones, which no price may beat; what is reached of
@@ -30,6 +30,11 @@ GPUS_PER_NODE: Final = 8
 MOST_GPUS: Final = 1 << 20
 """Of one job: more than there are, and groups of all of them are still made in seconds."""
 
+NCCL_ONCE_BYTES: Final = 166 * MIB
+"""What a process takes for NCCL once: its first communicator took 556 MiB on an H200, each further one 390."""
+PEER_BYTES: Final = 3_280_000_000 // 7
+"""What NCCL takes for each rank that is sent to by itself: an all-to-all among 8 H100 raised 1.06 GB to 4.34 (NVIDIA/nccl#1685)."""
+
 TERA: Final = 1e12
 GIGA: Final = 1e9
 
@@ -53,7 +58,7 @@ class Gpu:
     usable_source: str
     context_bytes: int = 666 * MIB
     communicator_bytes: int = 688 * MIB
-    """Per process group."""
+    """Of NCCL's first communicator."""
     caveat: str = ""
     """What makes its memory less sure than that of others."""
     is_usual: bool = False
@@ -100,9 +105,17 @@ class Gpu:
                 values.setdefault(left_out, values[same])
         return parse_table(cls, {"name": name, **values}, where)
 
-    def capacity(self, num_process_groups: int = 0) -> int:
+    def communicators_bytes(self, num_process_groups: int, num_peers: int = 0) -> int:
+        """What NCCL takes for process groups of several ranks. ``num_peers``: of each group, the ranks of this node that are sent
+        to or received from one by one, as an all-to-all does."""
+        once = min(NCCL_ONCE_BYTES, self.communicator_bytes)
+        each = num_process_groups * (self.communicator_bytes - once)
+        return (once if num_process_groups else 0) + each + num_peers * PEER_BYTES
+
+    def capacity(self, num_process_groups: int = 0, num_peers: int = 0) -> int:
         """The bytes that PyTorch's allocator can get."""
-        return max(0, self.usable_bytes - self.context_bytes - num_process_groups * self.communicator_bytes)
+        beside = self.context_bytes + self.communicators_bytes(num_process_groups, num_peers)
+        return max(0, self.usable_bytes - beside)
 
     def product_flops(self, dtype: str, allow_tf32: bool = False) -> float:
         """The peak for products of this type; ``tf32`` is float32 on tensor cores."""
@@ -141,9 +154,9 @@ def find_gpu(name: str) -> Gpu:
     raise ConfigError(f"unknown GPU {name!r}: memfit knows {', '.join(gpu.name for gpu in gpus())}")
 
 
-def least_gpu(capacity: int, num_process_groups: int = 0) -> Gpu | None:
+def least_gpu(capacity: int, num_process_groups: int = 0, num_peers: int = 0) -> Gpu | None:
     """The GPU with the least memory whose allocator can get that many bytes; ``None`` if there is no such GPU."""
-    return next((gpu for gpu in gpus() if gpu.capacity(num_process_groups) >= capacity), None)
+    return next((gpu for gpu in gpus() if gpu.capacity(num_process_groups, num_peers) >= capacity), None)
 
 
 def _model_and_memory(gpu: Gpu) -> tuple[str, str]:

@@ -90,3 +90,20 @@ def test_all_processes_of_a_node_share_its_memory(limit: int | None, fits: bool 
     words = " ".join(host_words(found))
     assert ("fits into" in words, "is more than" in words) == (fits is True, fits is False)
     assert ("its 2 processes" in words) is (limit is not None)
+
+
+@pytest.mark.parametrize(("non_blocking", "pinned"), [(True, 512 * MIB), (False, 0)])
+def test_what_is_copied_from_the_gpu_without_waiting_is_pinned(non_blocking: bool, pinned: int):
+    def build():
+        source = torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
+        kept = []
+
+        def step():
+            kept.append(source.to("cpu", non_blocking=non_blocking))
+            assert kept[0].is_pinned() == non_blocking
+
+        return step
+
+    host = memfit.predict(build, gpu="T4", steps=1).host
+    assert host.pinned == pinned
+    assert host.peak - pinned == (0 if pinned else 300 * MIB)

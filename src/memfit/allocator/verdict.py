@@ -92,14 +92,15 @@ def judge(
     num_process_groups: int | None = None,
     with_advice: bool = True,
 ) -> Verdict:
-    """Does the run fit? By default as it was recorded, with one process group if it had several ranks.
+    """Does the run fit? By default as it was recorded, with the process groups that it had, or with one if it had several ranks.
 
     What other settings would need is most of the work: without advice, ``alternatives`` is empty, until ``advised`` fills it in.
     """
     settings = settings or recorded_settings(requests)
-    if num_process_groups is None:
-        num_process_groups = int(requests.ledger is not None and requests.ledger.info.world_size > 1)
-    capacity = _capacity(gpu, settings, num_process_groups)
+    communicators = (num_process_groups, 0) if num_process_groups is not None else (0, 0)
+    if num_process_groups is None and requests.ledger is not None:
+        communicators = requests.ledger.info.communicators
+    capacity = _capacity(gpu, settings, communicators)
     unlimited = replay_requests(requests, replace(settings, per_process_memory_fraction=None))
     least = smallest_fit(requests, settings)
     here = replay_requests(requests, settings, capacity=capacity, total_memory=gpu.usable_bytes)
@@ -112,13 +113,13 @@ def judge(
         smallest_fit=least.capacity,
         peak_reserved=unlimited.peak_reserved,
         context=gpu.context_bytes,
-        communicators=num_process_groups * gpu.communicator_bytes,
+        communicators=gpu.communicators_bytes(*communicators),
         capacity=capacity,
         fits=fits,
         num_alloc_retries=here.num_alloc_retries,
         given_back=here.given_back,
         out_of_memory=here.out_of_memory,
-        least_gpu=least_gpu(least.capacity, num_process_groups),
+        least_gpu=least_gpu(least.capacity, *communicators),
         moment=ledger.moment_at(event) if ledger is not None and event >= 0 else None,
         largest=largest_categories(ledger, event) if ledger is not None and event >= 0 else (),
         alternatives=(),
@@ -133,8 +134,8 @@ def advised(verdict: Verdict, requests: Requests) -> Verdict:
     return replace(verdict, alternatives=compare_settings(requests, verdict.settings.torch_version, others))
 
 
-def _capacity(gpu: Gpu, settings: AllocatorSettings, num_process_groups: int) -> int:
-    capacity = gpu.capacity(num_process_groups)
+def _capacity(gpu: Gpu, settings: AllocatorSettings, communicators: tuple[int, int]) -> int:
+    capacity = gpu.capacity(*communicators)
     if settings.per_process_memory_fraction is None:
         return capacity
     return min(capacity, int(settings.per_process_memory_fraction * gpu.usable_bytes))

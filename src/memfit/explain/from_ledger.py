@@ -127,7 +127,7 @@ def _replayed(ledger: Ledger, requests: Requests, gpu: Gpu, unknown_bytes: int =
     """Where the replay runs out on a GPU, if it does."""
     if not len(requests):
         raise ConfigError("nothing was allocated while this run was recorded, so there is nothing that could run out of memory")
-    settings, capacity = recorded_settings(requests), gpu.capacity(int(ledger.info.world_size > 1))
+    settings, capacity = recorded_settings(requests), gpu.capacity(*ledger.info.communicators)
     ran_out = replay_requests(requests, settings, capacity=capacity, total_memory=gpu.usable_bytes).out_of_memory
     event = len(ledger.events) - 1 if ran_out is None else max(ran_out.event, 0)
     block = int(ledger.events.subject[ran_out.event]) if ran_out is not None and ran_out.event >= 0 else -1

@@ -371,6 +371,15 @@ class RunInfo:
     """What a reader should know of the recording: modules that were too small to be marked."""
     covered: Coverage = Coverage()
     """What of a script was seen, in the prediction of one."""
+    num_process_groups: int = 0
+    """That were used and have several ranks, in a prediction; 0 where that is not known."""
+    num_peers: int = 0
+    """Of all of them together: ranks of the same node that are sent to one by one."""
+
+    @property
+    def communicators(self) -> tuple[int, int]:
+        """How many communicators NCCL has, as far as is known, and how many ranks they send to one by one."""
+        return self.num_process_groups or int(self.world_size > 1), self.num_peers
 
     @property
     def complete(self) -> bool:

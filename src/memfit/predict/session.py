@@ -12,7 +12,7 @@ import torch
 
 import memfit
 from memfit.errors import NoGpuWorkError, StepFailedError
-from memfit.hardware import Gpu
+from memfit.hardware import PEER_BYTES, Gpu
 from memfit.job import PredictOptions
 from memfit.ledger import Coverage, Ledger, RunInfo
 from memfit.ledger.repeating import leaves_all_as_it_was
@@ -183,8 +183,14 @@ class PhantomSession:
         )
         assumptions = (*_version_notes(self.torch_version), *said)
         builder = self.recording.builder
+        several = [use for use in self.world.clock.communication.uses.values() if len(use.ranks) > 1]
         builder.info = replace(
-            builder.info, assumptions=assumptions, alloc_conf=self.meter.alloc_conf, world_size=self.world.world_size
+            builder.info,
+            assumptions=assumptions,
+            alloc_conf=self.meter.alloc_conf,
+            world_size=self.world.world_size,
+            num_process_groups=len(several),
+            num_peers=sum(len(use.peers) for use in several),
         )
         return builder.build()
 
@@ -221,18 +227,22 @@ class PhantomSession:
 
 
 def _communicator_notes(uses: Iterable[GroupUse], gpu: Gpu) -> tuple[str, ...]:
-    """Says where a run has more communicators than the one that is counted, or one that connects each rank with each."""
+    """What is counted for NCCL, where a run has more communicators than one, or one that connects each rank with each."""
     several = [use for use in uses if len(use.ranks) > 1]
-    if len(several) < 2 and not any(use.has_all_to_all for use in several):
+    num_peers = sum(len(use.peers) for use in several)
+    if len(several) < 2 and not num_peers:
         return ()
-    named = ", ".join(
-        f"{use.description or 'a group'} of {len(use.ranks)} ranks{' with all-to-all' if use.has_all_to_all else ''}"
-        for use in several
-    )
-    return (
-        f"{format_bytes(gpu.communicator_bytes)} are counted for NCCL, as one communicator takes (NVIDIA/nccl#964). This run has "
-        f"{len(several)} ({named}): others may take as much again, and an all-to-all among 8 GPUs took 3.3 GB (NVIDIA/nccl#1685)",
-    )
+    named = ", ".join(f"{use.description or 'a group'} of {len(use.ranks)} ranks{_to_peers(use)}" for use in several)
+    counted, first = gpu.communicators_bytes(len(several), num_peers), gpu.communicator_bytes
+    further = gpu.communicators_bytes(2) - gpu.communicators_bytes(1)
+    sources = [f"{format_bytes(first)} for the first (NVIDIA/nccl#964), {format_bytes(further)} for each further one (an H200)"]
+    if num_peers:
+        sources.append(f"{format_bytes(PEER_BYTES)} for each rank of the node in an all-to-all (NVIDIA/nccl#1685)")
+    return (f"{format_bytes(counted)} are counted for NCCL's communicators, {named}: {', '.join(sources)}",)
+
+
+def _to_peers(use: GroupUse) -> str:
+    return f" with all-to-all to {len(use.peers)} of them in the node" if use.peers else ""
 
 
 def _version_notes(torch_version: str) -> tuple[str, ...]:

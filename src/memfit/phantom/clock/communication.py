@@ -5,8 +5,8 @@ Whoever waits for one waits on the current stream, as NCCL's ``work.wait()`` doe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -46,7 +46,8 @@ class GroupUse:
     description: str
     """``mesh_tp``; empty for the whole world and without a name."""
     ranks: tuple[int, ...]
-    has_all_to_all: bool = False
+    peers: set[int] = field(default_factory=set)
+    """Ranks of this node that an all-to-all sends to or receives from, by their places in the group."""
 
 
 class Communication:
@@ -90,7 +91,7 @@ class Communication:
         spent = seconds(size, len(ranks), self._links, _are_adjacent(ranks, self._links.gpus_per_node))
         if seconds is collectives.all_gather_seconds:
             self._timeline.spend(len(ranks) * self._links.host_seconds_per_rank)
-        self._note_use(group, ranks, is_all_to_all=seconds is collectives.all_to_all_seconds)
+        self._note_use(group, ranks, self._peers(args, ranks) if seconds is collectives.all_to_all_seconds else ())
         self._issue(name, spent, size, group, scope)
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             if isinstance(tensor, torch.Tensor) and name.startswith("_c10d_functional"):
@@ -106,11 +107,20 @@ class Communication:
         self._note_use(group, ranks)
         self._issue(name, spent, size, group, scope)
 
-    def _note_use(self, group: str, ranks: list[int], *, is_all_to_all: bool = False) -> None:
+    def _peers(self, args: Any, ranks: list[int]) -> Iterable[int]:
+        """Whom an all-to-all sends to or receives from, of those in this node. What is split by sizes leaves out those with none:
+        torch's context parallelism passes keys and values to a neighbour like that."""
+        mine, per_node = dist.get_rank(), self._links.gpus_per_node
+        splits = [value for value in args if isinstance(value, (list, tuple)) and len(value) == len(ranks)]
+        sizes = [split for split in splits if all(isinstance(size, int) for size in split)]
+        used = {place for split in sizes for place, size in enumerate(split) if size} if sizes else range(len(ranks))
+        return (place for place in used if ranks[place] != mine and ranks[place] // per_node == mine // per_node)
+
+    def _note_use(self, group: str, ranks: list[int], peers: Iterable[int] = ()) -> None:
         known = self.uses.get(group)
         if known is None:
             known = self.uses[group] = GroupUse(_description_of(group), tuple(ranks))
-        known.has_all_to_all |= is_all_to_all
+        known.peers.update(peers)
 
     def _issue(self, name: str, seconds: float, size: float, group: str, scope: int) -> None:
         self._timeline.spend(self._host_seconds)

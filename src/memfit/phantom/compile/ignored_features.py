@@ -1,4 +1,4 @@
-"""CUDA graphs that a script captures itself, and TorchScript, passed over: the code runs as it is written."""
+"""CUDA graphs that a script captures itself, and TorchScript: the code runs as it is written."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any
 import torch
 
 from memfit.phantom.clock.launches import CapturedGraph
+from memfit.phantom.device.streams import PrivatePool
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.patches import Patches
 
-NO_GRAPHS = (
-    "CUDA graphs were passed over: what they capture runs once as it is, a replay takes as long again and no memory, and what a "
-    "graph keeps for itself is not counted"
+GRAPHS = (
+    "what CUDA graphs capture runs once as it is, with memory that each keeps to itself; a replay takes as long again and no "
+    "memory, and what the driver keeps for a graph is not counted"
+)
+NO_GRAPHED_CALLABLES = (
+    "torch.cuda.make_graphed_callables was passed over: what it would capture runs as it is, in the common memory"
 )
 
 
@@ -26,30 +30,46 @@ def install(patches: Patches, assumptions: Assumptions) -> None:
 def _install_graphs(patches: Patches, assumptions: Assumptions) -> None:
     class CUDAGraph(_Graph):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            assumptions.add(NO_GRAPHS)
+            assumptions.add(GRAPHS)
 
     def make_graphed_callables(callables: Any, *args: Any, **kwargs: Any) -> Any:
-        assumptions.add(NO_GRAPHS)
+        assumptions.add(NO_GRAPHED_CALLABLES)
         return callables
 
     for module in (torch.cuda, torch.cuda.graphs):
         patches.replace(module, "CUDAGraph", CUDAGraph)
         patches.replace(module, "graph", _Capture)
         patches.replace(module, "make_graphed_callables", make_graphed_callables)
-        patches.replace(module, "graph_pool_handle", lambda: (0, 1))
+        patches.replace(module, "graph_pool_handle", lambda: PrivatePool(takes_backward=True).id)
+    patches.finally_call(_pools.clear)
+    patches.finally_call(_Capture.forget)
+
+
+_pools: dict[tuple[int, ...], PrivatePool] = {}
+"""Those of graphs, by what torch calls them."""
 
 
 class _Graph:
-    """``torch.cuda.CUDAGraph``: what it captures runs as it is; a replay takes as long, and nothing else."""
+    """``torch.cuda.CUDAGraph``: what it captures runs as it is, in a pool of its own or of other graphs; a replay takes as long,
+    and nothing else."""
 
     _captured: CapturedGraph | None = None
+    _pool: PrivatePool | None = None
 
-    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+    def capture_begin(self, pool: Any = None, *args: Any, **kwargs: Any) -> None:
         self._captured = CapturedGraph()
+        self._pool = PrivatePool(takes_backward=True) if pool is None else _pools.get(tuple(pool))
+        if self._pool is None:
+            self._pool = PrivatePool(takes_backward=True)
+            _pools[tuple(pool)] = self._pool
+        _pools.setdefault(self._pool.id, self._pool)
+        self._pool.begin()
 
     def capture_end(self) -> None:
         if self._captured is not None:
             self._captured.end()
+        if self._pool is not None:
+            self._pool.end()
 
     def instantiate(self) -> None: ...
 
@@ -60,19 +80,33 @@ class _Graph:
     def reset(self) -> None: ...
 
     def pool(self) -> tuple[int, int]:
-        return (0, 1)
+        return (0, 0) if self._pool is None else self._pool.id
 
 
 class _Capture:
-    """``torch.cuda.graph``: what is inside runs."""
+    """``torch.cuda.graph``: what is inside runs, on a stream that all captures share. The cache is emptied before:
+    torch/cuda/graphs.py."""
+
+    _stream: Any = None
 
     def __init__(self, cuda_graph: Any, pool: Any = None, stream: Any = None, **kwargs: Any) -> None:
-        self._graph, self._context = cuda_graph, torch.cuda.stream(stream)
+        if stream is None and _Capture._stream is None:
+            _Capture._stream = torch.cuda.Stream()
+        self._graph, self._pool = cuda_graph, pool
+        self._capturing = stream if stream is not None else _Capture._stream
+        self._context = torch.cuda.stream(self._capturing)
+
+    @classmethod
+    def forget(cls) -> None:
+        cls._stream = None
 
     def __enter__(self) -> None:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
         self._context.__enter__()
-        self._graph.capture_begin()
+        self._graph.capture_begin(self._pool)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._graph.capture_end()
         self._context.__exit__(kind, error, trace)
+        torch.cuda.current_stream().wait_stream(self._capturing)  # what runs here as it is captured would run in the first replay

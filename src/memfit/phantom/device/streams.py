@@ -12,13 +12,13 @@ import itertools
 import threading
 from bisect import bisect_right
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 
 from memfit.phantom.current import find_world
 from memfit.timing.timeline import Timeline
-from memfit.torch_compat.autograd import current_node, next_sequence_nr
+from memfit.torch_compat.autograd import current_node, graph_task_id, next_sequence_nr
 
 LEAST_MILLISECONDS = 1e-3
 """Between two events on a GPU is never no time at all; scripts divide by it."""
@@ -146,6 +146,7 @@ def restart() -> None:
     Stream._numbers = itertools.count(1)
     _of_thread.__dict__.clear()
     _node_streams.clear()
+    PrivatePool.restart()
     Stream.default = Stream()
     Stream.default.stream_id = Stream.default.cuda_stream = 0
     Stream._numbers = itertools.count(1)
@@ -165,6 +166,54 @@ def current_stream_number(device: int = 0) -> int:
         return chosen
     sequence_nr = node._sequence_nr()
     return next(filter(None, (made.find(sequence_nr) for made in _node_streams.values())), 0)
+
+
+# -- private pools -----------------------------------------------------------------------------------------------------------------
+
+
+class PrivatePool:
+    """Memory that a CUDA graph or a ``torch.cuda.MemPool`` keeps to itself.
+
+    In a ledger a pool's blocks have streams of their own: the allocator gives nothing that was freed on one stream to another. It
+    differs in one thing: when memory is short, what is idle in a pool that is still in use is not given back on a GPU.
+    """
+
+    _numbers = itertools.count(1)
+    _in_use: ClassVar[list[PrivatePool]] = []
+
+    def __init__(self, *, takes_backward: bool) -> None:
+        """``takes_backward``: of what is allocated meanwhile, also that of backward passes, which run in another thread."""
+        self.number = next(PrivatePool._numbers)
+        self._takes_backward = takes_backward
+
+    @property
+    def id(self) -> tuple[int, int]:
+        return (0, self.number)
+
+    def begin(self) -> None:
+        """What is allocated from now on comes from this pool."""
+        PrivatePool._in_use.append(self)
+
+    def end(self) -> None:
+        if self in PrivatePool._in_use:
+            PrivatePool._in_use.remove(self)
+
+    @classmethod
+    def restart(cls) -> None:
+        cls._numbers = itertools.count(1)
+        cls._in_use.clear()
+
+    @classmethod
+    def stream_number(cls, device: int = 0) -> int:
+        """The stream that memory is taken from, as the ledger has it."""
+        number = current_stream_number(device)
+        if not cls._in_use:
+            return number
+        pool = cls._in_use[-1]
+        return number + pool.number * _STREAMS_OF_A_POOL if pool._takes_backward or graph_task_id() == -1 else number
+
+
+_STREAMS_OF_A_POOL = 1 << 32
 
 
 def synchronize(device: Any = None) -> None:

@@ -129,8 +129,10 @@ class PhantomMode(FakeTensorMode):
             return args[0]
         if not func._schema.returns and func._schema.name.startswith(_UPDATING) and FakeTensor in types:
             return None
-        if func is _TO_COPY and device is not None and device.type == "cpu" and _is_real_on_host(args[0]):
-            return self._to_host(args[0], kwargs.get("dtype") or args[0].dtype)
+        if func is _TO_COPY and device is not None and device.type == "cpu" and args[0].device.type == OUTER:
+            copied = self._copied_to_host(types, args, kwargs)
+            # aten/src/ATen/native/TensorConversions.cpp, _to_copy: pin_out.
+            return mark_pinned(copied) if kwargs.get("non_blocking") and copied.layout is torch.strided else copied
         answer = self._answers.get(func)
         if answer is not None:
             with self:
@@ -152,6 +154,13 @@ class PhantomMode(FakeTensorMode):
         if source is not None:
             keep_host_data(result, source)
         return result
+
+    def _copied_to_host(self, types: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+        if _is_real_on_host(args[0]):
+            return self._to_host(args[0], kwargs.get("dtype") or args[0].dtype)
+        copied: torch.Tensor = self._cache.answer(self.dispatch, _TO_COPY, types, args, kwargs)
+        self._note(_TO_COPY, args, kwargs, copied)
+        return copied
 
     def _dispatch_higher_order(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         run = _WITH_RANDOM_STATE.get(func.name())
@@ -292,8 +301,6 @@ class WorldIsOverError(PredictionError, RuntimeError):
 
 def _is_real_on_host(tensor: torch.Tensor) -> bool:
     """What is copied from the GPU to the host is real there, if it is worth it: whatever reads it finds ordinary numbers."""
-    if tensor.device.type != OUTER:
-        return False
     return tensor.numel() * tensor.dtype.itemsize <= LARGEST_REAL_BYTES or host_data_of(tensor) is not None
 
 

@@ -233,7 +233,7 @@ def install(patches: Patches, module: CudaModule, target: Target) -> None:
         for part in (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.graphs):
             if name in vars(part) and not name.startswith("__"):
                 patches.replace(part, name, getattr(module, name))
-    patches.replace(TORCH_C, "_cuda_getCurrentRawStream", streams.current_stream_number)
+    patches.replace(TORCH_C, "_cuda_getCurrentRawStream", streams.PrivatePool.stream_number)
     patches.replace(torch.Tensor, "record_stream", lambda tensor, stream: module.record_stream(tensor, stream))
     patches.replace(torch, "Stream", streams.Stream)
     patches.replace(torch, "Event", streams.Event)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.device.streams import PrivatePool
 from memfit.phantom.passthrough.refusals import refuse
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.devices import REMEMBER_THE_GPU, ProfilerBase, factory_functions
@@ -87,16 +88,15 @@ class Runtime:
         refuse(f"torch.cuda.cudart().{name}", "Leave the call out of the prediction.")
 
 
-# -- memory history, snapshots and pools, which are passed over --------------------------------------------------------------------
+# -- memory history and snapshots, which are passed over, and pools ----------------------------------------------------------------
 
 
 _SNAPSHOT = "torch.cuda.memory's history and snapshots were passed over: the ledger has all of it (memfit export)"
-_POOLS = "memory pools were passed over: their blocks are served from the common one"
 
 
 def install_memory_tools(patches: Patches, assumptions: Assumptions) -> None:
     _pass_over_history(patches, assumptions)
-    _pass_over_pools(patches, assumptions)
+    _install_pools(patches)
 
 
 def _pass_over_history(patches: Patches, assumptions: Assumptions) -> None:
@@ -114,13 +114,14 @@ def _pass_over_history(patches: Patches, assumptions: Assumptions) -> None:
         patches.replace(module, "memory_snapshot", lambda *args, **kwargs: snapshot()["segments"])
 
 
-def _pass_over_pools(patches: Patches, assumptions: Assumptions) -> None:
-    class MemPool:
-        """A pool of its own, as far as anybody can see."""
+def _install_pools(patches: Patches) -> None:
+    class MemPool(PrivatePool):
+        """``torch.cuda.MemPool``: a pool of its own."""
+
+        allocator = None
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            assumptions.add(_POOLS)
-            self.id, self.allocator = (0, 1), None
+            super().__init__(takes_backward=False)  # use_mem_pool is about the current thread
 
         def use_count(self) -> int:
             return 1
@@ -129,8 +130,12 @@ def _pass_over_pools(patches: Patches, assumptions: Assumptions) -> None:
             return []
 
     @contextlib.contextmanager
-    def use_mem_pool(pool: Any, device: Any = None) -> Iterator[None]:
-        yield
+    def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
+        pool.begin()
+        try:
+            yield
+        finally:
+            pool.end()
 
     for module in (torch.cuda, torch.cuda.memory):
         patches.replace(module, "MemPool", MemPool)

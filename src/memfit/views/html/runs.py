@@ -89,9 +89,8 @@ def _gpu_of(ledger: Ledger) -> Gpu | None:
 def _judge(ledger: Ledger, device: str, gpu: Gpu | None) -> tuple[Verdict, Replay]:
     requests = requests_from_ledger(ledger, device)
     settings = recorded_settings(requests)
-    num_groups = int(ledger.info.world_size > 1)
-    gpu = gpu or least_gpu(smallest_fit(requests, settings).capacity, num_groups) or gpus()[-1]
-    return judge(requests, gpu, settings, num_process_groups=num_groups), replay(requests, settings)
+    gpu = gpu or least_gpu(smallest_fit(requests, settings).capacity, *ledger.info.communicators) or gpus()[-1]
+    return judge(requests, gpu, settings), replay(requests, settings)
 
 
 def label_runs(names: list[str], ledgers: list[Ledger]) -> list[str]:
