@@ -1,7 +1,7 @@
 import pytest
 
 from memfit.errors import ConfigError
-from memfit.hardware import find_gpu, gpus, least_gpu
+from memfit.hardware import NCCL_ONCE_BYTES, PEER_BYTES, find_gpu, gpus, least_gpu
 from memfit.units import GIB, MIB
 
 
@@ -62,7 +62,8 @@ def test_names_that_could_be_several_or_none_are_refused(said: str, problem: str
 def test_what_the_allocator_can_get():
     h200 = find_gpu("H200")
     assert h200.capacity() == h200.usable_bytes - h200.context_bytes
-    assert h200.capacity(2) == h200.capacity() - 2 * h200.communicator_bytes
+    assert h200.capacity(2) == h200.capacity() - 2 * h200.communicator_bytes + NCCL_ONCE_BYTES
+    assert h200.capacity(1, 7) == h200.capacity(1) - 7 * PEER_BYTES
     assert h200.capacity(10_000) == 0
 
 
