@@ -72,6 +72,7 @@ def predict_one(name: str, zoo_name: str) -> dict:
     def build():
         if world_size:
             torch.distributed.init_process_group("nccl")
+        torch.manual_seed(0)
         run = (zoo.ZOO | more_zoo.MORE | frontier_zoo.FRONTIER)[name]("cuda")
 
         def step():

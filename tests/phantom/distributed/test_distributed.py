@@ -179,6 +179,47 @@ def test_what_a_communication_hook_returns_lives_until_the_next():
     assert peak(keep=True) - peak(keep=False) == 4 * MIB
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_nccl_holds_what_only_a_future_is_waited_for_of(waits: bool):
+    """4 MiB a step: those of the first are let go by the next collective, later ones 0.1 s after they are over."""
+
+    def build():
+        dist.init_process_group("nccl")
+        large = torch.empty(32768, 32768, device="cuda")
+        start = torch.cuda.memory_allocated()
+
+        def step():
+            work = dist.all_reduce(torch.empty(2**20, device="cuda"), async_op=True)
+            work.wait() if waits else work.get_future().wait()
+            del work
+            if len(ends) == 3:
+                [large.mul_(2) for _ in range(200)]
+                torch.cuda.synchronize()
+            ends.append((torch.cuda.memory_allocated() - start) // MIB)
+
+        return step
+
+    ends: list[int] = []
+    found = memfit.predict(build, gpu="H200", world_size=2, steps=6)
+    assert ends == ([0] * 6 if waits else [4, 4, 8, 12, 4, 8])
+    assert waits != any("watchdog" in assumption for assumption in found.assumptions)
+
+
+def test_a_static_graph_has_its_last_buckets_from_the_third_step_on():
+    def build():
+        dist.init_process_group("nccl")
+        net = nn.parallel.DistributedDataParallel(nn.Linear(1024, 1024, bias=False).cuda(), static_graph=True)
+
+        def step():
+            net(torch.randn(1, 1024, device="cuda")).sum().backward()
+            net.zero_grad()
+
+        return step
+
+    steps = memfit.predict(build, gpu="H200", world_size=2, steps=4).steps
+    assert steps[2].end_allocated - steps[1].end_allocated == 4 * MIB, "the buckets before them, which NCCL still holds"
+
+
 def test_an_error_in_a_communication_hook_is_raised():
     def hook(state, bucket):
         raise ValueError("mine")

@@ -6,7 +6,8 @@
     backward           a gradient is copied into its bucket, or becomes a view of it
                        a full bucket is reduced, by a communication hook if there is one; what the hook returns lives as long as
                        the bucket needs it: until the next one
-    second forward     buckets once more, in the order in which gradients came (never where unused parameters are looked for)
+    second forward     buckets once more, in the order in which gradients came (never where unused parameters are looked for);
+                       of a static graph in the third, since the first backward only counts
 
 Facts from torch/csrc/distributed/c10d/reducer.cpp. Every method that torch's own reducer has is here: DDP may call any of them.
 """
@@ -88,7 +89,7 @@ class Reducer:
         self._dtype: torch.dtype | None = None
         self._hook: Callable[[Any], Any] | None = None
         self._arrived: dict[int, None] = {}
-        self._is_static = self._is_rebuilt = self._expects_gradients = self._will_sync = False
+        self._is_static = self._is_rebuilt = self._expects_gradients = self._will_sync = self._has_reduced = False
         self._replaced: list[Bucket] = []
         self._reducing: list[Any] = []
         self._used_map = torch.empty(len(params), dtype=torch.int32, device=params[0].device)
@@ -119,18 +120,25 @@ class Reducer:
         self._will_sync = True
 
     def _rebuild_buckets(self) -> bool:
-        """Before the second forward: buckets in the order in which gradients came."""
+        """Before the forward after gradients came once: buckets in their order."""
         will_sync, self._will_sync = self._will_sync, False
         if self._is_rebuilt or len(self._arrived) < len(self._params) or (self._finds_unused and not self._is_static):
             return False
         order = list(self._arrived)
         groups = assign_buckets([self._params[i] for i in order], self._caps, [self._sparse[i] for i in order])
-        if self._views or not will_sync:  # seen on an H200: the old buckets then live until gradients are reduced again
+        self._agree_on(order, groups)
+        # Seen on an H200: the old buckets then live until gradients are reduced again.
+        if not self._is_static and (self._views or not will_sync):
             self._replaced = self._buckets
         self._buckets, self._bucket_of = [], {}
         self._make_buckets([[order[i] for i in group] for group in groups])
         self._is_rebuilt = True
         return True
+
+    def _agree_on(self, order: list[int], groups: list[list[int]]) -> None:
+        """The first rank tells the others what the buckets are: their parameters, and how many each has."""
+        for count in (len(order) + 1, len(groups)):
+            dist.broadcast(torch.empty(count, dtype=torch.int32, device=self._params[0].device), 0, group=self._group)
 
     def prepare_for_backward(self, outputs: Any) -> None:
         self._expects_gradients = True
@@ -147,7 +155,7 @@ class Reducer:
         if not self._expects_gradients:
             return
         self._replaced = []
-        if not self._is_rebuilt:
+        if not self._is_rebuilt and (self._has_reduced or not self._is_static):
             self._arrived.setdefault(index)
         bucket = self._bucket_of[index]
         if not bucket.is_sparse and param.grad is not None:
@@ -166,9 +174,9 @@ class Reducer:
         if not bucket.pending:
             bucket.reduced = _value_of(self._run_comm_hook(bucket))
             if not any(other.pending for other in self._buckets):
-                self._expects_gradients = False
+                self._expects_gradients, self._has_reduced = False, True
                 while self._reducing:
-                    self._reducing.pop().wait()
+                    self._reducing.pop().block_current_stream()
 
     def _run_comm_hook(self, bucket: Any) -> Any:
         return self._hook(bucket) if self._hook is not None else self._run_allreduce_hook(bucket)

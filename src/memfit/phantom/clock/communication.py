@@ -57,6 +57,8 @@ class Communication:
         self._timeline, self._links, self._number, self._host_seconds = timeline, links, number, host_seconds
         self.last_end = 0.0
         """When the last collective that was issued will be over."""
+        self.last_group = ""
+        """The name of the group that it was issued in."""
         self._groups: dict[str, int] = {}
         self.group_names: dict[int, str] = {}
         """What each group is called, by its number; empty where it has no name but a number."""
@@ -64,6 +66,16 @@ class Communication:
         """What each group is used for, by its name in torch."""
         self._under_way: dict[int, float] = {}
         """When functional collectives that were not waited for yet will be over, by the storage of what they give."""
+
+    @property
+    def host_seconds(self) -> float:
+        """When the host is done with what it has issued so far."""
+        return self._timeline.host
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps have begun."""
+        return len(self._timeline.steps)
 
     def tick_of(self, func: Any) -> Callable[[Any, Any, Any, int], None] | None:
         name = name_of(func)
@@ -129,6 +141,7 @@ class Communication:
         if number is None:
             number = self._groups[group] = len(self._groups)
             self.group_names[number] = _description_of(group)
+        self.last_group = group
         self.last_end = self._timeline.communicate(current_stream_number(), number, seconds, self._number(cost), scope)
 
 

@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Set
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -143,16 +143,21 @@ class NoNccl:
 class DoneWork(dist.Work):
     """A collective that is over, with its result in its future, as NCCL's have it."""
 
-    def __init__(self, result: Any, wait: Callable[[], None] | None = None) -> None:
-        """``wait`` makes the current stream wait."""
+    def __init__(self, result: Any, block: Callable[[], None] | None = None, let_go: Callable[[], None] | None = None) -> None:
+        """``block`` makes the current stream wait; ``let_go`` drops what NCCL holds for the collective."""
         super().__init__()
         self._result = result if isinstance(result, list) else [result]
-        self._wait = wait
+        self._block, self._let_go = block, let_go
 
     def wait(self, timeout: Any = None) -> bool:
-        if self._wait is not None:
-            self._wait()
+        self.block_current_stream()
+        if self._let_go is not None:
+            self._let_go()
         return True
+
+    def block_current_stream(self) -> None:
+        if self._block is not None:
+            self._block()
 
     def is_completed(self) -> bool:
         return True
@@ -163,8 +168,50 @@ class DoneWork(dist.Work):
         return future
 
 
+class Shelves:
+    """What NCCL's groups hold for collectives with ``async_op``: their tensors, until ``wait()`` of the work.
+
+    Where only the work's future is waited for, as DDP's reducer does, the group's watchdog sees that the collective is over, and
+    the next collective of the group lets go (``shelvesToUnstash_`` in ProcessGroupNCCL.cpp). What the first step left is always
+    seen in time: kernels are loaded and the optimizer is imported meanwhile.
+    """
+
+    WATCHDOG_SECONDS: Final = 0.1
+    """How long the watchdog sleeps between two looks (``kWatchdogThreadSleepMillis``)."""
+
+    def __init__(self, communication: Communication, assumptions: Assumptions) -> None:
+        self._communication, self._assumptions = communication, assumptions
+        self._held: dict[str, list[tuple[Any, float, int]]] = {}
+        """By group: tensors, when their collective is over, and in which step it was issued."""
+
+    def hold(self, tensors: Any) -> Callable[[], None]:
+        """For the collective that was issued last; calling what is returned lets go."""
+        issued = self._communication
+        entry, held = (tensors, issued.last_end, issued.num_steps), self._held.setdefault(issued.last_group, [])
+        held.append(entry)
+
+        def let_go() -> None:
+            held[:] = [other for other in held if other is not entry]
+
+        return let_go
+
+    def let_go_of_seen(self) -> None:
+        """A collective is issued in the group of the last one."""
+        now, held = self._communication.host_seconds, self._held.get(self._communication.last_group)
+        if not held:
+            return
+        kept = [(tensors, end, step) for tensors, end, step in held if step > 1 and now < end + self.WATCHDOG_SECONDS]
+        if any(step < self._communication.num_steps for _, _, step in kept):
+            self._assumptions.add(
+                "What collectives were given that the run waits for by their futures, as DDP does, is held for 0.1 s after they "
+                "are over, as long as NCCL's watchdog may sleep: another pace of the host changes what is held"
+            )
+        held[:] = kept
+
+
 def _with_futures(values: Values, communication: Communication) -> dict[str, Callable[..., Any]]:
     """Torch's fake collectives have nothing in their futures, where communication hooks look for the result, and take no time."""
+    shelves = Shelves(communication, values.assumptions)
 
     def with_future(collective: Callable[..., Any], tell: Callable[..., None] | None) -> Callable[..., Any]:
         @functools.wraps(collective)
@@ -172,10 +219,14 @@ def _with_futures(values: Values, communication: Communication) -> dict[str, Cal
             work = collective(*args, **kwargs)
             if tell is not None and args:
                 tell(*args, **kwargs)
+            shelves.let_go_of_seen()
             if work is None:  # only the stream that it was issued on waits for it
                 communication.wait()
                 return None
-            return DoneWork(args[0], functools.partial(communication.wait, communication.last_end)) if args else work
+            if not args:
+                return work
+            tensors = [arg for arg in args if isinstance(arg, (torch.Tensor, list))]
+            return DoneWork(args[0], functools.partial(communication.wait, communication.last_end), shelves.hold(tensors))
 
         return call
 

@@ -32,9 +32,19 @@ def _converts_inside(kernel: Kernel) -> Kernel:
     return softmax
 
 
+def _softmax_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """A contiguous copy of an input that is not."""
+    return () if args[0].is_contiguous() else (bytes_of(args[0]),)
+
+
 def _softmax_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """The gradient times the output."""
-    return (bytes_of(args[0]),)
+    """The gradient times the output, which lies like the gradient, and contiguous copies."""
+    return (bytes_of(args[0]), *_log_softmax_backward_blocks(target, args, result))
+
+
+def _log_softmax_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """Contiguous copies of the gradient and the output where they are not."""
+    return [bytes_of(tensor) for tensor in args[:2] if not tensor.is_contiguous()]
 
 
 def _safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -51,7 +61,9 @@ def _safe_softmax_blocks(target: Target, args: Arguments, result: Any) -> Sequen
 RULES = (
     Rule(operators=("softmax.int",), runs=_softmax, source="ATen/native/SoftMax.cpp"),
     Rule(operators=("log_softmax.int",), runs=_log_softmax, source="ATen/native/SoftMax.cpp"),
+    Rule(operators=("_softmax", "_log_softmax"), takes=_softmax_blocks, source="ATen/native/cuda/SoftMax.cu"),
     Rule(operators=("_softmax_backward_data",), takes=_softmax_backward_blocks, source="ATen/native/cuda/SoftMax.cu"),
+    Rule(operators=("_log_softmax_backward_data",), takes=_log_softmax_backward_blocks, source="ATen/native/cuda/SoftMax.cu"),
     Rule(operators=("_safe_softmax",), returns=_safe_softmax, takes=_safe_softmax_blocks, source="ATen/native/SoftMax.cpp"),
     Rule(operators=("silu_backward", "mish_backward"), is_one_kernel=True, source="native_functions.yaml"),
 )

@@ -140,13 +140,21 @@ def _forward(
     hidden, projected, layers, batch_first, _, train, both_ways, batch_sizes, _ = settings
     ways, out = 1 + both_ways, projected or hidden
     batch = batch_sizes[0] if batch_sizes else x.shape[0 if batch_first else 1]
-    output = x.new_empty((*x.shape[:-1], ways * out))
+    output = _like_steps(x, ways * out, batch_first and not batch_sizes)
     hy = hx.new_empty((layers * ways, batch, out))
     cy = x.new_empty((0,)) if cx is None else cx.new_empty((layers * ways, batch, hidden))
     reserve = x.new_empty((Sizes.of(x, mode, settings).reserve_bytes if train else 0,), dtype=torch.uint8)
     if buffer is None:
         buffer = x.new_empty((sum(weight.numel() for weight in weights),)) if not _is_flat(weights) else _flat_view(weights)
     return output, hy, cy, reserve, buffer
+
+
+def _like_steps(x: torch.Tensor, width: int, batch_first: bool) -> torch.Tensor:
+    """For all steps and sequences of ``x``; where the batch comes first, its memory has the steps first all the same."""
+    if not batch_first:
+        return x.new_empty((*x.shape[:-1], width))
+    batch, steps, _ = x.shape
+    return x.new_empty((steps, batch, width)).transpose(0, 1)
 
 
 def _is_flat(weights: list[torch.Tensor]) -> bool:
@@ -169,7 +177,7 @@ def _backward(x: torch.Tensor, weights: list[torch.Tensor], stride: int, buffer:
     elif wants_weights:  # cuDNN writes gradients of biases even so, and torch copies those of the weights out of its block
         grads = [x.new_empty(weight.shape) for weight in weights]
     states = [None if state is None else state.new_empty(state.shape) for state in (hx, cx)]
-    return (x.new_empty(x.shape) if wants_x else None, *states, grads)
+    return (_like_steps(x, x.shape[-1], rest[8] and not rest[12]) if wants_x else None, *states, grads)
 
 
 def _has_biases(weights: list[torch.Tensor]) -> bool:
@@ -294,6 +302,8 @@ class Sizes:
             return ((12, 2), wide) if self.layers > 1 and self.mode != LSTM else (narrow, wide)
         if self.layers == 1:
             return ((4, 2), wide) if is_long else (narrow, wide)
+        if is_long:
+            wide = 2, 3
         of_hidden, of_inputs = (3, 2) if is_long or is_plain else (narrow[0], 1)
         return (of_hidden + (self.drops and not is_plain), of_inputs), wide  # what dropout leaves of the outputs between layers
 
@@ -312,18 +322,28 @@ class Sizes:
 def _forward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     """cuDNN's workspace; before it a copy of the input with the steps first, where it has the batch first."""
     x, weights = args[0], args[1]
-    return (*_steps_first(x, args[10]), _workspace_bytes(x, weights, args[6], args[7:], is_forward=True))
+    return (*_steps_first(args[10] and not args[14], x), _workspace_bytes(x, weights, args[6], args[7:], is_forward=True))
 
 
 def _backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """cuDNN's workspace; a copy of the input likewise, and a block for the weights' gradients where there are no biases."""
+    """cuDNN's workspace; a copy of the input likewise, and a block for the weights' gradients where there are no biases. A copy of
+    the gradient is gone when the weights' gradients come, which are counted from the start: what it takes beyond theirs is left."""
     x, weights, buffer = args[0], args[1], args[3]
     apart = 0 if _has_biases(weights) else buffer.numel() * buffer.element_size()
-    return (*_steps_first(x, args[14]), apart, _workspace_bytes(x, weights, args[10], args[11:], is_forward=False))
+    batch_first = args[14] and not args[18]
+    beyond = sum(_steps_first(batch_first, args[7])) - buffer.numel() * buffer.element_size()
+    return (
+        *_steps_first(batch_first, x),
+        max(beyond, 0),
+        apart,
+        _workspace_bytes(x, weights, args[10], args[11:], is_forward=False),
+    )
 
 
-def _steps_first(x: torch.Tensor, batch_first: bool) -> tuple[int, ...]:
-    return (x.numel() * x.element_size(),) if batch_first else ()
+def _steps_first(batch_first: bool, *tensors: torch.Tensor | None) -> list[int]:
+    """Copies of those whose memory does not have the steps first."""
+    ordered = [tensor.transpose(0, 1) if batch_first else tensor for tensor in tensors if tensor is not None]
+    return [tensor.numel() * tensor.element_size() for tensor in ordered if not tensor.is_contiguous()]
 
 
 def _workspace_bytes(x: torch.Tensor, weights: list[torch.Tensor], mode: int, settings: Any, is_forward: bool) -> int:
