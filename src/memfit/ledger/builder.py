@@ -185,9 +185,9 @@ class LedgerBuilder:
         """How full devices were at the end of some steps."""
         self._rows[Levels] += np.stack([column.astype(np.int64) for column in row.columns().values()], axis=1).ravel().tolist()
 
-    def act(self, kind: ActivityKind, number: int, batch: str = "") -> None:
-        """What the script does from here on."""
-        self._rows[Activity] += (self.num_events, int(kind), number, self.string(batch) if batch else -1)
+    def act(self, kind: ActivityKind, number: int, batch: str = "", *, num_before: int = 0) -> None:
+        """What the script does from here on, or when ``num_before`` more events have come."""
+        self._rows[Activity] += (self.num_events + num_before, int(kind), number, self.string(batch) if batch else -1)
 
     def mark_incomplete(self, problem: str) -> None:
         self.info = replace(self.info, problem=problem)

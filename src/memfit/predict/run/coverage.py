@@ -42,8 +42,8 @@ class CoverageCounter:
         patches.wrap(torch, "save", self._save)
         self._look_for_libraries()
 
-    def call(self, args: Any, kwargs: Any) -> None:
-        """An outermost call of a model is about to be run or written down."""
+    def call(self, args: Any, kwargs: Any, *, is_entered: bool) -> None:
+        """An outermost call of a model; ``is_entered``: is that in the ledger by now, or does it come next?"""
         self._look_for_libraries()
         self._num_forwards += 1
         shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
@@ -58,7 +58,7 @@ class CoverageCounter:
             self._longest = max(self._longest, largest, key=prod)
         kind = ActivityKind.EVALUATION if self._is_evaluating else ActivityKind.TRAINING
         number = self._num_evaluations - 1 if self._is_evaluating else self._num_steps
-        self._builder.act(kind, number, _in_words(largest))
+        self._builder.act(kind, number, _in_words(largest), num_before=int(not is_entered))
 
     def step(self) -> None:
         self._num_steps += 1

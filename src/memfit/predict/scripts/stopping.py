@@ -187,7 +187,7 @@ class StopWatch(ModuleListener):
         if self._depth == 0:
             self._look_at_the_clock()
             if not self._backward_depth:
-                self._coverage.call(args, kwargs)
+                self._coverage.call(args, kwargs, is_entered=True)
         self._depth += 1
 
     def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
@@ -197,7 +197,7 @@ class StopWatch(ModuleListener):
 
     def _count_replaced(self, args: Any, kwargs: Any) -> None:
         self.num_forwards += 1
-        self._coverage.call(args, kwargs)
+        self._coverage.call(args, kwargs, is_entered=False)
         self._look_at_the_clock()
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
