@@ -20,6 +20,17 @@ ProcessGroup: Any = need(torch.distributed, "ProcessGroup")
 FakeWork: Any = need(torch._C._distributed_c10d, "FakeWork")
 """The handle that the fake process group gives; its ``unbox`` also takes any other group's."""
 
+CoalescingManager: Any = need(torch.distributed.distributed_c10d, "_CoalescingManager")
+"""Waits for collectives that were issued together."""
+
+COALESCED = (
+    "c10d::allreduce_coalesced_",
+    "c10d::allgather_coalesced_",
+    "c10d::allgather_into_tensor_coalesced_",
+    "c10d::reduce_scatter_tensor_coalesced_",
+)
+"""The operators that issue them; unlike single collectives, torch gives them no shapes."""
+
 resolve_group: Callable[[str], Any] = need(torch._C._distributed_c10d, "_resolve_process_group")
 """A process group by its name."""
 

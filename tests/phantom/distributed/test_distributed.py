@@ -205,6 +205,40 @@ def test_nccl_holds_what_only_a_future_is_waited_for_of(waits: bool):
     assert waits != any("watchdog" in assumption for assumption in found.assumptions)
 
 
+def test_what_was_waited_for_is_let_go_although_others_were_issued_since():
+    def build():
+        dist.init_process_group("nccl")
+
+        def step() -> None:
+            works = [dist.all_reduce(torch.empty(2**20, device="cuda"), async_op=True) for _ in range(3)]
+            for work in works:
+                work.wait()
+
+        return step
+
+    prediction = memfit.predict(build, gpu="H200", world_size=2, steps=4)
+    assert [step.end_allocated for step in prediction.steps] == [prediction.init.end_allocated] * 4
+
+
+@pytest.mark.filterwarnings("ignore:`torch.distributed")
+def test_collectives_that_are_issued_together():
+    with phantom(world_size=4):
+        dist.init_process_group("nccl")
+        parts = [torch.empty(2, device="cuda") for _ in range(2)]
+        wholes = [torch.empty(8, device="cuda") for _ in range(2)]
+        for is_async in (False, True):
+            for collective, arguments in (
+                (dist.all_reduce, [(part,) for part in parts]),
+                (dist.all_gather_into_tensor, list(zip(wholes, parts, strict=True))),
+                (dist.reduce_scatter_tensor, list(zip(parts, wholes, strict=True))),
+            ):
+                with dist._coalescing_manager(async_ops=is_async) as manager:
+                    for each in arguments:
+                        collective(*each)
+                assert len(manager.works) == is_async
+                manager.wait()
+
+
 def test_a_static_graph_has_its_last_buckets_from_the_third_step_on():
     def build():
         dist.init_process_group("nccl")

@@ -55,6 +55,20 @@ def test_numbers_can_be_printed_and_copied():
     assert any("copied to the host" in sentence for sentence in world.assumptions.sentences())
 
 
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor, torch.FloatTensor])
+def test_a_list_with_scalars_of_the_gpu_becomes_a_tensor(make):
+    with phantom() as world:
+        known, unknown = torch.zeros((), device="cuda"), torch.randn((), device="cuda")
+        assert make([known, unknown, 2.0]).tolist() == [0.0, 1.0, 2.0]
+    assert len(world.assumptions.sentences()) == 1
+
+
+def test_a_list_with_scalars_of_the_gpu_becomes_a_tensor_there():
+    with phantom():
+        made = torch.tensor([torch.randn((), device="cuda")], dtype=torch.float64, device="cuda")
+        assert (made.device.type, made.dtype, made.shape) == ("cuda", torch.float64, (1,))
+
+
 @pytest.mark.filterwarnings("ignore:`torch.distributed.all_gather_into_tensor` is deprecated")
 def test_small_tensors_of_the_host_keep_their_data():
     with phantom(world_size=4) as world:

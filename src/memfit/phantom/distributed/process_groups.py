@@ -28,7 +28,8 @@ from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.values import host_data
 from memfit.phantom.values.answers import Values
 from memfit.phantom.values.assumptions import Assumptions
-from memfit.torch_compat.distributed import fake_store, modules_that_ask_for_tracing
+from memfit.torch_compat.dispatch import has_kernel
+from memfit.torch_compat.distributed import COALESCED, CoalescingManager, FakeWork, fake_store, modules_that_ask_for_tracing
 from memfit.torch_compat.patches import Patches
 
 _REDUCING = ("all_reduce", "reduce")
@@ -56,6 +57,7 @@ def install(
     for module in (dist, dist.distributed_c10d):
         if not hasattr(module, "ProcessGroupNCCL"):
             patches.replace(module, "ProcessGroupNCCL", NoNccl)
+    _install_coalescing(patches, communication)
     environment.install_processes(patches, world)
     patches.when_imported(
         "torch.distributed.optim.zero_redundancy_optimizer",
@@ -200,7 +202,7 @@ class Shelves:
         now, held = self._communication.host_seconds, self._held.get(self._communication.last_group)
         if not held:
             return
-        kept = [(tensors, end, step) for tensors, end, step in held if step > 1 and now < end + self.WATCHDOG_SECONDS]
+        kept = [entry for entry in held if entry[2] > 1 and now < entry[1] + self.WATCHDOG_SECONDS]
         if any(step < self._communication.num_steps for _, _, step in kept):
             self._assumptions.add(
                 "What collectives were given that the run waits for by their futures, as DDP does, is held for 0.1 s after they "
@@ -237,6 +239,21 @@ def _with_futures(values: Values, communication: Communication) -> dict[str, Cal
     told |= dict.fromkeys(_REDUCING, _tell_reduced) | dict.fromkeys(_GATHERING, _tell_gathered)
     told |= dict.fromkeys(_EXCHANGING, tell_exchanged)
     return {name: with_future(getattr(dist, name), tell) for name, tell in told.items() if hasattr(dist, name)}
+
+
+def _install_coalescing(patches: Patches, communication: Communication) -> None:
+    """Collectives that torch issues together, for which it has no shapes; each leaves its result in a tensor that it is given."""
+    for name in COALESCED:
+        if not has_kernel(name, "Meta"):
+            patches.implement("Meta", name, lambda *args, **kwargs: FakeWork().boxed())
+
+    def around(append: Callable[..., None]) -> Callable[..., None]:
+        def call(manager: Any, work: Any = None) -> None:
+            append(manager, work and DoneWork([], functools.partial(communication.wait, communication.last_end)))
+
+        return call
+
+    patches.wrap(CoalescingManager, "append", around)
 
 
 def _tell_reduced(tensor: Any, *args: Any, group: Any = None, op: Any = None, **kwargs: Any) -> None:

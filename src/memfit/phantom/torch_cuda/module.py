@@ -122,26 +122,35 @@ class CudaModule:
 
     # -- random numbers ------------------------------------------------------------------------------------------------------
 
-    def manual_seed(self, seed: int) -> None: ...
+    def manual_seed(self, seed: int) -> None:
+        self._generator("cuda").manual_seed(int(seed))
 
-    def manual_seed_all(self, seed: int) -> None: ...
+    def manual_seed_all(self, seed: int) -> None:
+        for generator in self.default_generators:
+            generator.manual_seed(int(seed))
 
     def seed(self) -> None: ...
 
     def seed_all(self) -> None: ...
 
     def initial_seed(self) -> int:
-        return 0
+        return self._generator("cuda").initial_seed()
 
     def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
-        return torch.zeros(16, dtype=torch.uint8, device="cpu")
+        return self._generator(device).get_state()
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
-        return [self.get_rng_state() for _ in range(self._num_devices)]
+        return [generator.get_state() for generator in self.default_generators]
 
-    def set_rng_state(self, new_state: torch.Tensor, device: Any = "cuda") -> None: ...
+    def set_rng_state(self, new_state: torch.Tensor, device: Any = "cuda") -> None:
+        self._generator(device).set_state(new_state)
 
-    def set_rng_state_all(self, new_states: Any) -> None: ...
+    def set_rng_state_all(self, new_states: Any) -> None:
+        for generator, state in zip(self.default_generators, new_states, strict=False):
+            generator.set_state(state)
+
+    def _generator(self, device: Any) -> Generator:
+        return self.default_generators[self.index_of(device)]
 
     # -- memory --------------------------------------------------------------------------------------------------------------
 

@@ -263,6 +263,8 @@ def install(patches: Patches, values: Values) -> None:
     def format_(x: torch.Tensor, spec: str) -> str:
         return format(x.item(), spec) if x.dim() == 0 and spec else repr(x)
 
+    # torch.tensor([scalar, ...]) reads each scalar in C++, past every mode.
+    patches.implement("PrivateUse1", "_local_scalar_dense", values.scalar)
     patches.replace(FakeTensor, "tolist", tolist)
     patches.replace(FakeTensor, "numpy", numpy)
     patches.replace(FakeTensor, "__array__", array)
