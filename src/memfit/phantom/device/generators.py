@@ -59,7 +59,9 @@ class Generator(GeneratorBase, metaclass=_AnyGenerator):  # type: ignore[misc]
     def set_offset(self, offset: int) -> None: ...
 
     def clone_state(self) -> Generator:
-        return Generator(self._named).manual_seed(self.initial_seed())
+        made = Generator(self._named)
+        made.manual_seed(self.initial_seed())
+        return made
 
     def graphsafe_get_state(self) -> Generator:
         return self.clone_state()

@@ -134,7 +134,7 @@ class CudaModule:
     def seed_all(self) -> None: ...
 
     def initial_seed(self) -> int:
-        return self._generator("cuda").initial_seed()
+        return int(self._generator("cuda").initial_seed())
 
     def get_rng_state(self, device: Any = "cuda") -> torch.Tensor:
         return self._generator(device).get_state()
