@@ -3,8 +3,8 @@
     python benchmarks/timing/torchtitan_speed.py     # anywhere, some minutes: writes results/torchtitan_speed.md
 
 Published in github.com/pytorch/torchtitan, docs/performance.md: FSDP, 2 sequences of 8192 tokens on each GPU, selective activation
-checkpointing. Their H100 have 96 GB of HBM2e with 2.4 TB/s and a limit of 500 watts: neither an H100 nor an H200 that memfit knows.
-They are predicted as an H100 with that bandwidth, and with 5/7 of the share of its peak that 700 watts leave.
+checkpointing. Their H100 have 96 GB of HBM2e with 2.4 TB/s and a limit of 500 watts.
+memfit knows them as H100-96GB, which sustains 5/7 of the share of its peak that 700 watts leave (``data/shares.toml``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import pathlib
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 BENCHMARKS = pathlib.Path(__file__).parents[1]
 RESULTS = BENCHMARKS / "results" / "torchtitan_speed.md"
@@ -26,15 +24,7 @@ PUBLISHED = {(8, "none"): 5762, (8, "blocks"): 6667, (128, "none"): 5605, (128, 
 
 def predict_here(world_size: int, compiled: str) -> dict[str, Any]:
     import memfit
-    from memfit import hardware
-    from memfit.phantom.clock import operator_clock
-    from memfit.timing import rates_of
 
-    theirs = replace(hardware.find_gpu("H100-80GB"), memory_bandwidth=2.4e12)
-    rates = rates_of(theirs)
-    products = replace(rates.products, sustained_share=rates.products.sustained_share * 5 / 7)
-    mock.patch.object(hardware, "gpus", return_value=(theirs,)).start()
-    mock.patch.object(operator_clock, "rates_of", return_value=replace(rates, products=products)).start()
     inputs = {
         "model": "llama3-8b",
         "batch": 2,
@@ -43,7 +33,7 @@ def predict_here(world_size: int, compiled: str) -> dict[str, Any]:
         "optimizer": "adamw-fused",
         "compile": compiled,
     }
-    prediction = memfit.predict(gpu="H100-80GB", world_size=world_size, steps=2, **inputs)
+    prediction = memfit.predict(gpu="H100-96GB", world_size=world_size, steps=2, **inputs)
     parts = prediction.time_breakdown
     assert parts is not None
     return {

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from memfit.hardware import find_gpu
+from memfit.timing.basis import rates_of
 from memfit.timing.host import HostPace
 from memfit.timing.operators.calls import Call
 from memfit.timing.operators.prices import MAY_LOOK, price
-from memfit.timing.rates import MICRO, rates_of
+from memfit.timing.rates import MICRO
 
 TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth"
 H200, A100 = find_gpu("H200"), find_gpu("A100-80GB")

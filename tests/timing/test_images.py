@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from memfit.convolution import ConvPass
 from memfit.hardware import Gpu, find_gpu, gpus
+from memfit.timing.basis import rates_of
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.images.convolution import turning_seconds
 from memfit.timing.operators.images.work import work_of
 from memfit.timing.operators.prices import KernelSettings, least_seconds, price
-from memfit.timing.rates import rates_of
 
 H200 = find_gpu("H200")
 TRUTH = Path(__file__).parents[2] / "benchmarks" / "truth" / "convolution_times.json.gz"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from memfit.choices import AXES
 from memfit.errors import ConfigError
@@ -37,12 +37,15 @@ def add_recipe(parser: argparse.ArgumentParser, title: str) -> None:
     group.add_argument("--axis", action="append", default=[], metavar="NAME=A,B", help="any other argument of your function")
 
 
+DESCRIBED: Final = "as it is described: 24GiB, RTX-4090=48GiB, A100-80GB=0.5, 'A100-80GB MIG 3g.40gb', my-card.toml"
+
+
 def add_options(parser: argparse.ArgumentParser, *, several: bool = False, launches: bool = False) -> None:
     """On what is predicted, and how. ``several`` GPUs and world sizes for a grid; ``launches`` where a launcher may say how many
     processes there are."""
-    names = ", ".join(gpu.name for gpu in gpus())
+    which = f"{', '.join(gpu.name for gpu in gpus())}, another by its name, or {DESCRIBED}; H200 by default"
     more = ",..." if several else ""
-    parser.add_argument("--gpu", default="H200", metavar=f"GPU{more}", help=f"one of {names}; H200 by default")
+    parser.add_argument("--gpu", default="H200", metavar=f"GPU{more}", help=which)
     number = "processes, one per GPU; " + ("not needed where a launcher says it" if launches else "1 by default")
     parser.add_argument("--world-size", "--nproc", metavar=f"N{more}", help=number)
     usual = "3, and more while memory still grows or an optimizer waits" if launches else "3"

@@ -88,7 +88,9 @@ def _one_line(error: BaseException) -> str:
 def _sources_of(asked: Configuration, modules: set[str]) -> dict[str, str]:
     """The user's own files that had a part in it, and their hashes: if one changes, the cell is predicted again."""
     subject = asked.subject
-    paths = {Path(path) for path in (subject.hf, subject.function.rpartition(":")[0]) if path}
+    card = asked.options.gpu.rpartition("=")[2]  # of a card that its owner measured, the file
+    files = (subject.hf, subject.function.rpartition(":")[0], card if card.endswith(".toml") else "")
+    paths = {Path(path) for path in files if path}
     installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     for name in modules:
         path = getattr(sys.modules.get(name), "__file__", None) or ""

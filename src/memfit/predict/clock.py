@@ -20,8 +20,8 @@ from memfit.record.listener import Listener
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.handlers import OutputHandler
 from memfit.record.sources.operators.recorder import Recorder
+from memfit.timing.basis import basis_of
 from memfit.timing.breakdown import RunTime
-from memfit.timing.rates import basis_of
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
 

@@ -34,7 +34,7 @@ from memfit.predict.work import with_work
 from memfit.predict.workspaces import CompiledBuffers, WorkspaceObserver
 from memfit.record import run_hooks
 from memfit.record.sources.operators.session import OperatorSession
-from memfit.timing.rates import is_measured
+from memfit.timing.basis import is_measured
 from memfit.torch_compat.autograd import calibrate
 from memfit.torch_versions import TorchVersion
 from memfit.units import format_bytes, parse_bytes

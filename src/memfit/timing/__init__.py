@@ -5,18 +5,21 @@
     operators/   a Call becomes a Cost ──────────> Timeline  timeline.py ──> RunTime  breakdown.py
                                         ^           host and streams          seconds, shares, by module
     rates.py     what was measured ─────┤           pipelines.py  many ranks' stages, one after the other
+    shares.py    what others published ─┤
+    basis.py     which of them a GPU has┤
     host.py      the host's pace ───────┤
     links.py     interconnects by name ─┴─> collectives.py  all-gather, reduce-scatter, all-reduce, ...
 
 A planner that has shapes but no run asks ``price(Call(...), gpu)`` and the functions of ``collectives``.
 """
 
+from memfit.timing.basis import rates_of
 from memfit.timing.breakdown import RunTime, TimeBreakdown
 from memfit.timing.links import FREE, Interconnect, parse_interconnect, usual_interconnect
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.prices import KernelSettings, least_seconds, price
-from memfit.timing.rates import Rates, rates_of
+from memfit.timing.rates import Rates
 from memfit.timing.timeline import Timeline
 
 __all__ = [

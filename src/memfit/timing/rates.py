@@ -12,19 +12,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Final
 
-from memfit.data import FOLDER, parse_table, read_toml
-from memfit.hardware import Gpu
+from memfit.data import parse_table, read_toml
 
 MICRO: Final = 1e-6
 PICO: Final = 1e-12
 
-MEASURED: Final = "measured"
-USUAL: Final = "H200"
-"""The GPU whose rates stand for those that were not measured."""
+BESIDE_RATES: Final = ("gpu", "calibration")
+"""Tables of a file that ``memfit calibrate`` made: the card, and how it was measured."""
 
 Pair = tuple[float, float]
 ByPass = Mapping[str, float]
@@ -547,38 +544,7 @@ class Rates:
 
     @classmethod
     def load(cls, path: Path) -> Rates:
-        """Reads a file like ``data/rates/h200.toml``. Raises ``ConfigError`` where a key is missing or unknown."""
-        return parse_table(cls, read_toml(path), path.name)
-
-
-def rates_of(gpu: Gpu) -> Rates:
-    """The rates that were measured on a GPU, or those of the usual one in their place."""
-    return _load(gpu.name) if is_measured(gpu) else _load(USUAL)
-
-
-@cache
-def is_measured(gpu: Gpu) -> bool:
-    """Whether operators were timed on it: a file of ``data/rates`` has its name."""
-    return _path(gpu.name).exists()
-
-
-def basis_of(gpu: Gpu) -> str:
-    """How sure prices for it are, in words."""
-    return MEASURED if is_measured(gpu) else f"published peaks, with the shares of them that an {rates_of(gpu).measured_on} reaches"
-
-
-def what_times_are_from(gpu: Gpu, world_size: int) -> str:
-    """A sentence for a time that is shown beside other figures."""
-    links = "; links between GPUs were never measured" if world_size > 1 else ""
-    if is_measured(gpu):
-        return f"times are those of a clock that was read off an {gpu.name}{links}"
-    return f"no operator was timed on {gpu.name}: times are from {basis_of(gpu)}{links}"
-
-
-@cache
-def _load(name: str) -> Rates:
-    return Rates.load(_path(name))
-
-
-def _path(name: str) -> Path:
-    return FOLDER / "rates" / f"{name.lower()}.toml"
+        """Reads a file like ``data/rates/h200.toml``, or one that ``memfit calibrate`` made, which has the GPU and how it was
+        measured beside the rates. Raises ``ConfigError`` where a key is missing or unknown."""
+        tables = {key: table for key, table in read_toml(path).items() if key not in BESIDE_RATES}
+        return parse_table(cls, tables, path.name)

@@ -13,8 +13,9 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import memfit
 from memfit.hardware import find_gpu
+from memfit.timing.basis import rates_of
 from memfit.timing.host import HostPace
-from memfit.timing.rates import MICRO, rates_of
+from memfit.timing.rates import MICRO
 
 COUNT = 50
 RATES = rates_of(find_gpu("H200")).host

@@ -19,12 +19,13 @@ from memfit.phantom.clock.communication import Communication
 from memfit.phantom.clock.describe import describe
 from memfit.phantom.device.streams import current_stream_number
 from memfit.phantom.target import Target
+from memfit.timing.basis import rates_of
 from memfit.timing.host import HostPace
 from memfit.timing.links import Interconnect, parse_interconnect, usual_interconnect
 from memfit.timing.operators.calls import Call
 from memfit.timing.operators.costs import Bound, Cost
 from memfit.timing.operators.prices import MAY_LOOK, UNPRICED, KernelSettings, price
-from memfit.timing.rates import Rates, rates_of
+from memfit.timing.rates import Rates
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.fake_tensors import FakeTensor

@@ -18,7 +18,7 @@ from memfit.plan.checkpointing.search import Search
 from memfit.plan.checkpointing.trials import Trial, Trials, predict_planned
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
 from memfit.plan.plan_file import Plan
-from memfit.timing.rates import rates_of
+from memfit.timing.basis import rates_of
 from memfit.units import format_bytes
 
 MAX_TRIALS: Final = 16

@@ -15,7 +15,7 @@ from memfit.plan.plan_file import Plan, PlanCost
 from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.jobs import what_was_shortened
 from memfit.plan.search.space import varying_axes
-from memfit.timing.rates import what_times_are_from
+from memfit.timing.basis import what_times_are_from
 
 _WORTH_A_LINE = 0.01
 """A configuration that is faster by less than this buys nothing."""

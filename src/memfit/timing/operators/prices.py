@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from memfit.hardware import Gpu
+from memfit.timing.basis import rates_of
 from memfit.timing.operators.attention import price_attention
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.costs import Bound, Cost
@@ -39,7 +40,7 @@ from memfit.timing.operators.memory_bound import (
 from memfit.timing.operators.products import price_grouped_product, price_product
 from memfit.timing.operators.recurrent import price_recurrent
 from memfit.timing.operators.transfers import price_on_host, price_transfer
-from memfit.timing.rates import Rates, rates_of
+from memfit.timing.rates import Rates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from memfit.hardware import find_gpu
 from memfit.job import Cell, CellResult
 from memfit.job.cell import SAFETY_MARGIN
 from memfit.models import find_model
-from memfit.timing.rates import what_times_are_from
+from memfit.timing.basis import what_times_are_from
 from memfit.units import format_bytes
 from memfit.views.comparison import FailedRow, GpuAnswer, Sheet, SheetRow
 from memfit.views.words.timing import format_seconds

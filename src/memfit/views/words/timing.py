@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from memfit.timing.rates import MEASURED
+from memfit.timing.basis import MEASURED
 
 if TYPE_CHECKING:
     from memfit.predict.result import Prediction

@@ -1,4 +1,4 @@
-"""GPUs by name: how much memory they have, how much of it a training process can use, and what they could do at best.
+"""A GPU: how much memory it has, how much of it a training process can use, and what it could do at best.
 
 ::
 
@@ -14,7 +14,6 @@ them was measured (``timing/rates.py``).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -37,6 +36,11 @@ PEER_BYTES: Final = 3_280_000_000 // 7
 
 TERA: Final = 1e12
 GIGA: Final = 1e9
+
+KEPT_BYTES: Final = 600 * MIB
+"""What a driver keeps of a card on which nobody looked: 387 to 463 MiB are kept of GeForce cards (RTX 4090, 4080 SUPER, 5060 Ti),
+550 to 620 of an H100, an H200, an L40 and an RTX 6000 Ada."""
+KEPT_SOURCE: Final = "not seen: 600 MiB less than its total is assumed"
 
 _SIZES: Final = ("total", "usable", "context", "communicator", "l2_cache", "last_level_cache")
 """Keys of the file that are amounts of memory."""
@@ -63,6 +67,10 @@ class Gpu:
     """What makes its memory less sure than that of others."""
     is_usual: bool = False
     """It is meant where several have the name that was given."""
+    is_offered: bool = False
+    """It is among those that are listed and proposed; the others are known where they are named."""
+    file: str = ""
+    """The whole path of the file that its owner made with ``memfit calibrate``; empty for one that memfit knows."""
     l2_cache_bytes: int
     """As torch reports it. Compiled kernels are timed with a buffer of this size."""
     last_level_cache_bytes: int
@@ -103,6 +111,8 @@ class Gpu:
         for left_out, same in (("f16_flops", "bf16_flops"), ("last_level_cache_bytes", "l2_cache_bytes")):
             if same in values:
                 values.setdefault(left_out, values[same])
+        if "total_bytes" in values and "usable_bytes" not in values:
+            values |= {"usable_bytes": values["total_bytes"] - KEPT_BYTES, "usable_source": KEPT_SOURCE}
         return parse_table(cls, {"name": name, **values}, where)
 
     def communicators_bytes(self, num_process_groups: int, num_peers: int = 0) -> int:
@@ -132,34 +142,17 @@ def load_gpus(path: Path) -> tuple[Gpu, ...]:
 
 
 @cache
-def gpus() -> tuple[Gpu, ...]:
-    """The GPUs that memfit knows, by the memory they leave usable."""
+def known_gpus() -> tuple[Gpu, ...]:
+    """All GPUs of ``data/gpus.toml``, by the memory they leave usable."""
     return load_gpus(FOLDER / "gpus.toml")
 
 
-def find_gpu(name: str) -> Gpu:
-    """The GPU of that name, forgivingly: ``h100``, ``A100 80GB``, ``v100-16``, ``rtx4090``, ``NVIDIA A100-SXM4-80GB``.
-
-    Raises ``ConfigError`` where none has the name, or several have it and none of them is usual.
-    """
-    words = re.findall(r"[a-z]*\d+[a-z]*", name.lower().replace("rtx", ""))
-    found = [gpu for gpu in gpus() if _model_and_memory(gpu)[0] in words]
-    sizes = {match[1] for word in words[1:] if (match := re.fullmatch(r"(\d+)(gi?b?)?", word))}
-    sized = [gpu for gpu in found if not sizes or _model_and_memory(gpu)[1] in ("", *sizes)]
-    usual = [gpu for gpu in sized if not sizes and gpu.is_usual]
-    if len(sized) == 1 or usual:
-        return (usual or sized)[0]
-    if found:
-        raise ConfigError(f"{name!r} could be {' or '.join(gpu.name for gpu in found)}: name one of them")
-    raise ConfigError(f"unknown GPU {name!r}: memfit knows {', '.join(gpu.name for gpu in gpus())}")
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """The GPUs that memfit lists and proposes, by the memory they leave usable."""
+    return tuple(gpu for gpu in known_gpus() if gpu.is_offered)
 
 
 def least_gpu(capacity: int, num_process_groups: int = 0, num_peers: int = 0) -> Gpu | None:
     """The GPU with the least memory whose allocator can get that many bytes; ``None`` if there is no such GPU."""
     return next((gpu for gpu in gpus() if gpu.capacity(num_process_groups, num_peers) >= capacity), None)
-
-
-def _model_and_memory(gpu: Gpu) -> tuple[str, str]:
-    """``A100-80GB`` is an ``a100`` with ``80``; where there is but one size, the second is empty."""
-    model, _, memory = gpu.name.lower().removeprefix("rtx-").partition("-")
-    return model, memory.removesuffix("gb")
