@@ -1,7 +1,6 @@
 import pytest
 
 from memfit.allocator import AllocatorSettings, parse_alloc_conf
-from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.errors import ConfigError
 from memfit.units import MIB
 
@@ -77,16 +76,3 @@ def test_what_pytorch_would_refuse_is_refused_by_name(conf: str, named: str):
 def test_versions_that_cannot_be_meant(version: str):
     with pytest.raises(ConfigError, match="torch"):
         AllocatorSettings(torch_version=version)
-
-
-@pytest.mark.parametrize(
-    ("environment", "found"),
-    [
-        ({}, ""),
-        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}, "max_split_size_mb:32"),
-        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, "max_split_size_mb:64"),
-        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32", "PYTORCH_CUDA_ALLOC_CONF": ""}, ""),
-    ],
-)
-def test_the_environment_is_read_in_torchs_order(environment, found):
-    assert alloc_conf_of_environment(environment) == found

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from memfit.analysis import build_report, current_breakdown, find_peak, find_step_peaks, gather_module_stats
 from memfit.analysis.report import NUM_BLOCKS, NUM_POINTS
 from memfit.ledger import Category, Coverage, RunInfo
-from memfit.ledger.failure import Failure
+from memfit.ledger.run_info import Failure
 from memfit.testing import ledger
 
 RUN = ledger(

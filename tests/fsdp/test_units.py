@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from memfit.errors import ConfigError
 from memfit.fsdp import ShardingStrategy, shard
-from memfit.fsdp.meshes import make_mesh
+from memfit.fsdp.sharding import make_mesh
 from memfit.fsdp.units import find_units, replace_modules
 
 FULL, HYBRID = ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from memfit.job import Configuration, PredictOptions, Subject
-from memfit.models.catalog import MODELS
+from memfit.models.config import MODELS
 
 
 @contextmanager

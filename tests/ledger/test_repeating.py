@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from memfit.ledger import Ledger
-from memfit.ledger.cutting import cut
-from memfit.ledger.repeating import leaves_all_as_it_was, repeat_last_step
+from memfit.ledger.cutting import cut, leaves_all_as_it_was, repeat_last_step
 from memfit.testing import ledger
 
 MADE = "alloc 4MiB parameter a.w; step; enter forward a; alloc 1MiB x; exit; free x; alloc 8MiB optimizer-state a.m; "

@@ -17,7 +17,7 @@ from memfit.analysis import find_window, trace_lanes
 from memfit.ledger import Ledger, LedgerBuilder, Phase, WorkKind
 from memfit.predict.work import with_work
 from memfit.timing.breakdown import RunTime
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Cost
 from memfit.timing.timeline import Timeline
 
 MM, ADD, GATHER, COPY = range(4)

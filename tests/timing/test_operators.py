@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memfit.hardware import Gpu, find_gpu, gpus
-from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.costs import Bound
+from memfit.timing.operators.calls import Bound, Call, Operand
 from memfit.timing.operators.prices import KernelSettings, least_seconds, price
 
 H200 = find_gpu("H200")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memfit.timing.breakdown import RunTime, covered_seconds
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Cost
 from memfit.timing.timeline import ASK_SECONDS, QUEUE_DEPTH, Timeline
 
 

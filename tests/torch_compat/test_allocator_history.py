@@ -1,5 +1,6 @@
 """The parts that the second witness leans on, each where memfit knows it."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -94,3 +95,16 @@ def test_where_data_begin_is_known_of_most_tensors():
 
 def test_only_ddp_has_buckets():
     assert bucket_sizes(nn.Linear(2, 2)) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, ""),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}, "max_split_size_mb:32"),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, "max_split_size_mb:64"),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:32", "PYTORCH_CUDA_ALLOC_CONF": ""}, ""),
+    ],
+)
+def test_the_environment_is_read_in_torchs_order(environment, found):
+    assert memory_history.alloc_conf_of_environment(environment) == found

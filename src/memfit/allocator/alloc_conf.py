@@ -11,35 +11,20 @@ the GPU's memory holds (those of pinned memory, of locks) are checked for being 
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
-from memfit.allocator import versions
-from memfit.allocator.settings import NUM_DIVISIONS, AllocatorSettings
-from memfit.allocator.versions import DEFAULT_TORCH_VERSION
+from memfit.allocator.settings import DEFAULT_TORCH_VERSION, NUM_DIVISIONS, AllocatorSettings, parse_version, version_text
 from memfit.errors import ConfigError
 from memfit.units import MIB
 
 _ITEM = re.compile(r"(?P<key>[^:,\[\]]+):(?P<value>\[[^\[\]]*\]|[^:,\[\]]+)(?:,|$)")
 
 
-VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Where PyTorch looks for the settings, in its order: the first that is set counts, even if it is empty.
-
-Source: ``CUDAAllocatorConfig::instance`` in c10/cuda/CUDAAllocatorConfig.h of torch 2.13.
-"""
-
-
-def alloc_conf_of_environment(environment: Mapping[str, str] = os.environ) -> str:
-    """The settings that a run in this environment gets; an empty string where it sets none."""
-    return next((environment[name] for name in VARIABLES if name in environment), "")
-
-
 def parse_alloc_conf(conf: str, torch_version: str = DEFAULT_TORCH_VERSION) -> AllocatorSettings:
     """The settings that ``conf`` stands for under that version of PyTorch; an empty string gives the defaults."""
-    version = versions.parse_version(torch_version)
+    version = parse_version(torch_version)
     fields: dict[str, Any] = {}
     for key, value in _items(conf):
         _refuse_unknown(key, version)
@@ -68,10 +53,10 @@ def _items(conf: str) -> list[tuple[str, str]]:
 def _refuse_unknown(key: str, version: tuple[int, int]) -> None:
     known = sorted(name for name, since in _SINCE.items() if since <= version)
     if key not in _SINCE:
-        raise ConfigError(f"unknown allocator setting {key!r}; torch {versions.name(version)} knows {', '.join(known)}")
+        raise ConfigError(f"unknown allocator setting {key!r}; torch {version_text(version)} knows {', '.join(known)}")
     if _SINCE[key] > version:
-        needed = versions.name(_SINCE[key])
-        raise ConfigError(f"allocator setting {key!r} needs torch {needed}; {versions.name(version)} knows {', '.join(known)}")
+        needed = version_text(_SINCE[key])
+        raise ConfigError(f"allocator setting {key!r} needs torch {needed}; {version_text(version)} knows {', '.join(known)}")
 
 
 def _refuse_other_backends(backend: str) -> None:

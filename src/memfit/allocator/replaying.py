@@ -13,9 +13,8 @@ from memfit.allocator.engine import Outcome, Prepared, Rules, SegmentChange, pre
 from memfit.allocator.engine.python import AllocatorRun
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.allocator.segments import SegmentState, segments_of
-from memfit.allocator.settings import AllocatorSettings
+from memfit.allocator.settings import DEFAULT_TORCH_VERSION, AllocatorSettings
 from memfit.allocator.statistics import count_statistics
-from memfit.allocator.versions import DEFAULT_TORCH_VERSION
 from memfit.ledger.schema import Array
 
 

@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
-from memfit.allocator import versions
-from memfit.allocator.versions import DEFAULT_TORCH_VERSION, TieBreak
 from memfit.errors import ConfigError
+from memfit.torch_versions import TorchVersion
 from memfit.units import MIB
+
+DEFAULT_TORCH_VERSION: Final = "2.11"
+OLDEST: Final = (2, 6)
+NEWEST: Final = (2, 15)
+"""The releases whose allocator memfit knows. Anything newer is taken to work like the newest of them."""
+
+
+class TieBreak(IntEnum):
+    """Which of several free blocks of one size is taken first."""
+
+    ADDRESS = 0
+    """The lowest address."""
+    BIRTH = 1
+    """The block that came to be first; the front of a split block is a new one, its rest the old one."""
+    SEGMENT = 2
+    """The oldest segment, then the lowest address."""
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """``"2.11.0+cu130"`` is ``(2, 11)``. Raises ``ConfigError`` for what is no version, and for one that is too old."""
+    version = TorchVersion.parse(text).release
+    if version < OLDEST:
+        raise ConfigError(f"memfit knows the allocator of torch {version_text(OLDEST)} and newer, not that of {text}")
+    return version
+
+
+def version_text(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def tie_break(version: tuple[int, int]) -> TieBreak:
+    if version >= (2, 13):
+        return TieBreak.SEGMENT
+    return TieBreak.BIRTH if version == (2, 12) else TieBreak.ADDRESS
+
 
 MIN_BLOCK: Final = 512
 """Sizes are multiples of this, and no block is smaller."""
@@ -54,7 +89,7 @@ class AllocatorSettings:
     """Run out at that share at once, without giving cached memory back first."""
 
     def __post_init__(self) -> None:
-        versions.parse_version(self.torch_version)
+        parse_version(self.torch_version)
         _refuse(self.max_split_bytes is not None and self.max_split_bytes < 20 * MIB, "max_split_size_mb must be 20 or more")
         _refuse(self.max_non_split_rounding_bytes < 20 * MIB, "max_non_split_rounding_mb must be 20 or more")
         _refuse(self.large_segment_bytes <= MEDIUM_REQUEST, "large_segment_size_mb must be more than 10")
@@ -71,11 +106,11 @@ class AllocatorSettings:
 
     @property
     def version(self) -> tuple[int, int]:
-        return versions.parse_version(self.torch_version)
+        return parse_version(self.torch_version)
 
     @property
     def tie_break(self) -> TieBreak:
-        return versions.tie_break(self.version)
+        return tie_break(self.version)
 
 
 def _refuse(wrong: bool, demand: str) -> None:

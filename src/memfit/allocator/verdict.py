@@ -10,17 +10,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from memfit.allocator.advice import EXPANDABLE, USUAL_SETTINGS, SettingsNeed, compare_settings
+from memfit.allocator.alloc_conf import parse_alloc_conf
 from memfit.allocator.fit import SmallestFit, smallest_fit
-from memfit.allocator.replaying import OutOfMemory, Replay, recorded_settings
+from memfit.allocator.replaying import OutOfMemory, Replay, recorded_settings, replay
 from memfit.allocator.replaying import replay as replay_requests
 from memfit.allocator.requests import Requests
-from memfit.allocator.settings import AllocatorSettings
-from memfit.allocator.versions import NEWEST, name
+from memfit.allocator.settings import NEWEST, AllocatorSettings, version_text
 from memfit.drawing import Drawn
 from memfit.hardware import Gpu, least_gpu
 from memfit.ledger import Category, Ledger, Moment
@@ -145,7 +144,8 @@ def _warnings(requests: Requests, settings: AllocatorSettings, gpu: Gpu, unlimit
     found = [f"{gpu.name}: {gpu.caveat}"] if gpu.caveat else []
     if settings.version > NEWEST:
         found.append(
-            f"torch {settings.torch_version} is newer than memfit knows; its allocator is taken to be that of {name(NEWEST)}"
+            f"torch {settings.torch_version} is newer than memfit knows; its allocator is assumed to be that of "
+            f"{version_text(NEWEST)}"
         )
     recorded = requests.recorded_peaks.get("peak_reserved", 0)
     if recorded and settings == recorded_settings(requests) and abs(unlimited.peak_reserved - recorded) > 0.003 * recorded:
@@ -170,3 +170,30 @@ def largest_categories(ledger: Ledger, event: int) -> tuple[tuple[str, int], ...
     totals = np.bincount(ledger.categories, weights=held, minlength=len(Category)).astype(np.int64)
     found = [(category.label, int(totals[category])) for category in Category if totals[category] > 0]
     return tuple(sorted(found, key=lambda item: -item[1]))
+
+
+EXPANDABLE: Final = "expandable_segments:True"
+USUAL_SETTINGS: Final = (EXPANDABLE, "max_split_size_mb:128", "max_split_size_mb:512", "roundup_power2_divisions:8")
+"""Worth trying, apart from the defaults."""
+
+
+@dataclass(frozen=True)
+class SettingsNeed:
+    """What a run needs under certain settings."""
+
+    alloc_conf: str
+    """As in ``PYTORCH_CUDA_ALLOC_CONF``."""
+    smallest_fit: int
+    peak_reserved: int
+    """With memory to spare."""
+
+
+def compare_settings(
+    requests: Requests, torch_version: str, alloc_confs: tuple[str, ...] = ("", *USUAL_SETTINGS)
+) -> tuple[SettingsNeed, ...]:
+    """What the run needs under each of the settings, least first."""
+    needs = []
+    for conf in alloc_confs:
+        settings = parse_alloc_conf(conf, torch_version)
+        needs.append(SettingsNeed(conf, smallest_fit(requests, settings).capacity, replay(requests, settings).peak_reserved))
+    return tuple(sorted(needs, key=lambda need: need.smallest_fit))

@@ -3,7 +3,7 @@
 ::
 
     gpus.toml      GPUs: memory, peaks, links       read by hardware/
-    models.toml    models that are known by name    read by models/catalog.py
+    models.toml    models that are known by name    read by models/config.py
     cudnn.toml     versions and kernels of cuDNN    read by phantom/target.py and phantom/kernels/convolution/segments.py
     shares.toml    what others measured of a GPU's peaks    read by timing/shares.py
     rates/         what a measured GPU reaches of its peaks, a file for each    read by timing/rates.py

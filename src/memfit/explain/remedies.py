@@ -12,7 +12,7 @@ from typing import Final
 
 from memfit.allocator import AllocatorSettings, Requests, parse_alloc_conf, smallest_fit
 from memfit.allocator import replay as replay_requests
-from memfit.allocator.advice import EXPANDABLE, USUAL_SETTINGS
+from memfit.allocator.verdict import EXPANDABLE, USUAL_SETTINGS
 from memfit.explain.checkpointing import checkpoint
 from memfit.explain.scene import Scene
 from memfit.explain.variants import Variant

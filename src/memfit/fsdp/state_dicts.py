@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from memfit.errors import ConfigError
-from memfit.fsdp.state_dict_options import OptimStateDictConfig, StateDictConfig, StateDictSettings, StateDictType
+from memfit.fsdp.words import OptimStateDictConfig, StateDictConfig, StateDictSettings, StateDictType
 from memfit.record.run_hooks import in_checkpoint
 from memfit.torch_compat.fsdp import gather_state_dict, has_mesh, offload_state_dict
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from memfit.errors import ConfigError
@@ -31,7 +31,7 @@ class Configuration:
     subject: Subject
     settings: Recipe | Mapping[str, Any]
     """How a model is trained, with every default written out; or what a function is called with."""
-    options: PredictOptions = PredictOptions()
+    options: PredictOptions = field(default_factory=PredictOptions)
 
     @classmethod
     def of(cls, subject: Subject, words: Mapping[str, Any], options: PredictOptions) -> Configuration:

@@ -17,8 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from memfit.choices import OPTIMIZERS, PRECISIONS
 from memfit.fsdp import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy, shard
-from memfit.fsdp.checkpointing import checkpoint_units
-from memfit.fsdp.units import find_units
+from memfit.fsdp.units import checkpoint_units, find_units
 from memfit.job.options import LONGEST_STEP
 from memfit.job.recipe import Recipe
 from memfit.models import find_model

@@ -17,6 +17,7 @@ import numpy as np
 
 from memfit.ledger.journal import Journal
 from memfit.ledger.ledger import Ledger
+from memfit.ledger.run_info import RunInfo
 from memfit.ledger.schema import (
     TABLES,
     Activity,
@@ -31,7 +32,6 @@ from memfit.ledger.schema import (
     Phase,
     Returns,
     Roles,
-    RunInfo,
     Scopes,
     Slack,
     Table,

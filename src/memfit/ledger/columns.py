@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from memfit.ledger.run_info import RunInfo
 from memfit.ledger.schema import (
     Activity,
     Array,
@@ -18,7 +19,6 @@ from memfit.ledger.schema import (
     Modules,
     Returns,
     Roles,
-    RunInfo,
     Scopes,
     Slack,
     Work,

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from memfit.ledger.schema import RunInfo, Table
+from memfit.ledger.run_info import RunInfo
+from memfit.ledger.schema import Table
 from memfit.ledger.storage import MAGIC, frame, is_being_written, write_whole
 
 try:

@@ -44,16 +44,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cache
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from memfit.ledger.coverage import Coverage
-from memfit.ledger.failure import Failure
 
 FORMAT = "memfit-ledger"
 VERSION = 1
@@ -328,84 +325,3 @@ class Device:
     @classmethod
     def from_name(cls, name: str) -> Device:
         return cls(name=name, granularity=512 if cls(name=name).is_cuda else 1)
-
-
-_FACTS: Final = {"gpu": "gpu", "clock": "clock", "mesh": "mesh", "stands for ranks": "stands_for"}
-"""Fields of ``RunInfo`` that files also have among the versions, by their names there: older releases look for
-them there, and wrote them nowhere else."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunInfo:
-    """Where a ledger comes from."""
-
-    source: str = "measured"
-    """``measured`` or ``predicted``."""
-    versions: dict[str, str] = field(default_factory=dict)
-    """Of memfit, torch, python and whatever else decided the numbers."""
-    gpu: str = ""
-    """The GPU that a prediction is for; empty in a measured run."""
-    clock: str = ""
-    """How sure the times of a prediction's events are, ``timed`` or ``estimated``; empty where they are no times of the run."""
-    mesh: str = ""
-    """The axes of the job, the slowest first: ``pp=8,dp=8,tp=8``. Empty where no mesh was made."""
-    stands_for: str = ""
-    """The ranks of the job that need the same: ``0-63``, ``64-126,448``. Empty where one rank alone was asked for."""
-    rank: int = 0
-    world_size: int = 1
-    problem: str = ""
-    """Why the ledger is incomplete: the recorder failed, or the process died. Empty when it is whole."""
-    assumptions: tuple[str, ...] = ()
-    """What a prediction had to assume."""
-    alloc_conf: str = ""
-    """The allocator's settings it ran under, as in ``PYTORCH_CUDA_ALLOC_CONF``."""
-    failure: Failure = Failure()
-    """The out-of-memory error that ended the run, if one did."""
-    witness: str = "operators"
-    """Who saw the blocks: a dispatch mode that sees ``operators``, or the history of CUDA's ``allocator``."""
-    capacity_bytes: int = 0
-    """What the main device has; 0 where it is not known."""
-    alarms: tuple[str, ...] = ()
-    """What was noticed while the run lasted: memory that grows from step to step, fragmentation."""
-    notes: tuple[str, ...] = ()
-    """What a reader should know of the recording: modules that were too small to be marked."""
-    covered: Coverage = Coverage()
-    """What of a script was seen, in the prediction of one."""
-    num_process_groups: int = 0
-    """That were used and have several ranks, in a prediction; 0 where that is not known."""
-    num_peers: int = 0
-    """Of all of them together: ranks of the same node that are sent to one by one."""
-
-    @property
-    def communicators(self) -> tuple[int, int]:
-        """How many communicators NCCL has, as far as is known, and how many ranks they send to one by one."""
-        return self.num_process_groups or int(self.world_size > 1), self.num_peers
-
-    @property
-    def complete(self) -> bool:
-        return not self.problem
-
-    @property
-    def has_clock(self) -> bool:
-        """Do the times of events mean something? Those of predictions by an older memfit say how long predicting took."""
-        return self.source == "measured" or bool(self.clock)
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """All that decided the numbers, by what it is called: versions, GPU, clock and place in the job."""
-        return self.versions | {name: value for name, field in _FACTS.items() if (value := getattr(self, field))}
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"versions": self.facts}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RunInfo:
-        known = {f.name for f in fields(cls)}
-        kept = {key: value for key, value in data.items() if key in known}
-        failure = Failure.from_json(kept.get("failure", {}))
-        lists = {name: tuple(kept.get(name, ())) for name in ("assumptions", "alarms", "notes")}
-        versions = kept.get("versions", {})
-        if isinstance(versions, dict):
-            kept |= {field: versions[name] for name, field in _FACTS.items() if name in versions}
-            kept["versions"] = {name: text for name, text in versions.items() if name not in _FACTS}
-        return cls(**kept | lists | {"failure": failure, "covered": Coverage.from_json(kept.get("covered"))})

@@ -28,6 +28,7 @@ import safetensors
 import safetensors.numpy
 
 from memfit.errors import LedgerFormatError
+from memfit.ledger.run_info import RunInfo
 from memfit.ledger.schema import (
     FORMAT,
     TABLES,
@@ -40,7 +41,6 @@ from memfit.ledger.schema import (
     Events,
     Modules,
     Phase,
-    RunInfo,
     Table,
     WorkKind,
 )

@@ -2,14 +2,13 @@
 
 ::
 
-    "llama3-8b" ──> catalog.py ──> ModelConfig ──> transformer/            a small transformer in torch
-                                    config.py
+    "llama3-8b" ──> find_model ──> ModelConfig ──> transformer/            a small transformer in torch
+                     config.py      config.py
     config.json ──> config.py ──> huggingface.py ──> transformers' own class, and a batch made for it
 
 How a model is trained is a ``memfit.job.Recipe``. Configs are plain data: torch is imported when a model is built, not before.
 """
 
-from memfit.models.catalog import MODELS, find_model
-from memfit.models.config import ModelConfig
+from memfit.models.config import MODELS, ModelConfig, find_model
 
 __all__ = ["MODELS", "ModelConfig", "find_model"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from memfit.fsdp import BackwardPrefetch, MixedPrecision, ShardingStrategy
-from memfit.fsdp.checkpointing import Checkpointing
-from memfit.fsdp.meshes import device_type
+from memfit.fsdp.sharding import device_type
+from memfit.fsdp.units import Checkpointing
 from memfit.parallel.config import Parallelism
 from memfit.parallel.layout import ModelLayout
 from memfit.parallel.meshes import make_meshes

@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from memfit.errors import ConfigError
 from memfit.fsdp import BackwardPrefetch, MixedPrecision, ShardingStrategy, shard
-from memfit.fsdp.checkpointing import Checkpointing, checkpoint_units
+from memfit.fsdp.units import Checkpointing, checkpoint_units
 from memfit.parallel.config import Parallelism
 from memfit.parallel.layout import ModelLayout
 from memfit.parallel.meshes import Meshes

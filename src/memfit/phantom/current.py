@@ -15,7 +15,7 @@ from memfit.hardware import Gpu
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.timing.host import HostPace
-from memfit.timing.operators.costs import Cost
+from memfit.timing.operators.calls import Cost
 from memfit.timing.rates import Rates
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.patches import Patches

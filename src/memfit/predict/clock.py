@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from memfit.ledger import Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.ledger.cutting import rows
 from memfit.ledger.schema import Blocks, EventKind, Events, Returns, Roles, Scopes
 from memfit.phantom.clock.operator_clock import OperatorClock
-from memfit.predict.limit import MemoryLimit
 from memfit.record.listener import Listener
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.handlers import OutputHandler
@@ -24,6 +23,9 @@ from memfit.timing.basis import basis_of
 from memfit.timing.breakdown import RunTime
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.autograd import graph_task_id
+
+if TYPE_CHECKING:
+    from memfit.predict.limit import MemoryLimit
 
 
 class TimedBuilder(LedgerBuilder):

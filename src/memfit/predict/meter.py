@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 
 from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, requests_from_ledger
-from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.ledger import LedgerBuilder, RunInfo
 from memfit.predict.clock import TimedBuilder
 from memfit.record.sources.operators.recorder import Recorder
+from memfit.torch_compat.memory_history import alloc_conf_of_environment
 
 
 class LedgerMeter:

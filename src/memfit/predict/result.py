@@ -13,7 +13,7 @@ from memfit.allocator.verdict import advised
 from memfit.analysis import Breakdown, DeviceReport, Growth, ModuleStats, Report, breakdown_at, build_report, find_growth
 from memfit.drawing import Drawn
 from memfit.ledger import Coverage, Ledger, Phase, RunInfo
-from memfit.ledger.repeating import repeat_last_step
+from memfit.ledger.cutting import repeat_last_step
 from memfit.phantom.target import Target
 from memfit.predict.host import HostMemory, host_memory
 from memfit.timing.breakdown import RunTime, TimeBreakdown

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,7 +16,7 @@ from memfit.errors import NoGpuWorkError, StepFailedError
 from memfit.hardware import PEER_BYTES, Gpu
 from memfit.job import PredictOptions
 from memfit.ledger import Coverage, Ledger, RunInfo
-from memfit.ledger.repeating import leaves_all_as_it_was
+from memfit.ledger.cutting import leaves_all_as_it_was
 from memfit.phantom.clock.communication import GroupUse
 from memfit.phantom.clock.operator_clock import OperatorClock
 from memfit.phantom.distributed.environment import RankInfo
@@ -26,7 +27,6 @@ from memfit.phantom.world import PhantomWorld
 from memfit.predict.blame import advise, users_traceback
 from memfit.predict.clock import ClockObserver, EngineTime, TimedBuilder, run_time
 from memfit.predict.host import PinnedBlocks
-from memfit.predict.limit import MemoryLimit, Refusal
 from memfit.predict.meter import LedgerMeter
 from memfit.predict.ranks import RankOutcome
 from memfit.predict.result import Prediction, with_last_step_again
@@ -38,6 +38,9 @@ from memfit.timing.basis import is_measured
 from memfit.torch_compat.autograd import calibrate
 from memfit.torch_versions import TorchVersion
 from memfit.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from memfit.predict.limit import Refusal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,8 @@ class PhantomSession:
         compiled.follow(recorder)
         meter = LedgerMeter(builder, recorder, alloc_conf, torch_version, device)
         if is_limited:
+            from memfit.predict.limit import MemoryLimit
+
             num_groups = int(processes.world_size > 1)
             builder.limit = MemoryLimit(builder, device, target.gpu, num_groups, meter.settings)
         return cls(

@@ -15,7 +15,7 @@ from memfit.analysis.lanes import join, take, thin
 from memfit.ledger import Ledger, Phase, Work, WorkKind
 from memfit.ledger.schema import Array
 from memfit.timing.breakdown import RunTime
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Cost
 from memfit.timing.timeline import COMMUNICATION
 
 MOST_SPANS: Final = 4_096

@@ -6,7 +6,7 @@
         │
         RecordingSession ── attach, record, catch up, close; memfit.predict has one too           session.py
         │     ├─ sources/operators/   a dispatch mode looks at every operator's outputs
-        │     └─ sources/allocator/   CUDA's allocator keeps the history; witnesses.py chooses one of both
+        │     └─ sources/allocator/   CUDA's allocator keeps the history; tracker.py chooses one of both
         │
         ├─ position.py       where the run is: modules, backward, recomputation, optimizers
         │     └─ module_calls.py

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import torch
 from torch import nn
 
 import memfit
-from memfit.allocator import Verdict, judge, parse_alloc_conf, requests_from_ledger
-from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.errors import ConfigError
-from memfit.hardware import find_gpu
 from memfit.ledger import Failure, Ledger, LedgerBuilder, RunInfo
 from memfit.ledger.cutting import cut_at_failure
 from memfit.ledger.journal import Journal, path_of_rank
-from memfit.ledger.running_totals import RunningTotals
 from memfit.record.listener import warn
 from memfit.record.out_of_memory import describe_failure
 from memfit.record.session import RecordingSession
 from memfit.record.sources.operators.session import OperatorSession
-from memfit.record.witnesses import choose_witness
+from memfit.torch_compat import memory_history
+from memfit.torch_compat.dispatch import modes_of_this_thread
+from memfit.torch_compat.fake_tensors import FakeTensor, FakeTensorMode
 
 if TYPE_CHECKING:
+    from memfit.allocator import Verdict
+    from memfit.ledger.running_totals import RunningTotals
     from memfit.record.sources.allocator.history import AllocatorHistory
     from memfit.record.sources.allocator.levels import OnStep
     from memfit.record.sources.allocator.retention import Retention
@@ -134,12 +134,17 @@ class Tracker:
         if self._ledger is None:
             self._session.catch_up()
         if self._totals is None or self._totals_of is not self._builder:
+            from memfit.ledger.running_totals import RunningTotals
+
             self._totals_of = self._builder
             self._totals = RunningTotals(self._builder)
         return self._totals
 
     def fit(self, gpu: str, alloc_conf: str = "", torch_version: str | None = None) -> Verdict:
         """Would this run fit on that GPU? ``torch_version`` is the allocator's, by default that of the recorded run."""
+        from memfit.allocator import judge, parse_alloc_conf, requests_from_ledger
+        from memfit.hardware import find_gpu
+
         version = torch_version or self.ledger.info.versions["torch"]
         return judge(requests_from_ledger(self.ledger), find_gpu(gpu), parse_alloc_conf(alloc_conf, version))
 
@@ -249,4 +254,49 @@ def rank_of_process() -> tuple[int, int]:
 def _run_info() -> RunInfo:
     rank, world_size = rank_of_process()
     versions = {"memfit": memfit.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return RunInfo(versions=versions, rank=rank, world_size=world_size, alloc_conf=alloc_conf_of_environment())
+    return RunInfo(versions=versions, rank=rank, world_size=world_size, alloc_conf=memory_history.alloc_conf_of_environment())
+
+
+WITNESSES: Final = ("operators", "allocator")
+
+
+def choose_witness(wanted: str | None, subjects: Sequence[Any]) -> str:
+    """``wanted``, or what suits the run: CUDA's allocator where there is one, unless all that is tracked is elsewhere."""
+    if wanted is not None and wanted not in WITNESSES:
+        raise ConfigError(f"there is no witness {wanted!r}: choose one of {', '.join(WITNESSES)}")
+    if wanted == "operators":
+        return wanted
+    tensors = [tensor for subject in subjects for tensor in _tensors_of(subject)]
+    devices = {tensor.device.type for tensor in tensors} - {"meta"}
+    others = devices - {"cpu", "cuda"}
+    if others:
+        warn(f"tracking {', '.join(sorted(others))} with a dispatch mode: only CUDA's allocator keeps a history that memfit reads")
+    are_elsewhere = bool(devices) and "cuda" not in devices
+    if wanted is None and (are_elsewhere or any(isinstance(tensor, FakeTensor) for tensor in tensors)):
+        return "operators"  # and CUDA is not asked for anything
+    reason = why_no_history()
+    if wanted == "allocator" and reason:
+        raise ConfigError(f"cannot record from the allocator's history: {reason}. witness='operators' records any device")
+    return "operators" if reason else "allocator"
+
+
+def why_no_history() -> str:
+    """Why the allocator's history cannot be read here; empty where it can."""
+    if any(isinstance(mode, FakeTensorMode) for mode in modes_of_this_thread()):
+        return "tensors are fake here, so that nothing is allocated"
+    if not memory_history.keeps_history():
+        backend = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        if backend is not None and backend.type != "cuda":
+            return f"the accelerator is {backend.type}, and only CUDA's allocator keeps a history that memfit reads"
+        return "there is no CUDA here, or its allocator is not torch's own"
+    if memory_history.is_kept_by_somebody():
+        return "somebody else is keeping it: call torch.cuda.memory._record_memory_history(None) first"
+    return ""
+
+
+def _tensors_of(subject: Any) -> Iterable[torch.Tensor]:
+    if isinstance(subject, nn.Module):
+        return subject.parameters()
+    if isinstance(subject, torch.Tensor):
+        return [subject]
+    return [parameter for group in subject.param_groups for parameter in group["params"]]

@@ -16,8 +16,7 @@ A planner that has shapes but no run asks ``price(Call(...), gpu)`` and the func
 from memfit.timing.basis import rates_of
 from memfit.timing.breakdown import RunTime, TimeBreakdown
 from memfit.timing.links import FREE, Interconnect, parse_interconnect, usual_interconnect
-from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Call, Cost, Operand
 from memfit.timing.operators.prices import KernelSettings, least_seconds, price
 from memfit.timing.rates import Rates
 from memfit.timing.timeline import Timeline

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from memfit.timing.operators.costs import Cost
+from memfit.timing.operators.calls import Cost
 from memfit.timing.timeline import COMMUNICATION, Array, Spans, StepMark
 
 

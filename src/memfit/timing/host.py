@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from memfit.timing.operators.calls import Call
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Call, Cost
 from memfit.timing.rates import MICRO, HostRates
 
 SECOND_OF_NODE: Final = frozenset(("mm", "bmm", "mul", "sum", "t", "transpose", "div"))

@@ -1,15 +1,27 @@
-"""CUDA's caching allocator: the history that it keeps, its figures, and the note that it attaches to each entry."""
+"""CUDA's caching allocator: its settings in the environment, its history, its figures, and the note attached to each entry."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 
 from memfit.torch_compat.versions import need
 
 _C: Any = torch._C
+
+VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Where PyTorch looks for the settings, in its order: the first that is set counts, even if it is empty.
+
+Source: ``CUDAAllocatorConfig::instance`` in c10/cuda/CUDAAllocatorConfig.h of torch 2.13.
+"""
+
+
+def alloc_conf_of_environment(environment: Mapping[str, str] = os.environ) -> str:
+    """The settings that a run in this environment gets; an empty string where it sets none."""
+    return next((environment[name] for name in VARIABLES if name in environment), "")
 
 
 def keeps_history() -> bool:

@@ -1,6 +1,6 @@
 """How each result is drawn, in a notebook and on a terminal: the list that ``memfit.drawing`` loads.
 
-The views of comparisons and searches are imported when one is drawn: a prediction needs neither.
+A view that a prediction on a terminal does not need is imported when it is drawn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from memfit.analysis import build_report
 from memfit.drawing import Drawing, register, text_of
 from memfit.ledger import Ledger
 from memfit.views.escaping import printable
-from memfit.views.notebook import notebook_html
 from memfit.views.terminal import report_sections
 from memfit.views.verdicts import growth_words, host_words, verdict_sections, words_about_others
 from memfit.views.words.timing import time_words
@@ -33,7 +32,15 @@ def _ledger_sections(ledger: Ledger, console: Console, options: ConsoleOptions) 
     return report_sections(build_report(ledger), console)
 
 
+def _ledger_html(ledger: Ledger) -> str:
+    from memfit.views.notebook import notebook_html
+
+    return notebook_html(ledger)
+
+
 def _prediction_html(prediction: Prediction) -> str:
+    from memfit.views.notebook import notebook_html
+
     return notebook_html(prediction.ledger, prediction.report, prediction.verdict)
 
 
@@ -74,7 +81,7 @@ def _plan_sections(found: PlanSearch, console: Console, options: ConsoleOptions)
     return plan_sections(found, console, options)
 
 
-register("Ledger", Drawing(html=notebook_html, terminal=_ledger_sections))
+register("Ledger", Drawing(html=_ledger_html, terminal=_ledger_sections))
 register("Prediction", Drawing(html=_prediction_html, terminal=_prediction_sections))
 register("JobPrediction", Drawing(html=_as_text, terminal=_job_sections))
 register("Comparison", Drawing(html=_as_text, terminal=_comparison_sections))

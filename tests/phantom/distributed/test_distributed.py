@@ -30,7 +30,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import memfit
-from memfit.engines.ddp.reducer import Bucket, Logger, Reducer
+from memfit.engines.ddp.wrapping import Bucket, Logger, Reducer
 from memfit.ledger import Category
 from memfit.units import MIB
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memfit.choices import SCHEDULES, layers_of_stages
 from memfit.job.states import state_bytes
-from memfit.models.catalog import MODELS
+from memfit.models.config import MODELS
 from memfit.parallel.stages import blocks_of_stages
 from memfit.plan.search.bounds.least_memory import least_bytes, passes_under_way
 from memfit.plan.search.bounds.least_time import WITH_BUBBLE, least_seconds, pipeline_least_seconds

@@ -11,7 +11,7 @@ from helpers.report_runs import HOSTILE, hostile, long, timed, training
 
 from memfit.analysis import Family, breakdown_at, build_report, gather_module_stats, grow_tree, largest_blocks_at
 from memfit.ledger import Coverage, Ledger, RunInfo
-from memfit.ledger.failure import Failure
+from memfit.ledger.run_info import Failure
 from memfit.ledger.schema import Activity
 from memfit.testing import ledger
 from memfit.units import format_bytes

@@ -15,17 +15,22 @@
     expandable.py  segments that grow page by page
     python.py      a whole run, in Python
     native.py      a whole run, in C
-    running.py     chooses one of the two
     compiling.py   makes the library of csrc/, when the package is built
 
 ``allocator.py`` and its neighbours are the description; ``csrc/`` follows them function by function, and a property test holds the
 two equal.
 """
 
+from memfit.allocator.engine import native, python
 from memfit.allocator.engine.allocator import CachingAllocator
 from memfit.allocator.engine.outcome import Outcome, SegmentChange
 from memfit.allocator.engine.prepared import Prepared, prepare
 from memfit.allocator.engine.rules import NO_LIMIT, Rules
-from memfit.allocator.engine.running import run
 
 __all__ = ["NO_LIMIT", "CachingAllocator", "Outcome", "Prepared", "Rules", "SegmentChange", "prepare", "run"]
+
+
+def run(prepared: Prepared, rules: Rules) -> Outcome:
+    """Serves the requests until they are over or memory has run out: in C where that was compiled, in Python elsewhere."""
+    engine = native.library()
+    return python.run(prepared, rules) if engine is None else native.run(engine, prepared, rules)

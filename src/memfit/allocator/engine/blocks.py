@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from memfit.allocator.settings import MIN_BLOCK, SMALL_REQUEST
-from memfit.allocator.versions import TieBreak
+from memfit.allocator.settings import MIN_BLOCK, SMALL_REQUEST, TieBreak
 
 IN_USE: Final = 0
 PENDING: Final = 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from memfit.allocator.settings import SMALL_SEGMENT, AllocatorSettings
-from memfit.allocator.versions import TieBreak
+from memfit.allocator.settings import SMALL_SEGMENT, AllocatorSettings, TieBreak
 from memfit.errors import ConfigError
 from memfit.units import TIB
 

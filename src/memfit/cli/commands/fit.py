@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from memfit.allocator import Requests, Verdict, judge, load_requests, parse_alloc_conf, versions
-from memfit.allocator.versions import DEFAULT_TORCH_VERSION
+from memfit.allocator import Requests, Verdict, judge, load_requests, parse_alloc_conf
+from memfit.allocator.settings import DEFAULT_TORCH_VERSION, NEWEST, OLDEST, version_text
 from memfit.cli.outputs import stdout_console, working
 from memfit.hardware import find_gpu, gpus
 from memfit.views.escaping import printable
@@ -32,8 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--torch-version",
         metavar="VERSION",
-        help=f"the version of torch whose allocator is used, {versions.name(versions.OLDEST)} to {versions.name(versions.NEWEST)}; "
-        f"by default the one in FILE, or {versions.DEFAULT_TORCH_VERSION}",
+        help=f"the version of torch whose allocator is used, {version_text(OLDEST)} to {version_text(NEWEST)}; "
+        f"by default the one in FILE, or {DEFAULT_TORCH_VERSION}",
     )
     parser.add_argument(
         "--process-groups",

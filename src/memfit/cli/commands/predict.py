@@ -30,6 +30,7 @@ from memfit.views.escaping import printable
 from memfit.views.words.timing import format_seconds, time_json
 
 if TYPE_CHECKING:
+    from memfit.job import Recipe
     from memfit.predict.ranks import JobPrediction
     from memfit.predict.result import Prediction
 
@@ -53,7 +54,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     from memfit.predict.api import one_configuration, predict_build
     from memfit.predict.ranks import JobPrediction
-    from memfit.predict.step_time import job_step_seconds
     from memfit.workers.forking import GPU_IS_LOST
 
     check_output(args.out, "--out")
@@ -65,11 +65,17 @@ def run(args: argparse.Namespace) -> int:
             asked = asked.with_options(ranks="all")  # the stages of a pipeline need different memory
         found = predict_build(asked.builder(), asked.options)
     if isinstance(found, JobPrediction):
-        seconds = job_step_seconds(found, recipe.schedule, recipe.pp, recipe.microbatches) if recipe is not None else None
-        tell_job(found, args, seconds)
+        tell_job(found, args, _pipeline_seconds(found, recipe))
     else:
         tell(found, args)
     return 0
+
+
+def _pipeline_seconds(job: JobPrediction, recipe: Recipe | None) -> float | None:
+    """Seconds of a step of all stages; ``None`` where there is no pipeline."""
+    from memfit.predict.step_time import job_step_seconds
+
+    return job_step_seconds(job, recipe.schedule, recipe.pp, recipe.microbatches) if recipe is not None else None
 
 
 @contextmanager

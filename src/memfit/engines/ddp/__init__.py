@@ -2,8 +2,7 @@
 
 ::
 
-    wrapping.py    DistributedDataParallel around the model; on the phantom, without its C++
-    reducer.py     its reducer, in Python
+    wrapping.py    DistributedDataParallel around the model; on the phantom, with a reducer in Python
 """
 
 from __future__ import annotations

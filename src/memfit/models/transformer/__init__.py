@@ -5,8 +5,7 @@
     tokens ──> Embedding (+ positions) ──> Block x layers ──> norm ──> head ──> logits            model.py
                                             │
                                             ├─ x + Attention(norm(x))     grouped queries or latent ones, rotary, fused attention
-                                            │                                                      attention.py
-                                            └─ x + MLP(norm(x))           SwiGLU, GELU, or experts  mlps.py, experts.py
+                                            └─ x + MLP(norm(x))           SwiGLU, GELU, or experts  experts.py
 
     splitting.py   how all that is split over GPUs, for memfit.parallel
 

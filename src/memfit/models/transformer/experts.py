@@ -1,4 +1,4 @@
-"""An MLP of many experts, a few of them for each token.
+"""The MLP of a block: dense (``SwiGLU``, ``GELU``), or many experts of which each token uses a few.
 
 ::
 
@@ -20,8 +20,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from memfit.models.config import ModelConfig
-from memfit.models.transformer.mlps import SwiGLU
 from memfit.torch_compat.distributed import exchange_rows
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(dim, hidden, bias=False)
+        self.up = nn.Linear(dim, hidden, bias=False)
+        self.down = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class GELU(nn.Module):
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(dim, hidden)
+        self.down = nn.Linear(hidden, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
+        return out
 
 
 class RoutedExperts(nn.Module):

@@ -20,8 +20,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, PrepareModuleInput, RowwiseParallel, SequenceParallel
 
 from memfit.models.config import ModelConfig
-from memfit.models.transformer.experts import RoutedExperts
-from memfit.models.transformer.mlps import SwiGLU
+from memfit.models.transformer.experts import RoutedExperts, SwiGLU
 from memfit.models.transformer.model import Transformer
 from memfit.parallel import ModelLayout
 

@@ -17,7 +17,7 @@ from memfit.phantom.clock.describe import name_of
 from memfit.phantom.device.streams import current_stream_number
 from memfit.timing import collectives
 from memfit.timing.links import Interconnect
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Cost
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.distributed import ProcessGroup, resolve_group
 

@@ -13,7 +13,7 @@ import torch
 from memfit.hardware import GIGA
 from memfit.phantom.current import find_world
 from memfit.phantom.device.streams import current_stream_number
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Cost
 from memfit.timing.rates import MICRO
 from memfit.timing.timeline import Captured
 

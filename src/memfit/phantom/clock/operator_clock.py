@@ -22,8 +22,7 @@ from memfit.phantom.target import Target
 from memfit.timing.basis import rates_of
 from memfit.timing.host import HostPace
 from memfit.timing.links import Interconnect, parse_interconnect, usual_interconnect
-from memfit.timing.operators.calls import Call
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Call, Cost
 from memfit.timing.operators.prices import MAY_LOOK, UNPRICED, KernelSettings, price
 from memfit.timing.rates import Rates
 from memfit.timing.timeline import Timeline

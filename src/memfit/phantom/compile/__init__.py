@@ -3,6 +3,7 @@
 ::
 
     compiler.py        takes part when a function is compiled; what cannot be compiled falls back to eager code
+    inductor.py        plans memory as on the GPU; its wrapper is run here
     tracing.py         while torch compiles, it sees torch as it is
     folding.py         constants that torch works out meanwhile
     device_answers.py  what Inductor asks about the GPU

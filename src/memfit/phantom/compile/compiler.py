@@ -3,13 +3,12 @@
 ::
 
     a function is called ──> Dynamo ──> AOTAutograd ──> Inductor ──> a wrapper in Python, the memory plan
-                              └──────── tracing.py ────────┘              │
+                              └──────── tracing.py ────────┘ inductor.py  │
                                         device_answers.py                 └──> wrapper.py runs it, forward and backward
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,9 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from memfit.phantom.compile import cuda_graphs, device_answers, folding, tracing
-from memfit.phantom.compile.tuning import Tuner
-from memfit.phantom.compile.wrapper import note_garbage, run_wrapper
+from memfit.phantom.compile import tracing
 from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.compiler import (
@@ -31,7 +28,6 @@ from memfit.torch_compat.compiler import (
     CompilerParts,
     configured,
     load,
-    taking_a_list,
 )
 from memfit.torch_compat.dispatch import TorchDispatchMode
 from memfit.torch_compat.dynamo import runs_frames_itself, stop_looking_at_frames
@@ -49,13 +45,6 @@ NOT_COMPILED: Final = "__not_compiled__"
 others' functions are: Dynamo follows them, as a graph that ended at each would be another graph."""
 
 
-NOT_CHOSEN_BY_TIMING = (
-    "max-autotune: matrix products and convolutions were taken to be the libraries' own and other kernels the first that Inductor "
-    "proposes, since nothing is timed here, and what timing them takes while the graph is compiled was not counted"
-)
-_ASYNC = (
-    "async tensor parallelism is predicted as ordinary collectives: the symmetric memory that its fused products use is not counted"
-)
 _OTHER_TORCH = (
     "Inductor of the installed torch {installed} made the memory plan, and that of torch {predicted}, which is predicted, may plan "
     "otherwise: predict where torch {predicted} is installed, or with --torch-version {installed} if the run will use that"
@@ -85,6 +74,8 @@ class Compiler:
 
     def _around_frame(self, compile_frame: Callable[..., Any]) -> Callable[..., Any]:
         def compile_inside(code: CodeType, scope: dict[str, object], *args: Any, **kwargs: Any) -> Any:
+            from memfit.phantom.compile.wrapper import note_garbage  # most predictions compile nothing
+
             self._begin()
             # In the place of functions in C++, which are no frames; and the first function of all is asked about before Dynamo has
             # been told to leave ours alone.
@@ -101,11 +92,13 @@ class Compiler:
                 except self._parts_in_use.not_compilable as error:
                     self._num_raised += 1
                     if _ROOT not in str(error):  # hooks of the recorder's end a graph; what follows them is compiled all the same
-                        self._assumptions.add(f"{_place(code)} is not compiled, as it would not be on the GPU: {_reason(error)}")
+                        self._assumptions.add(
+                            f"{_place(code)} is not compiled, as it would not be on the GPU: {tracing.reason_of(error)}"
+                        )
                     raise
                 except self._parts_in_use.failures as error:
                     self._assumptions.add(
-                        f"{_place(code)} could not be compiled here, and is predicted as eager code: {_reason(error)}"
+                        f"{_place(code)} could not be compiled here, and is predicted as eager code: {tracing.reason_of(error)}"
                     )
                     return self._parts_in_use.frame_result()
 
@@ -120,6 +113,8 @@ class Compiler:
         if self._parts is not None:
             return
         with tracing.as_torch_is():
+            from memfit.phantom.compile.inductor import Inductor
+
             self._parts = parts = load()
             parts.fill_tables()
         installed, predicted = TorchVersion(installed_torch()), TorchVersion(self._target.torch)
@@ -136,34 +131,7 @@ class Compiler:
         for path in self._our_paths:
             patches.finally_call(parts.skip_frames_in(path))
         patches.finally_call(parts.silence())
-        device_answers.install(patches, parts, self._target)
-        folding.install(patches, parts)
-        cuda_graphs.install(patches, parts)
-        tracing.install(patches, parts, self._tracing)
-        patches.wrap(parts.compile_fx, "_compile_fx_inner", self._around_graph)
-        tuner = Tuner(parts, self._target, self._assumptions)
-        tuner.install(patches)
-        patches.replace(parts.kernel_choices, "lookup", _in_order)
-        patches.replace(parts.graph.GraphLowering, "compile_to_module", _compiling(tuner))
-
-    def _around_graph(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        """Backward is compiled when it first runs, out of Dynamo's sight."""
-
-        def compile_inside(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._parts_in_use.is_autotuning():
-                self._assumptions.add(NOT_CHOSEN_BY_TIMING)
-            if self._parts_in_use.has_async_tensor_parallelism():
-                self._assumptions.add(_ASYNC)
-            with self._tracing():
-                try:
-                    return compile_graph(graph, *args, **kwargs)
-                except Exception as error:
-                    self._assumptions.add(
-                        f"Inductor could not plan a compiled graph here, and its operators run one by one: {_reason(error)}"
-                    )
-                    return _one_by_one(graph)
-
-        return compile_inside
+        Inductor(parts, self._tracing, self._assumptions, self._target).install(patches)
 
     def _forget_code(self) -> None:
         for code in self._codes:
@@ -175,11 +143,6 @@ class Compiler:
         for scope, before in self._scopes.values():
             for name in [name for name in scope if name not in before and name.startswith(NAMES_IN_GLOBALS)]:
                 del scope[name]
-
-
-def _in_order(choices_so_far: Any, choices: Sequence[Any], *args: Any, **kwargs: Any) -> dict[Any, float]:
-    """How long each of the kernels takes that could do the same: the first is taken, and nothing is timed, read or kept on disk."""
-    return {choice: float(place) for place, choice in enumerate(choices, start=1)}
 
 
 def _our_paths() -> tuple[str, ...]:
@@ -194,35 +157,3 @@ def _our_paths() -> tuple[str, ...]:
 
 def _place(code: CodeType) -> str:
     return f"{code.co_name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-
-
-def _reason(error: BaseException) -> str:
-    """The first lines of it, as torch words them: what follows is advice, and where torch was."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:2])}"
-
-
-def _one_by_one(graph: Any) -> Callable[[list[Any]], Any]:
-    """A graph that runs as it was traced."""
-
-    def run(args: list[Any]) -> Any:
-        values = list(args)
-        args.clear()
-        return graph(*values)
-
-    return taking_a_list(run)
-
-
-def _compiling(tuner: Tuner) -> Callable[[Any], Any]:
-    """In the place of GraphLowering's ``compile_to_module``, which writes a file and compiles its kernels."""
-    return lambda graph: _to_module(graph, tuner)
-
-
-def _to_module(graph: Any, tuner: Tuner) -> Any:
-    written, _ = graph.codegen()
-    source = written.value
-    key = hashlib.sha256(source.encode()).hexdigest()
-    graph.cache_key, graph.cache_path, graph.cache_linemap = key, "", []
-    constants = {**graph.constants, **getattr(graph, "torchbind_constants", {})}
-    is_backward = bool(getattr(graph, "is_backward", False))
-    return run_wrapper(source, written.line_map, is_backward, constants, f"compiled graph {key[:12]}", tuner)

@@ -251,3 +251,9 @@ def _guarding(init: Callable[..., None], tracing: Tracing) -> Callable[..., None
 
 class _NoTensor:
     """No tensor is one of these."""
+
+
+def reason_of(error: BaseException) -> str:
+    """The first lines of it, as torch words them: what follows is advice, and where torch was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"

@@ -8,8 +8,7 @@ from typing import TypeVar
 from torch import nn
 
 from memfit.errors import ConfigError, UnknownUnitError
-from memfit.fsdp.checkpointing import check_checkpointing, save_the_slow
-from memfit.fsdp.units import repeated_blocks
+from memfit.fsdp.units import check_checkpointing, repeated_blocks, save_the_slow
 from memfit.plan.applying.checkpointed_forward import CheckpointOptions, checkpoint_forward, is_checkpointed, restore_forward
 from memfit.plan.applying.host_copies import HostLink
 from memfit.plan.applying.named_units import named_units, unwrapped

@@ -20,7 +20,7 @@ from memfit.phantom.clock.describe import describe
 from memfit.plan.applying.running_statistics import Statistics
 from memfit.plan.checkpointing.recorded import RecordedCall, RecordedUnit
 from memfit.record.tensors import PLAIN_TYPES, plain_tensors
-from memfit.timing.operators.costs import Cost
+from memfit.timing.operators.calls import Cost
 from memfit.timing.operators.prices import KernelSettings, price
 from memfit.torch_compat.dispatch import TorchDispatchMode, tree_leaves
 from memfit.torch_compat.fake_tensors import FakeTensor

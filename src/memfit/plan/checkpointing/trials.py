@@ -25,7 +25,7 @@ from memfit.plan.policy import CheckpointingPolicy
 from memfit.predict.api import predict_build
 from memfit.predict.result import Prediction
 from memfit.timing.breakdown import covered_seconds
-from memfit.timing.operators.costs import Bound
+from memfit.timing.operators.calls import Bound
 from memfit.timing.timeline import COMMUNICATION
 
 RESERVE: Final = 2.0

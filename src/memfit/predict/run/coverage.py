@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from memfit.ledger import ActivityKind, LedgerBuilder
-from memfit.ledger.coverage import Coverage
+from memfit.ledger.run_info import Coverage
 from memfit.torch_compat.dispatch import tree_leaves
 from memfit.torch_compat.patches import Patches
 

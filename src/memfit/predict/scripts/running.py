@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from memfit.allocator.alloc_conf import alloc_conf_of_environment
 from memfit.errors import PredictionError, RanOutError, ScriptExitError, StepFailedError
 from memfit.job import PredictOptions
 from memfit.overlay import in_force
@@ -24,6 +23,7 @@ from memfit.predict.scripts.launchers import Job, Program, console_script
 from memfit.predict.scripts.started_programs import AnotherProgram, StartedPrograms
 from memfit.predict.scripts.stopping import Bounds, StopWatch
 from memfit.predict.session import PhantomSession
+from memfit.torch_compat.memory_history import alloc_conf_of_environment
 from memfit.torch_compat.patches import Patches
 
 _MOST_PROGRAMS: Final = 5

@@ -7,8 +7,6 @@
      its tensors            │             ├─ images/            convolutions, and what stands around them
                             │             ├─ recurrent.py       step by step
                             │             ├─ elementwise.py     vectorized, casting or strided
-                            │             ├─ memory_bound.py    reductions, norms, losses, look-ups, optimizers
-                            │             └─ transfers.py       between host and device, and on the host
-                            v
-                          Cost  costs.py
+                            v             └─ memory_bound.py    reductions, norms, losses, look-ups, optimizers
+                          Cost
 """

@@ -6,8 +6,7 @@ import math
 from typing import Final
 
 from memfit.hardware import Gpu
-from memfit.timing.operators.calls import Call
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Call, Cost
 from memfit.timing.rates import MICRO, AttentionKernel, Rates
 
 BACKWARD_FLOPS: Final = 2.5

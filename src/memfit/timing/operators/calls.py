@@ -1,4 +1,4 @@
-"""One call of an operator, as its price needs to know it: no data, no torch.
+"""``Call``: one call of an operator, as its price needs to know it, without data or torch; ``Cost``: what it costs.
 
 ::
 
@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
 from typing import Final
@@ -189,3 +190,39 @@ def _parse_list(text: str) -> Iterator[Argument]:
 
 def _integers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",") if number)
+
+
+class Bound(StrEnum):
+    """What keeps a kernel from being faster."""
+
+    ARITHMETIC = "arithmetic"
+    MEMORY = "memory"
+    LINK = "link"
+    HOST = "host"
+    NOTHING = "nothing"
+    """It launches no kernel."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one call, on one GPU."""
+
+    operator: str
+    seconds: float
+    """On its stream; 0 where nothing is launched."""
+    bound: Bound
+    num_kernels: int = 1
+    looks_first: bool = False
+    """Before its kernels are issued, the host looks at numbers that are on the GPU, and waits for them."""
+    flops: float = 0.0
+    """Of products and attention, as they are usually counted: two for a multiplication and an addition."""
+    moved_bytes: float = 0.0
+    tokens: int = 0
+    """How many places of an embedding were looked up."""
+    flops_type: str = ""
+    """The type that the products were in."""
+    assumption: str = ""
+    """What had to be assumed to price it."""
+
+
+NOTHING: Final = Cost("", 0.0, Bound.NOTHING, num_kernels=0)

@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from memfit.hardware import GIGA, Gpu
-from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Call, Cost, Operand
 from memfit.timing.rates import MICRO, ElementwiseRates, Rates
 
 _COPIES: Final = ("_to_copy", "copy_", "clone", "contiguous", "to")

@@ -15,11 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from memfit.hardware import Gpu
+from memfit.hardware import GIGA, Gpu
 from memfit.timing.basis import rates_of
 from memfit.timing.operators.attention import price_attention
-from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Call, Cost, Operand
 from memfit.timing.operators.elementwise import is_covered, price_elementwise
 from memfit.timing.operators.images.convolution import price_convolution
 from memfit.timing.operators.images.layers import price_batch_norm, price_group_norm, price_places
@@ -39,8 +38,7 @@ from memfit.timing.operators.memory_bound import (
 )
 from memfit.timing.operators.products import price_grouped_product, price_product
 from memfit.timing.operators.recurrent import price_recurrent
-from memfit.timing.operators.transfers import price_on_host, price_transfer
-from memfit.timing.rates import Rates
+from memfit.timing.rates import MICRO, Rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,3 +190,29 @@ def least_seconds(call: Call, chip: Gpu, settings: KernelSettings = KernelSettin
     peak = chip.product_flops(cost.flops_type) if cost.flops_type else math.inf
     written_bytes = max(0.0, written(call) - chip.last_level_cache_bytes)
     return max(cost.flops / peak, written_bytes / chip.memory_bandwidth if cost.bound is not Bound.LINK else 0.0)
+
+
+UNTOUCHED: Final = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"))
+"""Memory is taken and not written to: the system gives it when it is touched. Pinned memory is kept by torch, and used again."""
+
+
+def price_transfer(call: Call, chip: Gpu, rates: Rates) -> Cost:
+    """A copy from the host or to it."""
+    own, size = rates.transfers, max((tensor.size_bytes for tensor in call.outputs), default=0)
+    is_pinned = any(tensor.device_kind == "p" for tensor in (*call.inputs, *call.outputs))
+    bandwidth = chip.host_bandwidth * own.pinned_share
+    if not is_pinned and size > own.pageable_bytes:
+        bandwidth = min(bandwidth, (own.pageable_from if call.outputs[0].device_kind else own.pageable_to) * GIGA)
+    return Cost(call.operator, own.start_us * MICRO + size / bandwidth, Bound.LINK, moved_bytes=size)
+
+
+def price_on_host(call: Call, rates: Rates) -> Cost:
+    """An operator whose tensors are all on the host: the host itself takes this long."""
+    if call.name in UNTOUCHED:
+        return Cost(call.operator, 0.0, Bound.HOST, num_kernels=0)
+    moved = sum(tensor.touched_bytes for tensor in (*call.inputs, *call.outputs))
+    seconds = moved / (rates.transfers.host_bandwidth * GIGA)
+    if not call.name.endswith("_"):
+        new = sum(tensor.size_bytes for tensor in call.outputs if tensor.size_bytes > rates.transfers.new_memory_bytes)
+        seconds = max(seconds, new / (rates.transfers.new_memory_bandwidth * GIGA))
+    return Cost(call.operator, seconds, Bound.HOST, num_kernels=0, moved_bytes=moved)

@@ -16,8 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from memfit.hardware import GIGA, Gpu
-from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Call, Cost, Operand
 from memfit.timing.rates import MICRO, ProductKernels, Rates, Splitting
 
 

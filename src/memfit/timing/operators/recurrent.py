@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 
 from memfit.hardware import GIGA, Gpu
-from memfit.timing.operators.calls import Argument, Call, Operand
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Argument, Bound, Call, Cost, Operand
 from memfit.timing.operators.products import product_cost
 from memfit.timing.rates import MICRO, Rates
 

@@ -11,8 +11,7 @@ from torch import nn
 from memfit.analysis import find_peak
 from memfit.errors import ConfigError
 from memfit.ledger import Category, Ledger, Phase
-from memfit.record.tracker import Tracker
-from memfit.record.witnesses import choose_witness, why_no_history
+from memfit.record.tracker import Tracker, choose_witness, why_no_history
 from memfit.torch_compat.patches import active_patches
 
 

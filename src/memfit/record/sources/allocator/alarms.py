@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from memfit.allocator import Requests, replay
-from memfit.allocator.advice import EXPANDABLE, USUAL_SETTINGS
 from memfit.allocator.alloc_conf import parse_alloc_conf
+from memfit.allocator.verdict import EXPANDABLE, USUAL_SETTINGS
 from memfit.units import MIB, format_bytes
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from typing import Final
 
 from memfit.convolution import ConvPass, strides_of
 from memfit.hardware import GIGA, TERA, Gpu
-from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Call, Cost, Operand
 from memfit.timing.operators.elementwise import price_elementwise
 from memfit.timing.operators.images.depthwise import depthwise_seconds
 from memfit.timing.operators.images.work import ConvolutionWork, conv_tensor, wants_bias, work_of

@@ -10,8 +10,7 @@ import math
 from dataclasses import replace
 
 from memfit.hardware import GIGA, Gpu
-from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.costs import Bound, Cost
+from memfit.timing.operators.calls import Bound, Call, Cost, Operand
 from memfit.timing.operators.memory_bound import price_row, read_and_written, row_cost
 from memfit.timing.rates import MICRO, PICO, ChannelGroups, Rates
 
