@@ -17,7 +17,6 @@ import numpy as np
 from memfit.allocator.alloc_conf import parse_alloc_conf
 from memfit.allocator.fit import SmallestFit, smallest_fit
 from memfit.allocator.replaying import OutOfMemory, Replay, recorded_settings, replay
-from memfit.allocator.replaying import replay as replay_requests
 from memfit.allocator.requests import Requests
 from memfit.allocator.settings import NEWEST, AllocatorSettings, version_text
 from memfit.drawing import Drawn
@@ -100,9 +99,9 @@ def judge(
     if num_process_groups is None and requests.ledger is not None:
         communicators = requests.ledger.info.communicators
     capacity = _capacity(gpu, settings, communicators)
-    unlimited = replay_requests(requests, replace(settings, per_process_memory_fraction=None))
+    unlimited = replay(requests, replace(settings, per_process_memory_fraction=None))
     least = smallest_fit(requests, settings)
-    here = replay_requests(requests, settings, capacity=capacity, total_memory=gpu.usable_bytes)
+    here = replay(requests, settings, capacity=capacity, total_memory=gpu.usable_bytes)
     fits = least.capacity <= capacity and here.completes
     ledger, event = requests.ledger, unlimited.peak_event
     verdict = Verdict(
