@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memfit.ledger import Category, EventKind, Ledger, LedgerBuilder, Phase
 from memfit.ledger.journal import Journal
@@ -112,3 +114,63 @@ def test_a_flush_takes_what_was_there_at_one_moment(tmp_path: Path, table: type[
     flushed = Ledger.load(path).check()
     assert len(flushed.blocks) == 2
     assert len(builder.close().check().blocks) == 4
+
+
+# -- scopes that do not end inside the one around them --------------------------------------------------------------------------
+
+
+def test_a_scope_that_never_ended_ends_with_the_one_around_it():
+    builder = LedgerBuilder()
+    outer = builder.enter(Phase.FORWARD)
+    inner = builder.enter(Phase.FORWARD, parent=outer)
+    builder.exit(outer)
+    built = builder.build().check()
+    assert built.events.subject.tolist() == [outer, inner, inner, outer]
+    assert "1 calls of modules or phases" in built.info.assumptions[-1]
+
+
+def test_a_scope_is_left_once():
+    builder = LedgerBuilder()
+    scope = builder.enter(Phase.FORWARD)
+    builder.exit(scope)
+    builder.exit(scope)
+    built = builder.build().check()
+    assert built.events.kind.tolist() == [EventKind.ENTER, EventKind.EXIT]
+    assert built.info.assumptions
+
+
+def test_a_scope_inside_one_that_is_over_is_inside_none():
+    builder = LedgerBuilder()
+    over = builder.enter(Phase.FORWARD)
+    builder.exit(over)
+    late = builder.enter(Phase.BACKWARD, parent=over)
+    builder.exit(late)
+    assert builder.build().check().scopes.parent.tolist() == [-1, -1]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(-1, 5)), max_size=12), st.booleans())
+def test_scopes_nest_in_whatever_order_they_come(actions: list[tuple[bool, int]], in_columns: bool):
+    builder = LedgerBuilder()
+    for begins, number in actions:
+        if begins:
+            builder.enter(Phase.FORWARD, parent=min(number, builder.num_scopes - 1))
+        elif 0 <= number < builder.num_scopes:
+            builder.exit(number)
+        if in_columns:  # two scopes, the second of them still open
+            first = builder.num_scopes
+            events = [(EventKind.ENTER, first), (EventKind.ENTER, first + 1), (EventKind.EXIT, first)]
+            builder.append(
+                Events.from_rows([value for kind, scope in events for value in (int(kind), scope, 0, builder.elapsed_ns())]),
+                Blocks.empty(),
+                Scopes.from_rows([int(Phase.FORWARD), -1, -1] * 2),
+                Roles.empty(),
+            )
+    builder.build().check()
+
+
+def test_scopes_that_nest_are_not_spoken_of():
+    builder = LedgerBuilder()
+    outer = builder.enter(Phase.FORWARD)
+    builder.exit(builder.enter(Phase.FORWARD, parent=outer))
+    builder.exit(outer)
+    assert not builder.build().info.assumptions

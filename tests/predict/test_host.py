@@ -107,3 +107,15 @@ def test_what_is_copied_from_the_gpu_without_waiting_is_pinned(non_blocking: boo
     host = memfit.predict(build, gpu="T4", steps=1).host
     assert host.pinned == pinned
     assert host.peak - pinned == (0 if pinned else 300 * MIB)
+
+
+def test_operators_that_are_made_of_others_have_no_pinned_results():
+    """A compiled model that computes dropout again calls one; the recorder once failed on it."""
+
+    def build():
+        weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+        dropout = torch.ops.aten.native_dropout.default
+        return lambda: torch.ops.higher_order.graphsafe_run_with_rng_state(dropout, weight.detach(), 0.5, True, rng_state=None)
+
+    ledger = memfit.predict(build, gpu="H200", steps=1).ledger
+    assert ledger.info.complete, ledger.info.problem

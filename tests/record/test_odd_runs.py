@@ -165,3 +165,22 @@ def test_ring_attention_keeps_its_merged_output(rotation: str):
     memfit.predict(build, world_size=ranks, steps=1)
     merged_bytes = batch * heads * seq // ranks * dim * 2
     assert kept[0] - kept[1] >= merged_bytes
+
+
+def test_a_recorder_that_fails_inside_a_call_leaves_a_lawful_ledger(monkeypatch: pytest.MonkeyPatch):
+    """An exception between the beginning of a scope and its place on the stack: too deep a recursion, for one."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    enter, num_left = memfit.ledger.LedgerBuilder.enter, iter((1, 1, 0))
+
+    def enter_and_fail(builder, *args, **kwargs):
+        scope = enter(builder, *args, **kwargs)
+        if not next(num_left, 1):
+            raise RecursionError
+        return scope
+
+    monkeypatch.setattr(memfit.ledger.LedgerBuilder, "enter", enter_and_fail)
+    with pytest.warns(RuntimeWarning, match="the recorder failed"), memfit.track(model) as tracker:
+        model(torch.ones(2, 4))
+    ledger = tracker.ledger.check()
+    assert len(ledger.scopes) == 3
+    assert not ledger.info.complete

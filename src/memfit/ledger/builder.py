@@ -72,6 +72,8 @@ class LedgerBuilder:
         self._events = self._rows[Events]
         self._blocks = self._rows[Blocks]
         self._scopes = self._rows[Scopes]
+        self._open: list[int] = []
+        self._num_misplaced = 0
         self.num_blocks = self.num_scopes = self.num_modules = self.num_steps = self._num_events_done = 0
         self._start_ns = clock()
         self._clock = clock
@@ -136,14 +138,29 @@ class LedgerBuilder:
         self._events += (_EMPTY_CACHE, device, 0, self._clock() - self._start_ns)
 
     def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
-        """A scope began; gives its number."""
+        """A scope began; gives its number. A ``parent`` that is over is taken for none."""
+        if parent != -1 and (not self._open or parent != self._open[-1]) and parent not in self._open:
+            parent = -1
+            self._num_misplaced += 1
         scope = self.num_scopes
         self.num_scopes = scope + 1
         self._scopes += (int(phase), module, parent)
+        self._open.append(scope)
         self._events += (_ENTER, scope, size, self._clock() - self._start_ns)
         return scope
 
     def exit(self, scope: int, size: int = 0) -> None:
+        """A scope ended, and with it those inside it that never said so. Nothing, if it is over already."""
+        if not self._open or self._open[-1] != scope:
+            if scope not in self._open:
+                self._num_misplaced += 1
+                return
+            while self._open[-1] != scope:
+                self._num_misplaced += 1
+                self._leave(self._open.pop(), 0)
+        self._leave(self._open.pop(), size)
+
+    def _leave(self, scope: int, size: int) -> None:
         self._events += (_EXIT, scope, size, self._clock() - self._start_ns)
 
     def step(self, number: int | None = None) -> None:
@@ -175,6 +192,10 @@ class LedgerBuilder:
             self._num_events_done += len(events)
             self.num_blocks += len(blocks)
             self.num_scopes += len(scopes)
+            entered, left = (events.subject[events.kind == kind] for kind in (_ENTER, _EXIT))
+            if self._open or len(entered) != len(left):
+                over = set(left.tolist())
+                self._open = [scope for scope in (*self._open, *entered.tolist()) if scope not in over]
 
     @property
     def num_events(self) -> int:
@@ -227,7 +248,16 @@ class LedgerBuilder:
             tables["events"] = Events.concatenate([*self._done["prelude"], *self._done["events"]])
             num_before, activity = sum(map(len, self._done["prelude"])), tables["activity"]
             tables["activity"] = replace(activity, event=activity.event + num_before)
-            return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self.info)
+            return Ledger(**tables, strings=tuple(self.strings), devices=tuple(self.devices), info=self._info_with_notes())
+
+    def _info_with_notes(self) -> RunInfo:
+        if not self._num_misplaced:
+            return self.info
+        note = (
+            f"{self._num_misplaced} calls of modules or phases did not end inside the one around them, and were taken to end with "
+            "it: sizes are right, the module or phase of some memory may not be"
+        )
+        return replace(self.info, assumptions=(*self.info.assumptions, note))
 
     def mark(self) -> dict[str, int]:
         """This place in every table, for ``between``."""

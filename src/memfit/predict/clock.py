@@ -156,10 +156,10 @@ class TimedBuilder(LedgerBuilder):
         self.timeline.spend(spent + self._settle())
         return scope
 
-    def exit(self, scope: int, size: int = 0) -> None:
+    def _leave(self, scope: int, size: int) -> None:
         if scope in self._recomputes:
             self._clock_of_operators.num_recomputing -= 1
-        super().exit(scope, size)
+        super()._leave(scope, size)
 
     def step(self, number: int | None = None) -> None:
         """What the step before left unpaid is paid before anything else of this one."""

@@ -34,7 +34,8 @@ class PinnedBlocks:
         self.numbers: set[int] = set()
 
     def handler(self, func: Any, write_outputs: OutputHandler | None, blocks: BlockWriter) -> OutputHandler | None:
-        if write_outputs is None or not any(argument.name == "pin_memory" for argument in func._schema.arguments):
+        schema = getattr(func, "_schema", None)  # a higher-order operator has none
+        if write_outputs is None or schema is None or not any(argument.name == "pin_memory" for argument in schema.arguments):
             return write_outputs
 
         def write_and_look(func: Any, args: Any, result: Any) -> None:

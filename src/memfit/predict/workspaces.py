@@ -193,5 +193,7 @@ class CompiledBuffers:
         module = self._recorder.module_inside(origin.module)
         if module != -1:
             scopes.push(Phase.BACKWARD if origin.is_backward else Phase.FORWARD, module)
-        blocks.new(result, result.untyped_storage(), blocks.op(origin.kernel))
-        scopes.pop_to(depth)
+        try:
+            blocks.new(result, result.untyped_storage(), blocks.op(origin.kernel))
+        finally:  # memory may run out
+            scopes.pop_to(depth)
