@@ -52,6 +52,8 @@ def test_the_json_has_every_figure_in_plain_types():
         "stands_for": "",
         "rank": 0,
         "world_size": 1,
+        "num_process_groups": 0,
+        "num_peers": 0,
         "problem": "",
         "assumptions": ["a guess"],
         "alloc_conf": "",

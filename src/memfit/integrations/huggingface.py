@@ -16,6 +16,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from memfit.frames import local_variable
 from memfit.integrations.steps import StepRecorder
 from memfit.ledger import Ledger
 
@@ -64,9 +65,9 @@ class MemfitCallback(TrainerCallback):
 
 
 def _find_trainer(frame: FrameType | None) -> Trainer | None:
-    """Who calls us: a Trainer tells its callbacks nearly everything, but not itself."""
+    """The Trainer that called: its callbacks are told nearly everything, but not which Trainer it is."""
     while frame is not None:
-        caller = frame.f_locals.get("self")
+        caller = local_variable(frame, "self")
         if isinstance(caller, Trainer):
             return caller
         frame = frame.f_back

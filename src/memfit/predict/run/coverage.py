@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from memfit.frames import local_variable
 from memfit.ledger import ActivityKind, LedgerBuilder
 from memfit.ledger.run_info import Coverage
 from memfit.torch_compat.dispatch import tree_leaves
@@ -121,7 +122,7 @@ def steps_in_all(frame: FrameType | None) -> int:
     """The training steps of the whole run, where a trainer that is running says it: Hugging Face's or Lightning's; 0 where none
     does."""
     while frame is not None:
-        owner = frame.f_locals.get("self")
+        owner = local_variable(frame, "self")
         libraries = {kind.__module__.partition(".")[0] for kind in type(owner).__mro__ if kind.__name__ == "Trainer"}
         if "transformers" in libraries:
             return _whole_number(getattr(getattr(owner, "state", None), "max_steps", 0))
