@@ -247,10 +247,13 @@ def pipeline(*, precision: str, stage: int, interval: int, micro: int = 4, world
         import deepspeed
         from deepspeed.pipe import LayerSpec, PipelineModule
 
+        deepspeed.init_distributed()
         torch.manual_seed(0)
         width, vocab = 1024, 32000
         specs = [LayerSpec(nn.Embedding, vocab, width), *(LayerSpec(Block, width) for _ in range(8)), LayerSpec(Head, width, vocab)]
-        model = PipelineModule(specs, num_stages=1, loss_fn=cross_entropy, activation_checkpoint_interval=interval)
+        model = PipelineModule(
+            specs, num_stages=1, loss_fn=cross_entropy, activation_checkpoint_interval=interval, checkpointable_layers=["Block"]
+        )
         settings = config_of(4, micro, precision, {"stage": stage})
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
         engine = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
@@ -275,6 +278,7 @@ def freeze_most(model: nn.Module) -> None:
 def checkpoint_with_deepspeed(model: nn.Module, **options: Any) -> None:
     import deepspeed
 
+    deepspeed.init_distributed()
     deepspeed.checkpointing.configure(None, **options)
 
 

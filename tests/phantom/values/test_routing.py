@@ -4,7 +4,9 @@ import io
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from helpers.phantom_worlds import phantom
 from torch import nn
 
 import memfit
@@ -200,3 +202,17 @@ def test_masks_with_a_part_for_each_expert_are_unbalanced_too():
 def test_an_imbalance_below_one_is_refused(wrong: float):
     with pytest.raises(ConfigError):
         Expected({"imbalance": wrong})
+
+
+@pytest.mark.filterwarnings("ignore:`torch.distributed.all_gather_into_tensor` is deprecated")
+def test_masks_that_ranks_gather_are_set_as_much_as_their_parts():
+    with phantom(world_size=4) as world:
+        dist.init_process_group("nccl")
+        chosen = torch.randn(32, 8, device="cuda").topk(2, dim=1).indices
+        mask = torch.zeros(32, 8, dtype=torch.bool, device="cuda").scatter(1, chosen, True)
+        gathered = torch.empty(128, 8, dtype=torch.bool, device="cuda")
+        dist.all_gather_into_tensor(gathered, mask)
+        mine = gathered[:, 2:4].contiguous()
+        assert mine.sum(dim=0).long().cpu().tolist() == [32, 32]
+        assert torch.randn(128, 2, device="cuda").masked_select(mine).numel() == 64
+    assert any("each expert receives was taken to be an even share" in said for said in world.assumptions.sentences())

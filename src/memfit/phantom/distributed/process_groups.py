@@ -25,7 +25,7 @@ from memfit.errors import NeedsGpuError
 from memfit.phantom.clock.communication import Communication
 from memfit.phantom.distributed import environment
 from memfit.phantom.distributed.environment import RankInfo
-from memfit.phantom.values import host_data
+from memfit.phantom.values import host_data, routing
 from memfit.phantom.values.answers import Values
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.dispatch import has_kernel
@@ -263,6 +263,7 @@ def _tell_reduced(tensor: Any, *args: Any, group: Any = None, op: Any = None, **
 
 def _tell_gathered(gathered: Any, tensor: Any = None, *args: Any, group: Any = None, **kwargs: Any) -> None:
     host_data.gather(gathered, tensor, dist.get_world_size(group))
+    routing.gather(gathered, tensor)
 
 
 def _object_collectives() -> dict[str, Callable[..., Any]]:

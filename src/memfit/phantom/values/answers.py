@@ -35,7 +35,7 @@ class Values:
         self.assumptions = assumptions
         self._expected = expected
         self._imbalance = float(expected.by_name.get("imbalance", 1))
-        self._routing = Routing(self._imbalance)
+        self._routing = Routing(self._imbalance, self._tell_shares)
 
     def answers(self) -> dict[Any, Callable[..., Any]]:
         return {
@@ -124,6 +124,9 @@ class Values:
     @property
     def _how_shared(self) -> str:
         return "an even share" if self._expected.imbalance == 1 else f"the busiest expert having {self._imbalance:g} times the mean"
+
+    def _tell_shares(self) -> None:
+        self._assume(None, "how many tokens each expert receives", self._how_shared)
 
     def _set_in(self, mask: torch.Tensor, kind: str, what: str) -> int:
         data, known = host_data_of(mask), getattr(mask, CONSTANT, None)

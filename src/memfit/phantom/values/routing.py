@@ -33,8 +33,9 @@ aten = torch.ops.aten
 class Routing:
     """What is known of routed tokens, given that the busiest expert receives ``imbalance`` times the mean."""
 
-    def __init__(self, imbalance: float = 1.0) -> None:
-        self._imbalance = imbalance
+    def __init__(self, imbalance: float = 1.0, tell: Callable[[], Any] = lambda: None) -> None:
+        """``tell`` is called where tokens are counted: how many an expert has is assumed from there on."""
+        self._imbalance, self._tell = imbalance, tell
         self._noters = _NOTERS | {
             aten.eq.Scalar: self._compare,
             aten.eq.Tensor: self._compare_with_each,
@@ -57,6 +58,7 @@ class Routing:
 
     def _shares(self, total: int, num_experts: int) -> torch.Tensor:
         """What each expert receives of ``total`` tokens."""
+        self._tell()
         busiest = [min(total, round(total / num_experts * self._imbalance))] if self._imbalance > 1 and num_experts > 1 else []
         rest, num_others = total - sum(busiest), num_experts - len(busiest)
         bounds = [rest * number // num_others for number in range(num_others + 1)]
@@ -98,6 +100,12 @@ class Routing:
         if share is not None and num_experts is not None and mask.shape[dim] == num_experts:
             setattr(result, SHARE, min(1.0, share * num_experts * self._share_of(expert, num_experts)))
             delattr(result, EXPERTS)
+
+
+def gather(gathered: Any, tensor: Any) -> None:
+    """Ranks put together, into a list of tensors or one of them all, what each of them has chosen."""
+    for part in gathered if isinstance(gathered, list) else [gathered]:
+        _pass_on((tensor,), part)
 
 
 def expected_count(mask: torch.Tensor) -> int | None:
