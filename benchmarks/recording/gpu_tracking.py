@@ -54,7 +54,7 @@ import memfit
 from memfit.allocator import parse_alloc_conf, replay, requests_from_ledger
 from memfit.analysis import find_peak, find_step_peaks
 from memfit.analysis.owners import find_owners
-from memfit.analysis.timeline import MemoryTimeline, block_bytes_at, events_on
+from memfit.analysis.timeline import MemoryTimeline, events_on
 from memfit.ledger import Category, Ledger, Phase
 from memfit.ledger.moments import running_at, steps_at
 from memfit.ledger.schema import Slack
@@ -233,7 +233,7 @@ def what_ran(ledger: Ledger, events) -> tuple:
 
 def held_at(ledger: Ledger, event: int) -> dict:
     """By category and by module, as asked for."""
-    held = block_bytes_at(ledger, event) * (ledger.blocks.device == cuda_of(ledger)) * is_of_the_run(ledger)
+    held = ledger.block_bytes_at(event) * (ledger.blocks.device == cuda_of(ledger)) * is_of_the_run(ledger)
     found = {"category": collections.Counter(), "module": collections.Counter()}
     for owner, category, size in zip(find_owners(ledger).tolist(), ledger.categories.tolist(), held.tolist(), strict=True):
         if size:

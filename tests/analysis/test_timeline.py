@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from memfit.analysis.timeline import MemoryTimeline, block_bytes_at, breakdowns_at, trace_categories, trace_total
+from memfit.analysis.timeline import MemoryTimeline, breakdowns_at, trace_categories, trace_total
 from memfit.ledger import Category
 from memfit.testing import ledger
 
@@ -51,10 +51,10 @@ def test_breakdowns_leave_out_what_holds_nothing():
 
 
 def test_what_each_block_holds_at_an_event():
-    assert block_bytes_at(RUN, 4).tolist() == [100, 1024, 20]
-    assert block_bytes_at(RUN, 7).tolist() == [100, 1024, 30]
-    assert block_bytes_at(RUN, 8).tolist() == [100, 1024, 0]
-    assert block_bytes_at(RUN, -1).tolist() == [0, 0, 0]
+    assert RUN.block_bytes_at(4).tolist() == [100, 1024, 20]
+    assert RUN.block_bytes_at(7).tolist() == [100, 1024, 30]
+    assert RUN.block_bytes_at(8).tolist() == [100, 1024, 0]
+    assert RUN.block_bytes_at(-1).tolist() == [0, 0, 0]
 
 
 def test_a_reduced_timeline_keeps_highs_lows_and_the_end():

@@ -10,7 +10,8 @@ from memfit.analysis.diff.runs import diff_ledgers
 from memfit.ledger import Device, Ledger
 from memfit.record.sources.allocator.retention import Retention
 from memfit.record.tracker import Tracker
-from memfit.watch.against import Against, describe, same_steps
+from memfit.views.words.watching import words_about_prediction
+from memfit.watch.against import Against, same_steps
 
 
 class Net(nn.Module):
@@ -91,4 +92,4 @@ def test_only_steps_that_both_have_are_compared(tmp_path):
     assert before.step_numbers.max() == after.step_numbers.max() == 2
     diff = diff_ledgers(before.check(), after.check())
     assert diff.ops == (), "one of them knows no operators"
-    assert describe(diff, 2)[0].endswith("apart")
+    assert words_about_prediction(diff, 2)[0].endswith("apart")

@@ -161,11 +161,8 @@ def _warnings(requests: Requests, settings: AllocatorSettings, gpu: Gpu, unlimit
 
 def largest_categories(ledger: Ledger, event: int) -> tuple[tuple[str, int], ...]:
     """What the memory in use after an event was for, on the device of that event, largest first."""
-    memory = ledger.memory_events[ledger.memory_events <= event]
-    subject = ledger.events.subject[memory]
-    device = ledger.blocks.device[ledger.events.subject[event]]
-    here = ledger.blocks.device[subject] == device
-    held = np.bincount(subject[here], weights=ledger.deltas[memory[here]], minlength=len(ledger.blocks))
+    here = ledger.blocks.device == ledger.blocks.device[ledger.events.subject[event]]
+    held = np.where(here, ledger.block_bytes_at(event), 0)
     totals = np.bincount(ledger.categories, weights=held, minlength=len(Category)).astype(np.int64)
     found = [(category.label, int(totals[category])) for category in Category if totals[category] > 0]
     return tuple(sorted(found, key=lambda item: -item[1]))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.analysis.owners import find_names, find_owners
-from memfit.analysis.timeline import block_bytes_at
 from memfit.ledger import Category, Ledger
 from memfit.ledger.schema import Array
 
@@ -41,7 +40,7 @@ def trace_lifetimes(ledger: Ledger) -> list[BlockLife]:
 
 def largest_blocks_at(ledger: Ledger, event: int, device: int, count: int) -> list[BlockLife]:
     """The blocks that held most on a device right after an event, with what they held then; the largest first."""
-    held = block_bytes_at(ledger, event)
+    held = ledger.block_bytes_at(event)
     blocks = np.flatnonzero((held > 0) & (ledger.blocks.device == device))
     largest = blocks[np.argsort(-held[blocks], kind="stable")][:count]
     return describe_blocks(ledger, largest, held[largest])

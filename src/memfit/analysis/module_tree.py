@@ -22,7 +22,7 @@ import numpy as np
 
 from memfit.analysis.modules import ModuleStats, starred
 from memfit.analysis.owners import find_owners
-from memfit.analysis.timeline import MemoryTimeline, block_bytes_at, events_on, trace_total
+from memfit.analysis.timeline import MemoryTimeline, events_on, trace_total
 from memfit.ledger import Category, Ledger
 from memfit.ledger.schema import Array
 
@@ -125,12 +125,12 @@ def _family_tables(ledger: Ledger, device: int, node_of: Array, num_nodes: int) 
     owners = node_of[find_owners(ledger)]
     here = ledger.blocks.device == device
     at_peak, highest = (np.zeros((num_nodes, len(Family)), dtype=np.int64) for _ in range(2))
-    held = block_bytes_at(ledger, _highest(trace_total(ledger, device)))
+    held = ledger.block_bytes_at(_highest(trace_total(ledger, device)))
     np.add.at(at_peak, (owners[here], families[here]), held[here])
     changes = events_on(ledger, device)
     for family in range(len(Family)):
         own = changes[families[ledger.events.subject[changes]] == family]
-        held = block_bytes_at(ledger, _highest(MemoryTimeline.from_deltas(own, ledger.deltas[own])))
+        held = ledger.block_bytes_at(_highest(MemoryTimeline.from_deltas(own, ledger.deltas[own])))
         chosen = here & (families == family)
         np.add.at(highest[:, family], owners[chosen], held[chosen])
     return at_peak, highest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from memfit.analysis.owners import find_owners
-from memfit.analysis.timeline import MemoryTimeline, block_bytes_at, trace_total
+from memfit.analysis.timeline import MemoryTimeline, trace_total
 from memfit.ledger import Category, Ledger, Phase
 from memfit.ledger.schema import Array
 
@@ -64,7 +64,7 @@ def gather_module_stats(ledger: Ledger, device: int) -> list[ModuleStats]:
 
 def bytes_by_module(ledger: Ledger, event: int, device: int) -> Array:
     """Per module: the bytes it owned right after an event, submodules aside. One more entry has what no module owned."""
-    held = np.where(ledger.blocks.device == device, block_bytes_at(ledger, event), 0)
+    held = np.where(ledger.blocks.device == device, ledger.block_bytes_at(event), 0)
     totals = np.zeros(len(ledger.modules) + 1, dtype=np.int64)
     np.add.at(totals, find_owners(ledger), held)
     return totals

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memfit.analysis.timeline import Breakdown, MemoryTimeline, block_bytes_at, breakdowns_at, trace_total
+from memfit.analysis.timeline import Breakdown, MemoryTimeline, breakdowns_at, trace_total
 from memfit.ledger import INIT, Category, Ledger, Moment, moments_at
 from memfit.ledger.schema import Array
 
@@ -106,7 +106,7 @@ class OpShare:
 
 def bytes_by_op(ledger: Ledger, event: int, device: int) -> list[OpShare]:
     """The operators whose blocks were in use on a device right after an event, those with most first."""
-    held = block_bytes_at(ledger, event)
+    held = ledger.block_bytes_at(event)
     live = np.flatnonzero((held > 0) & (ledger.blocks.device == device))
     ops, which = np.unique(ledger.blocks.op[live], return_inverse=True)
     sizes = np.zeros(len(ops), dtype=np.int64)

@@ -88,15 +88,6 @@ def breakdowns_at(ledger: Ledger, events: Array, device: int) -> list[Breakdown]
     ]
 
 
-def block_bytes_at(ledger: Ledger, event: int) -> Array:
-    """Per block: the bytes it held right after ``event``."""
-    events = ledger.memory_events
-    events = events[events <= event]
-    held = np.zeros(len(ledger.blocks), dtype=np.int64)
-    np.add.at(held, ledger.events.subject[events], ledger.deltas[events])
-    return held
-
-
 def events_on(ledger: Ledger, device: int) -> Array:
     """The events that change how much memory is in use on a device."""
     events = ledger.memory_events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -122,6 +123,8 @@ class Engine:
     """Does every step after the first do exactly the same?"""
     has_mixed_precision = True
     """Does it cast parameters itself? Otherwise a recipe in mixed precision uses autocast."""
+    wraps_meta_models = True
+    """Can it wrap a model on the meta device? Otherwise parameters get their memory first."""
 
     # -- recording ---------------------------------------------------------------------------------------------------------------
 
@@ -158,6 +161,16 @@ class Engine:
     def refused(self, config: WrapConfig) -> Iterator[str]:
         """What it cannot do of a configuration, each with an engine that can."""
         return iter(())
+
+    def options_giving_memory(self, give: Callable[[nn.Module], None]) -> Mapping[str, Any]:
+        """Options with which it calls ``give`` on each module of a meta model while it wraps the model. Empty where it does not:
+        parameters get their memory afterwards."""
+        return {}
+
+    def without_reduction(self, model: nn.Module) -> AbstractContextManager[Any]:
+        """Around the backward passes of a step that are not its last: gradients stay whole on their GPU. By default they are
+        reduced after every pass."""
+        return nullcontext()
 
     def wrap(self, config: WrapConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
         """The model, sharded over ``mesh`` as the configuration says; ``units`` are what is gathered together."""

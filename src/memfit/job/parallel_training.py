@@ -10,7 +10,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from memfit.choices import STRATEGIES, Split
-from memfit.fsdp import BackwardPrefetch, Engine
+from memfit.fsdp import BackwardPrefetch
 from memfit.hardware import GPUS_PER_NODE
 from memfit.job.recipe import Recipe, dp_of
 from memfit.job.training import (
@@ -40,7 +40,7 @@ def build_parallel_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
         layout=layout_of(model),
         loss=_cross_entropy if recipe.pp > 1 or recipe.microbatches < 2 else _part_of_loss(recipe.microbatches),
         strategy=recipe.strategy,
-        mixed_precision=mixed_precision_of(recipe, Engine.FSDP2),
+        mixed_precision=mixed_precision_of(recipe),
         backward_prefetch=None if recipe.prefetch == "none" else BackwardPrefetch(recipe.prefetch),
         checkpointing=None if recipe.checkpointing == "none" else recipe.checkpointing,
         compile_blocks=recipe.compile == "blocks",

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from memfit.choices import AXES, PRECISIONS, SCHEDULES, STRATEGIES, Split, check_choice
+from memfit.engines import ENGINES, find_engine
 from memfit.errors import ConfigError
 from memfit.models import find_model
 from memfit.models.config import context_of
@@ -284,8 +285,9 @@ def _uneven(recipe: Recipe) -> str:
 def _about_engines(recipe: Recipe) -> Iterator[str]:
     if not recipe.is_parallel:
         return
-    if recipe.engine not in ("", "fsdp2"):
-        yield f"tp, pp, cp, ep and float8 go together with fsdp2, not with {recipe.engine}: leave --engine out"
+    if recipe.engine and not find_engine(recipe.engine).goes_with_others:
+        able = " or ".join(name for name, engine in ENGINES.items() if engine.is_applied and engine.goes_with_others)
+        yield f"tp, pp, cp, ep and float8 go together with {able}, not with {recipe.engine}: leave --engine out"
     if recipe.strategy and STRATEGIES[recipe.strategy].split is Split.NOTHING:
         yield f"tp, pp, cp, ep and float8 go together with a strategy that shards, not with {recipe.strategy}: leave --strategy out"
     if recipe.offload != "none":

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from memfit.choices import OPTIMIZERS, PRECISIONS
-from memfit.fsdp import BackwardPrefetch, CPUOffload, Engine, MixedPrecision, ShardingStrategy, shard
+from memfit.engines import find_engine
+from memfit.fsdp import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy, shard
 from memfit.fsdp.units import checkpoint_units, find_units
 from memfit.job.options import LONGEST_STEP
 from memfit.job.recipe import Recipe
@@ -37,13 +37,15 @@ def build_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
     model, loss_on = _workload(recipe)
     batches = Batches(loss_on, recipe.seq, longest)
     model = _prepared(recipe, model)
+    engine = find_engine(recipe.engine) if recipe.engine else None
     optimizer = make_optimizer(recipe.optimizer, model)
     scaler = torch.amp.GradScaler("cuda", enabled=PRECISIONS[recipe.precision].scales_loss)
 
     def step() -> None:
         loss_of = batches.next()
         for part in range(num_parts):
-            with _gradients_kept(model, is_last=part == num_parts - 1):
+            is_last = part == num_parts - 1
+            with nullcontext() if is_last or engine is None else engine.without_reduction(model):
                 with _autocast(recipe):
                     loss = loss_of(model)
                 scaler.scale(loss / num_parts if num_parts > 1 else loss).backward()
@@ -54,8 +56,8 @@ def build_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
         scaler.update()
         optimizer.zero_grad()
 
-    # DDP makes its buckets again in the second step; FSDP1 and models of others may have such habits, too.
-    return regular(step) if recipe.engine in ("", Engine.FSDP2) and not recipe.hf and not longest else step
+    does_the_same = engine is None or engine.repeats_steps
+    return regular(step) if does_the_same and not recipe.hf and not longest else step  # models of others may have habits
 
 
 def settle(recipe: Recipe) -> Recipe:
@@ -71,11 +73,6 @@ def in_parts(recipe: Recipe) -> tuple[int, Recipe]:
     """How many parts a batch without a pipeline is computed in, and the recipe of one of them."""
     num_parts = max(1, recipe.microbatches)
     return num_parts, replace(recipe, batch=recipe.batch // num_parts, microbatches=0)
-
-
-def _gradients_kept(model: nn.Module, *, is_last: bool) -> AbstractContextManager[Any]:
-    """Until the last part, DDP's gradients stay on their GPU. FSDP's are reduced part by part: whole ones would not fit."""
-    return nullcontext() if is_last or not isinstance(model, DistributedDataParallel) else model.no_sync()
 
 
 Made = TypeVar("Made")
@@ -135,24 +132,25 @@ def _prepared(recipe: Recipe, model: nn.Module) -> nn.Module:
 
 def _sharded(recipe: Recipe, model: nn.Module) -> nn.Module:
     checkpointing = None if recipe.checkpointing == "none" else recipe.checkpointing
-    engine, home = Engine(recipe.engine) if recipe.engine else None, "cpu" if recipe.offload == "params" else "cuda"
-    if engine is None:
+    if not recipe.engine:
         checkpoint_units(model, find_units(model, None), checkpointing)
         return materialised(model, "cuda")
-    if engine is Engine.DDP:
+    engine, home = find_engine(recipe.engine), "cpu" if recipe.offload == "params" else "cuda"
+    options = engine.options_giving_memory(_giving_memory_on(home))
+    if not engine.wraps_meta_models:
         model = materialised(model, "cuda")
     model = shard(
         model,
         ShardingStrategy(recipe.strategy),
-        engine=engine,
+        engine=engine.name,
         mesh=tuple(map(int, recipe.mesh)) or None,
-        mixed_precision=mixed_precision_of(recipe, engine),
+        mixed_precision=mixed_precision_of(recipe) if engine.has_mixed_precision else None,
         backward_prefetch=None if recipe.prefetch == "none" else BackwardPrefetch(recipe.prefetch),
         cpu_offload=CPUOffload(offload_params=recipe.offload == "params"),
         checkpointing=checkpointing,
-        engine_options={"param_init_fn": _giving_memory_on(home)} if engine is Engine.FSDP1 else None,
+        engine_options=options,
     )
-    return materialised(model, home) if engine is Engine.FSDP2 else model
+    return materialised(model, home) if engine.wraps_meta_models and not options else model
 
 
 def materialised(model: nn.Module, device: str) -> nn.Module:
@@ -175,7 +173,7 @@ def _buffers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
 
 
 def _giving_memory_on(device: str) -> Callable[[nn.Module], None]:
-    """How FSDP1 wants it: module by module."""
+    """Gives a module's own parameters memory."""
 
     def give(module: nn.Module) -> None:
         module.to_empty(device=device, recurse=False)
@@ -200,17 +198,16 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def mixed_precision_of(recipe: Recipe, engine: Engine) -> MixedPrecision | None:
+def mixed_precision_of(recipe: Recipe) -> MixedPrecision | None:
+    """What an engine with mixed precision of its own is given; ``None`` where everything is computed in the type of the weights."""
     dtype = _computing_dtype(recipe)
-    if dtype is None or engine is Engine.DDP:
-        return None
-    return MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
+    return None if dtype is None else MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
 
 
 def _autocast(recipe: Recipe) -> AbstractContextManager[Any]:
-    """Where no engine has mixed precision of its own."""
+    """Mixed precision where no engine has its own."""
     dtype = _computing_dtype(recipe)
-    if dtype is None or recipe.engine not in ("", Engine.DDP):
+    if dtype is None or (recipe.engine and find_engine(recipe.engine).has_mixed_precision):
         return nullcontext()
     return torch.autocast("cuda", dtype=dtype)
 

@@ -130,6 +130,13 @@ class Columns:
         """The device that matters most, which every figure is about unless another is named; ``None`` where there is none."""
         return self.device_order[0] if self.device_order else None
 
+    def block_bytes_at(self, event: int) -> Array:
+        """Per block: the bytes it held right after ``event``."""
+        events = self.memory_events[self.memory_events <= event]
+        held = np.zeros(len(self.blocks), dtype=np.int64)
+        np.add.at(held, self.events.subject[events], self.deltas[events])
+        return held
+
     def module_path(self, module: int) -> str:
         """The fully qualified name of a module; the root's own is its class in brackets."""
         if module < 0:

@@ -16,7 +16,6 @@ from memfit.analysis.diff.compared import Compared
 from memfit.analysis.modules import starred, starred_once
 from memfit.analysis.owners import find_owners
 from memfit.analysis.peaks import Peak
-from memfit.analysis.timeline import block_bytes_at
 from memfit.ledger import Category, Ledger, Phase
 
 
@@ -75,7 +74,7 @@ def hold_at(ledger: Ledger, device: int | None, peak: Peak | None, *, by_op: boo
     """What was in use on a device at its peak, by kind; without ``by_op``, whatever operators made it."""
     if peak is None:
         return {}
-    held = block_bytes_at(ledger, peak.event)
+    held = ledger.block_bytes_at(peak.event)
     live = np.flatnonzero((held > 0) & (ledger.blocks.device == device))
     owners = find_owners(ledger)
     columns = (ledger.categories, owners, ledger.block_phase, ledger.blocks.op, held)

@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from memfit.engines.engine import Engine, WrapConfig
 from memfit.ledger import Category
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Ddp(Engine):
     name = "ddp"
     title = "DDP"
-    shards = has_mixed_precision = False
+    shards = has_mixed_precision = wraps_meta_models = False
     categories = (Category.ALL_REDUCE,)
 
     def is_wrapper(self, root: nn.Module) -> bool:
@@ -48,6 +49,12 @@ class Ddp(Engine):
             yield "DDP keeps parameters on the GPU: CPUOffload(offload_params=True) needs engine='fsdp2' or 'fsdp1'"
         if config.backward_prefetch is not None and config.backward_prefetch.name == "BACKWARD_POST":
             yield "DDP gathers no parameters that could be prefetched: BACKWARD_POST needs engine='fsdp2' or 'fsdp1'"
+
+    def without_reduction(self, model: nn.Module) -> AbstractContextManager[Any]:
+        from torch.nn.parallel import DistributedDataParallel
+
+        assert isinstance(model, DistributedDataParallel)
+        return model.no_sync()
 
     def wrap(self, config: WrapConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
         from memfit.engines.ddp.wrapping import wrap

@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from memfit.engines.engine import Engine, Hook, HostTask, UnitTensor, WrapConfig
 from memfit.ledger import Category, Phase
@@ -68,6 +68,9 @@ class Fsdp1(Engine):
     def refused(self, config: WrapConfig) -> Iterator[str]:
         if getattr(config.mixed_precision, "output_dtype", None) is not None:
             yield "FSDP1 leaves outputs in the type they are computed in: output_dtype needs engine='fsdp2'"
+
+    def options_giving_memory(self, give: Callable[[nn.Module], None]) -> Mapping[str, Any]:
+        return {"param_init_fn": give}
 
     def wrap(self, config: WrapConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
         from memfit.engines.fsdp1.wrapping import wrap

@@ -14,7 +14,6 @@ import numpy as np
 
 from memfit import __version__
 from memfit.analysis import find_peak
-from memfit.analysis.timeline import block_bytes_at
 from memfit.ledger import Ledger
 from memfit.views.escaping import printable
 from memfit.views.exports.frames import BlockIndex
@@ -55,7 +54,7 @@ class _Frames:
 
 def _weigh(ledger: Ledger, device: int, facts: BlockIndex) -> Counter[Stack]:
     """The bytes of each stack when the device was at its peak."""
-    held = block_bytes_at(ledger, find_peak(ledger, device).event)
+    held = ledger.block_bytes_at(find_peak(ledger, device).event)
     live = np.flatnonzero((held > 0) & (ledger.blocks.device == device))
     weights: Counter[Stack] = Counter()
     for block, size in zip(live.tolist(), held[live].tolist(), strict=True):

@@ -10,7 +10,6 @@ import numpy as np
 
 from memfit.allocator import Replay, Verdict, judge, recorded_settings, replay, requests_from_ledger, smallest_fit
 from memfit.analysis import DeviceReport, Report, build_report
-from memfit.analysis.timeline import block_bytes_at
 from memfit.errors import ConfigError
 from memfit.hardware import Gpu, find_gpu, gpus, least_gpu
 from memfit.ledger import Ledger
@@ -48,7 +47,7 @@ class Run:
 
     @property
     def num_blocks_at_peak(self) -> int:
-        held = block_bytes_at(self.ledger, self.device.peak.event)
+        held = self.ledger.block_bytes_at(self.device.peak.event)
         return int(np.count_nonzero(held[self.ledger.blocks.device == self.device_number]))
 
     @cached_property

@@ -7,6 +7,7 @@
     course.py       which batch was the largest, which evaluation the highest
     comparison.py   what a table of configurations says, and what to do
     plan.py         what a search found, how it searched, and how sure it is
+    watching.py     how a watched run compares with its prediction
     diagnosis.py    what ``memfit doctor`` prints
 
 A verdict is put into words in ``views/verdicts.py``, beside its bar on the terminal.

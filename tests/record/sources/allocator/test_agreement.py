@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from memfit.analysis import current_breakdown, find_peak, find_step_peaks
 from memfit.analysis.owners import find_owners
-from memfit.analysis.timeline import block_bytes_at
 from memfit.ledger import Category, Phase
 from memfit.record.tracker import Tracker
 from memfit.torch_compat.distributed import fake_store
@@ -88,7 +87,7 @@ def record_twice(run, has_notes=True):
 
 def held_by_module(ledger, event):
     held = {}
-    for owner, size in zip(find_owners(ledger).tolist(), block_bytes_at(ledger, event).tolist(), strict=True):
+    for owner, size in zip(find_owners(ledger).tolist(), ledger.block_bytes_at(event).tolist(), strict=True):
         if size:
             held[ledger.module_path(owner)] = held.get(ledger.module_path(owner), 0) + size
     return held
