@@ -49,11 +49,11 @@ _T = TypeVar("_T", bound=Table)
 
 
 HOLD_SECONDS = 0.5
-"""So long a fork waits for a flush to end."""
+"""How long a fork waits for a running flush."""
 
 
 class LedgerBuilder:
-    """Collects events; ``build`` gives the ledger of everything so far, at any moment.
+    """Collects events; ``build`` returns the ledger of everything so far, at any time.
 
     With a journal, a process that dies leaves a readable file up to the last flush. ``clock`` gives the time of each event; where
     events are written down later than they happened, it gives the time at which they did.
@@ -85,7 +85,7 @@ class LedgerBuilder:
     # -- words ---------------------------------------------------------------------------------------------------------------
 
     def string(self, text: str) -> int:
-        """The number of a string, the same each time."""
+        """The number of a string, added if it is new."""
         known = self._string_ids.get(text)
         if known is None:
             known = self._string_ids[text] = len(self.strings)
@@ -93,7 +93,7 @@ class LedgerBuilder:
         return known
 
     def device(self, name: str) -> int:
-        """The number of a device, by its name."""
+        """The number of the device with this name, added if it is new."""
         for number, device in enumerate(self.devices):
             if device.name == name:
                 return number
@@ -101,7 +101,7 @@ class LedgerBuilder:
         return len(self.devices) - 1
 
     def module(self, path: str, kind: str, parent: int = -1) -> int:
-        """Adds a module path; the caller keeps the number."""
+        """Adds a module path and returns its number. The caller keeps the number: paths are not looked up."""
         self._rows[Modules] += (self.string(path), self.string(kind), parent)
         self.num_modules += 1
         return self.num_modules - 1
@@ -109,7 +109,7 @@ class LedgerBuilder:
     # -- events --------------------------------------------------------------------------------------------------------------
 
     def alloc(self, size: int, device: int, op: int, scope: int = -1, stream: int = 0) -> int:
-        """A block came to be; gives its number."""
+        """Records an allocation; returns the block's number."""
         block = self.num_blocks
         self.num_blocks = block + 1
         self._blocks += (device, stream, op, scope)
@@ -117,7 +117,7 @@ class LedgerBuilder:
         return block
 
     def alloc_before(self, size: int, device: int, op: int, stream: int = 0) -> int:
-        """A block that was there before the recording began, whenever it was found."""
+        """Records a block that existed before the recording began, whenever it was found; returns its number."""
         block = self.num_blocks
         self.num_blocks = block + 1
         self._blocks += (device, stream, op, -1)
@@ -131,14 +131,14 @@ class LedgerBuilder:
         self._events += (_RESIZE, block, size, self._clock() - self._start_ns)
 
     def move(self, block: int, stream: int) -> None:
-        """What the block is resized to from now on comes from another stream."""
+        """Records that the block's next memory, when it is resized, comes from another stream."""
         self._events += (_STREAM, block, stream, self._clock() - self._start_ns)
 
     def empty_cache(self, device: int) -> None:
         self._events += (_EMPTY_CACHE, device, 0, self._clock() - self._start_ns)
 
     def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
-        """A scope began; gives its number. A ``parent`` that is over is taken for none."""
+        """Opens a scope; returns its number. A ``parent`` that has ended counts as none."""
         if parent != -1 and (not self._open or parent != self._open[-1]) and parent not in self._open:
             parent = -1
             self._num_misplaced += 1
@@ -150,7 +150,7 @@ class LedgerBuilder:
         return scope
 
     def exit(self, scope: int, size: int = 0) -> None:
-        """A scope ended, and with it those inside it that never said so. Nothing, if it is over already."""
+        """Ends a scope, and the scopes inside it that never ended. Does nothing if it has already ended."""
         if not self._open or self._open[-1] != scope:
             if scope not in self._open:
                 self._num_misplaced += 1
@@ -164,13 +164,13 @@ class LedgerBuilder:
         self._events += (_EXIT, scope, size, self._clock() - self._start_ns)
 
     def step(self, number: int | None = None) -> None:
-        """A training step begins here: the one with this number, or the next."""
+        """Starts a training step: the one with this number, by default the next."""
         self.num_steps = self.num_steps if number is None else number
         self._events += (_STEP, self.num_steps, 0, self._clock() - self._start_ns)
         self.num_steps += 1
 
     def role(self, block: int, role: Category, module: int = -1, name: str | None = None) -> None:
-        """What was learned of a block."""
+        """Records a role of a block."""
         self._rows[Roles] += (block, int(role), module, -1 if name is None else self.string(name))
 
     def give_more(self, block: int, size: int) -> None:
@@ -199,22 +199,22 @@ class LedgerBuilder:
 
     @property
     def num_events(self) -> int:
-        """Without what was there before the recording."""
+        """Number of events, without the blocks that existed before the recording."""
         return self._num_events_done + len(self._events) // len(Events.dtypes())
 
     def level(self, row: Levels) -> None:
-        """How full devices were at the end of some steps."""
+        """Records how full devices were at the end of some steps."""
         self._rows[Levels] += np.stack([column.astype(np.int64) for column in row.columns().values()], axis=1).ravel().tolist()
 
     def act(self, kind: ActivityKind, number: int, batch: str = "", *, num_before: int = 0) -> None:
-        """What the script does from here on, or when ``num_before`` more events have come."""
+        """Records what the script does from here on, or after ``num_before`` more events."""
         self._rows[Activity] += (self.num_events + num_before, int(kind), number, self.string(batch) if batch else -1)
 
     def mark_incomplete(self, problem: str) -> None:
         self.info = replace(self.info, problem=problem)
 
     def scope_at(self, scope: int) -> tuple[Phase | None, int]:
-        """The phase and the module of a scope that was entered, ``None`` and -1 for no scope."""
+        """The phase and the module of a scope; ``None`` and -1 for scope -1."""
         if scope < 0:
             return None, -1
         with self._flushing:
@@ -227,7 +227,7 @@ class LedgerBuilder:
 
     @contextmanager
     def as_of(self, time_ns: int) -> Iterator[None]:
-        """What is written inside happened at this time on the ledger's clock."""
+        """Context manager: events written inside get this time on the ledger's clock."""
         clock, self._clock = self._clock, lambda: self._start_ns + time_ns
         try:
             yield
@@ -260,18 +260,18 @@ class LedgerBuilder:
         return replace(self.info, assumptions=(*self.info.assumptions, note))
 
     def mark(self) -> dict[str, int]:
-        """This place in every table, for ``between``."""
+        """The current end of every table, for ``between``."""
         with self._flushing:
             self._flush()
             return {name: len(parts) for name, parts in self._done.items()}
 
     def between(self, first: dict[str, int], last: dict[str, int]) -> dict[str, Any]:
-        """The rows of every table, by its name, that were written from one mark to another."""
+        """The rows written between two marks, by table name."""
         tables: dict[str, type[Table]] = {table.NAME: table for table in TABLES} | {"prelude": Events}
         return {name: table.concatenate(self._done[name][first[name] : last[name]]) for name, table in tables.items()}
 
     def fresh_since(self, taken: dict[str, int]) -> dict[str, list[Any]]:
-        """The parts of each table beyond those that ``taken`` counts, which is brought up to date."""
+        """The parts of each table that are not yet counted in ``taken``, which is updated."""
         with self._flushing:
             self._flush()
             fresh = {name: parts[taken.get(name, 0) :] for name, parts in self._done.items()}
@@ -279,7 +279,7 @@ class LedgerBuilder:
             return fresh
 
     def _compact(self) -> dict[str, Table]:
-        """Turns the rows so far into columns, in place: the hot path holds on to the lists. Gives what was new, by name.
+        """Turns the rows so far into columns, in place because the hot path holds the lists. Returns the new parts by table name.
 
         Another thread may append meanwhile. What is taken is what was there at one moment: events with their blocks and scopes,
         whose rows are appended before them; roles, which are appended after the blocks they are about; modules, which come first.
@@ -318,12 +318,12 @@ class LedgerBuilder:
     # -- on disk while the run lasts -----------------------------------------------------------------------------------------
 
     def flush_if_due(self) -> None:
-        """Called at quiet moments: bounds what the lists hold, and writes to the journal often enough to lose little."""
+        """Flushes if the lists are long or the journal is old. Called at quiet moments."""
         if len(self._events) >= FLUSH_EVENTS * 4 or (self._journal and self._clock() - self._flushed_ns > FLUSH_NS):
             self.flush()
 
     def flush(self) -> None:
-        """Any thread may ask; rows are appended meanwhile."""
+        """Flushes rows to columns and the journal. Any thread may call it while others append."""
         with self._flushing:
             self._flush()
 
@@ -346,7 +346,7 @@ class LedgerBuilder:
         return self._journal is not None
 
     def take_over(self, journal: Journal) -> None:
-        """Writes to this journal from now on, in place of all that is in it."""
+        """Switches to this journal and replaces its contents with everything recorded so far."""
         with self._flushing:
             self._compact()
             tables: dict[str, Table] = {}
@@ -359,15 +359,15 @@ class LedgerBuilder:
             self._journal = journal
 
     def give_away_journal(self) -> Journal | None:
-        """The journal, for another builder that goes on with it."""
+        """Detaches and returns the journal, for another builder to continue."""
         with self._flushing:
             journal, self._journal = self._journal, None
             return journal
 
     def hold_still(self) -> bool:
-        """No thread flushes until ``go_on``: a process that is copied now has whole tables.
+        """Blocks flushes until ``go_on``, so that a process forked now has whole tables.
 
-        A flush that hangs, on a disk that does not answer, is not waited for: then it gives false, and nothing is held.
+        Returns false, and blocks nothing, if a flush is still running after ``HOLD_SECONDS``.
         """
         return self._flushing.acquire(timeout=HOLD_SECONDS)
 
@@ -375,14 +375,14 @@ class LedgerBuilder:
         self._flushing.release()
 
     def give_up_journal(self) -> None:
-        """Leaves the file as it is: it cannot be written to, or it is another process's."""
+        """Abandons the journal's file as it is: it cannot be written, or it belongs to another process."""
         self._flushing = threading.Lock()
         if self._journal is not None:
             self._journal.close()
             self._journal = None
 
     def close(self) -> Ledger:
-        """The finished ledger; where there was a journal, its file now holds that ledger."""
+        """Returns the finished ledger. If there was a journal, its file now holds that ledger."""
         self.flush()  # raises where the file is no longer ours to replace
         journal, self._journal = self._journal, None
         try:

@@ -1,4 +1,4 @@
-"""What each block turned out to be.
+"""The category of each block.
 
 A block's category is decided when the run is over, from what was learned of it (its roles) and, where nothing was, from when it was
 born and when it died:
@@ -37,7 +37,7 @@ ROLE_ORDER = (
     Category.WORKSPACE,
     Category.CHECKPOINT,
 )
-"""Which role decides where a block has several: what it holds before how it got there."""
+"""Priority of roles where a block has several: what it holds, before how it got there."""
 
 BY_PHASE = {
     Phase.BACKWARD: Category.BACKWARD_TEMPORARY,
@@ -48,7 +48,7 @@ BY_PHASE = {
     Phase.POST_BACKWARD: Category.REDUCE_SCATTER,
     Phase.CHECKPOINT: Category.CHECKPOINT,
 }
-"""What a block of no known role is, where the phase that it was born in tells."""
+"""The category of a block without a role, by the phase in which it was allocated."""
 
 
 def decide_categories(ledger: Columns) -> Array:
@@ -100,7 +100,7 @@ def _next_index(ledger: Columns, marks: Array) -> Array:
 
 
 def _after_a_forward(ledger: Columns) -> Array:
-    """Per block: was it born after a model's forward began, with no backward or optimizer step since?"""
+    """Per block: true if it was allocated after a model's forward began, with no backward or optimizer step since."""
     outer = ledger.scopes.parent == -1
     started = np.sort(ledger.scope_enter[outer & (ledger.scopes.phase == Phase.FORWARD)])
     done = outer & ((ledger.scopes.phase == Phase.BACKWARD) | (ledger.scopes.phase == Phase.OPTIMIZER))

@@ -1,4 +1,4 @@
-"""The columns of a run, and what follows from them alone."""
+"""The tables of a run, and what can be computed from them alone."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Columns:
 
     @cached_property
     def deltas(self) -> Array:
-        """Per event: by how many bytes, as the block's device gives them, the memory in use changed."""
+        """Per event: the change of memory in use, in bytes as the block's device rounds them."""
         where = self.memory_events
         block = self.events.subject[where]
         after = self._given(block, self.events.size[where])
@@ -106,7 +106,7 @@ class Columns:
 
     @cached_property
     def block_peak_bytes(self) -> Array:
-        """Per block: the most it ever held, as its device gives it."""
+        """Per block: the most bytes it ever held, rounded as its device does."""
         where = self.memory_events
         peak = np.zeros(len(self.blocks), dtype=np.int64)
         np.maximum.at(peak, self.events.subject[where], self.events.size[where])
@@ -114,20 +114,20 @@ class Columns:
 
     @cached_property
     def device_peak_bytes(self) -> tuple[int, ...]:
-        """Per device: the most that was ever in use on it."""
+        """Per device: the peak of memory in use."""
         where = self.memory_events
         device, deltas = self.blocks.device[self.events.subject[where]], self.deltas[where]
         return tuple(int(np.cumsum(deltas[device == number]).max(initial=0)) for number in range(len(self.devices)))
 
     @cached_property
     def device_order(self) -> tuple[int, ...]:
-        """The devices, the one that matters most first: GPUs before others, then the higher peak."""
+        """The devices in order of importance: GPUs first, then by peak."""
         peaks = self.device_peak_bytes
         return tuple(sorted(range(len(peaks)), key=lambda number: (not self.devices[number].is_cuda, -peaks[number])))
 
     @property
     def main_device(self) -> int | None:
-        """The device that matters most, which every figure is about unless another is named; ``None`` where there is none."""
+        """The most important device, which all figures are about unless another is named; ``None`` in an empty ledger."""
         return self.device_order[0] if self.device_order else None
 
     def block_bytes_at(self, event: int) -> Array:
@@ -144,7 +144,7 @@ class Columns:
         return self.strings[self.modules.path[module]] or f"({self.strings[self.modules.kind[module]]})"
 
     def _given(self, block: Array, size: Array) -> Array:
-        """What a device gives for ``size`` bytes of each block: rounded up, with the slack that was seen."""
+        """The bytes that a device allocates for ``size`` bytes of each block: rounded up, plus the recorded slack."""
         granularity = np.array([device.granularity for device in self.devices] or [1], dtype=np.int64)
         quantum = granularity[self.blocks.device[block]]
         given: Array = -(-size // quantum) * quantum

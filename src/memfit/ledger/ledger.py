@@ -31,7 +31,7 @@ class Ledger(Columns, Drawn):
 
     @classmethod
     def load(cls, path: Path | str) -> Ledger:
-        """Reads a ledger, finished or cut short. A file that is no ledger raises ``LedgerFormatError``."""
+        """Reads a ledger, finished or cut short. Raises ``LedgerFormatError`` if the file is not a ledger."""
         path = Path(path)
         contents = storage.load(path)
         tables: dict[str, Any] = {kind.NAME: table for kind, table in storage.validated_tables(path, contents).items()}
@@ -51,14 +51,14 @@ class Ledger(Columns, Drawn):
     # -- laws ----------------------------------------------------------------------------------------------------------------
 
     def check(self) -> Ledger:
-        """Raises ``LedgerLawError`` unless the events agree with each other; gives the ledger back."""
+        """Returns the ledger itself; raises ``LedgerLawError`` if its events contradict each other."""
         found = _violations(self)
         if found:
             raise LedgerLawError(found)
         return self
 
     def same_as(self, other: Ledger) -> bool:
-        """Do both say exactly the same?"""
+        """True if both ledgers are exactly equal."""
         words = ("strings", "devices", "info")
         if any(getattr(self, word) != getattr(other, word) for word in words):
             return False
@@ -132,7 +132,7 @@ def _once(kind: Array, subject: Array, event: EventKind, count: int, *, exactly:
 
 
 def _one_after_the_other(work: Work) -> list[str]:
-    """A stream does one thing at a time, and is busy no longer than that lasts."""
+    """Violations of the law that a stream does one thing at a time, and is busy no longer than that takes."""
     if (work.begin_ns < 0).any() or (work.end_ns < work.begin_ns).any() or (work.num_kernels < 1).any():
         return ["work begins before the run, ends before it begins, or has no kernel"]
     if (work.busy_ns < 0).any() or (work.busy_ns > work.end_ns - work.begin_ns).any():

@@ -11,7 +11,7 @@ from memfit.ledger.columns import Columns
 from memfit.ledger.schema import Array, EventKind, Phase
 
 INIT: Final = -1
-"""The step number of what precedes the first step."""
+"""The step number for everything before the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a ledger says of its run as a whole: where it comes from, what of it was seen, and the error that ended it."""
+"""Facts about a run as a whole: its origin, how much of it was seen, and the error that ended it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, Final, Self
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """What was seen of a script that was predicted; all zero in other ledgers."""
+    """How much of a predicted script was seen; all zero in other ledgers."""
 
     is_whole: bool = True
-    """Did the script come to its own end?"""
+    """True if the script ran to its own end."""
     training_steps: int = 0
     steps_in_all: int = 0
-    """Of a run that was stopped, where a trainer says it; 0 where that is not known."""
+    """The planned number of training steps of a run that was stopped, if a trainer says it; 0 if unknown."""
     batches_seen: int = 0
-    """Of the epoch in which the run was stopped; 0 where it was not stopped in one."""
+    """Batches seen of the epoch in which the run was stopped; 0 if it was not stopped within an epoch."""
     batches_in_all: int = 0
-    """Of that epoch."""
+    """All batches of that epoch."""
     kinds_of_batches: int = 0
-    """Different shapes with which the model was called."""
+    """Number of different input shapes of the model."""
     longest_batch: str = ""
-    """The shape with the most elements of those: ``8 x 1900``."""
+    """The largest of these shapes: ``8 x 1900``."""
     forward_passes: int = 0
     evaluations: int = 0
-    """Stretches of forward passes without gradients, between training steps or without any."""
+    """Runs of consecutive forward passes without gradients."""
     generations: int = 0
     saves: int = 0
 
@@ -38,7 +38,7 @@ class Coverage:
 
     @classmethod
     def from_json(cls, data: Any) -> Coverage:
-        """Reads what ``to_json`` gave; what is not of the right type is left out."""
+        """Reads the output of ``to_json``; ignores values of the wrong type."""
         if not isinstance(data, dict):
             return cls()
         kept = {f.name: data[f.name] for f in fields(cls) if type(data.get(f.name)) is type(getattr(cls, f.name))}
@@ -51,24 +51,24 @@ _LIMIT: Final = 2**60
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The out-of-memory error that ended a run; false where none did. ``None`` stands for what is not known."""
+    """The out-of-memory error that ended a run. False if there was none; unknown figures are ``None``."""
 
     message: str = ""
-    """What the error said; empty where there was none."""
+    """The error's message; empty if there was no error."""
     time_ns: int = 0
-    """When it was raised, on the ledger's clock: what comes later happened on the way out."""
+    """When it was raised, on the ledger's clock. Later events happened while the error propagated."""
     device: str = ""
-    """The device that ran out, as torch writes it; empty if it is not known."""
+    """The device that ran out, as torch writes it; empty if unknown."""
     op: str = ""
-    """The operator that asked for memory; empty if it is not known."""
+    """The operator that requested memory; empty if unknown."""
     needed_bytes: int | None = None
-    """What the allocator asked of the device: the size of a new segment, to the digits that the message has."""
+    """What the allocator requested from the device: the size of a new segment, as precise as the message."""
     free_bytes: int | None = None
-    """What the device had left, for whatever process."""
+    """Free memory of the device, over all processes."""
     total_bytes: int | None = None
-    """What the device has."""
+    """Total memory of the device."""
     limit_bytes: int | None = None
-    """What the process may take of it, if there is a limit: ``set_per_process_memory_fraction``."""
+    """The process's limit, if one was set with ``set_per_process_memory_fraction``."""
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
 
@@ -77,7 +77,7 @@ class Failure:
 
     @property
     def capacity(self) -> int | None:
-        """What the allocator could get in all; ``None`` if it is not known."""
+        """The total that the allocator could get; ``None`` if unknown."""
         if self.reserved_bytes is None or self.free_bytes is None:
             return self.limit_bytes
         room = self.reserved_bytes + self.free_bytes
@@ -85,7 +85,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """From what ``dataclasses.asdict`` made of it; ``TypeError`` or ``ValueError`` where it has something else in it."""
+        """Reads the output of ``dataclasses.asdict``; raises ``TypeError`` or ``ValueError`` for invalid values."""
         kept = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         for name, value in kept.items():
             usual = getattr(cls, name)
@@ -103,48 +103,48 @@ them there, and wrote them nowhere else."""
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """Where a ledger comes from."""
+    """The origin and circumstances of a ledger."""
 
     source: str = "measured"
     """``measured`` or ``predicted``."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Of memfit, torch, python and whatever else decided the numbers."""
+    """Versions of memfit, torch, Python and everything else that affects the figures."""
     gpu: str = ""
     """The GPU that a prediction is for; empty in a measured run."""
     clock: str = ""
-    """How sure the times of a prediction's events are, ``timed`` or ``estimated``; empty where they are no times of the run."""
+    """The basis of a prediction's event times, ``timed`` or ``estimated``; empty if events have no times of the run."""
     mesh: str = ""
-    """The axes of the job, the slowest first: ``pp=8,dp=8,tp=8``. Empty where no mesh was made."""
+    """The axes of the job, slowest first: ``pp=8,dp=8,tp=8``. Empty without a mesh."""
     stands_for: str = ""
-    """The ranks of the job that need the same: ``0-63``, ``64-126,448``. Empty where one rank alone was asked for."""
+    """The ranks that this prediction stands for: ``0-63``, ``64-126,448``. Empty if only one rank was requested."""
     rank: int = 0
     world_size: int = 1
     problem: str = ""
-    """Why the ledger is incomplete: the recorder failed, or the process died. Empty when it is whole."""
+    """Why the ledger is incomplete: the recorder failed, or the process died. Empty if it is complete."""
     assumptions: tuple[str, ...] = ()
     """What a prediction had to assume."""
     alloc_conf: str = ""
-    """The allocator's settings it ran under, as in ``PYTORCH_CUDA_ALLOC_CONF``."""
+    """The allocator's settings during the run, as in ``PYTORCH_CUDA_ALLOC_CONF``."""
     failure: Failure = Failure()
     """The out-of-memory error that ended the run, if one did."""
     witness: str = "operators"
-    """Who saw the blocks: a dispatch mode that sees ``operators``, or the history of CUDA's ``allocator``."""
+    """The source of the blocks: a dispatch mode (``operators``) or the history of CUDA's allocator (``allocator``)."""
     capacity_bytes: int = 0
-    """What the main device has; 0 where it is not known."""
+    """Total memory of the main device; 0 if unknown."""
     alarms: tuple[str, ...] = ()
-    """What was noticed while the run lasted: memory that grows from step to step, fragmentation."""
+    """Problems noticed during the run: memory that grows from step to step, fragmentation."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of the recording: modules that were too small to be marked."""
+    """Remarks on the recording, such as modules that were too small to be marked."""
     covered: Coverage = Coverage()
-    """What of a script was seen, in the prediction of one."""
+    """How much of a predicted script was seen."""
     num_process_groups: int = 0
-    """That were used and have several ranks, in a prediction; 0 where that is not known."""
+    """Process groups with several ranks that a predicted run used; 0 if unknown."""
     num_peers: int = 0
-    """Of all of them together: ranks of the same node that are sent to one by one."""
+    """Ranks of the same node, over all process groups, with point-to-point messages."""
 
     @property
     def communicators(self) -> tuple[int, int]:
-        """How many communicators NCCL has, as far as is known, and how many ranks they send to one by one."""
+        """Number of NCCL communicators, as far as known, and of ranks with point-to-point messages."""
         return self.num_process_groups or int(self.world_size > 1), self.num_peers
 
     @property
@@ -153,12 +153,12 @@ class RunInfo:
 
     @property
     def has_clock(self) -> bool:
-        """Do the times of events mean something? Those of predictions by an older memfit say how long predicting took."""
+        """True if event times are times of the run. Older predictions hold the time that predicting took."""
         return self.source == "measured" or bool(self.clock)
 
     @property
     def facts(self) -> dict[str, str]:
-        """All that decided the numbers, by what it is called: versions, GPU, clock and place in the job."""
+        """Everything that affects the figures, by label: versions, GPU, clock and place in the job."""
         return self.versions | {name: value for name, field in _FACTS.items() if (value := getattr(self, field))}
 
     def to_json(self) -> dict[str, Any]:

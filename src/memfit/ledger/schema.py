@@ -1,4 +1,4 @@
-"""The tables of a ledger, their columns, and the words in them.
+"""The tables of a ledger, their columns, and the enumerations used in them.
 
 ::
 
@@ -59,12 +59,12 @@ Array = NDArray[Any]
 
 
 class EventKind(IntEnum):
-    """What an event says. ``size`` is in bytes, as asked of the allocator, before any rounding."""
+    """The kind of an event. ``size`` is in bytes, as requested from the allocator, before any rounding."""
 
     ALLOC = 0
-    """A block came to be; ``size`` is its size."""
+    """A block was allocated; ``size`` is its size."""
     FREE = 1
-    """A block is gone; ``size`` is 0."""
+    """A block was freed; ``size`` is 0."""
     RESIZE = 2
     """A block's storage was resized in place; ``size`` is its new size."""
     ENTER = 3
@@ -88,12 +88,12 @@ class Phase(IntEnum):
     """A forward inside backward: activation checkpointing."""
     OPTIMIZER = 3
     PRE_FORWARD = 4
-    """What an engine does before a unit's forward: it gathers parameters."""
+    """An engine's work before a unit's forward: it gathers parameters."""
     POST_FORWARD = 5
-    """After it: parameters are given back."""
+    """After a unit's forward: parameters are freed."""
     PRE_BACKWARD = 6
     POST_BACKWARD = 7
-    """Parameters are given back, gradients reduced."""
+    """After a unit's backward: parameters are freed, gradients reduced."""
     CHECKPOINT = 8
     """Saving or loading a state dict."""
 
@@ -144,12 +144,12 @@ class Category(IntEnum):
 
 
 class WorkKind(IntEnum):
-    """What a stream does."""
+    """The kind of work a stream does."""
 
     FORWARD = 0
     BACKWARD = 1
     RECOMPUTE = 2
-    """A forward inside backward, with everything inside it."""
+    """A recomputed forward inside backward, with everything in it."""
     OPTIMIZER = 3
     COMMUNICATION = 4
     """A collective, or a message to another rank."""
@@ -164,12 +164,12 @@ class WorkKind(IntEnum):
 
 
 class ActivityKind(IntEnum):
-    """What a script does."""
+    """The kind of a script's activity."""
 
     TRAINING = 0
     """A call of a model with gradients."""
     EVALUATION = 1
-    """A call without: an evaluation, a generation, a teacher."""
+    """A call without gradients: an evaluation, a generation, a teacher."""
     SAVE = 2
 
 
@@ -311,7 +311,7 @@ TABLES: tuple[type[Table], ...] = (Events, Blocks, Scopes, Modules, Roles, Slack
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A memory that blocks live in."""
+    """A device with its own memory."""
 
     name: str
     """As torch writes it: ``cuda:0``, ``cpu``."""

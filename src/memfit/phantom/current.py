@@ -1,7 +1,7 @@
-"""The prediction that runs in this process: one handle for code that is called from anywhere.
+"""The prediction that runs in this process: one handle for code that can be called from anywhere.
 
-Streams, kernels that a script launches and stand-ins for libraries outlive the world in which they were made: a script's modules
-hold on to them. What they need of the world is asked for when they are called.
+Streams, launched kernels and stand-ins for libraries outlive the world in which they were made, because a script's modules hold
+them. They ask for the world when they are called.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memfit.torch_compat.patches import Patches
 
 
 class WorldClock(Protocol):
-    """What kernels that are no operators advance."""
+    """The clock as kernels that are not operators see it."""
 
     chip: Gpu
     rates: Rates
@@ -40,26 +40,26 @@ class CurrentWorld:
     assumptions: Assumptions
     clock: WorldClock
     count: Callable[[str, str, int], int] = lambda kind, what, largest: largest
-    """How many of at most so many elements there are, where only data could tell: by the kind of value, and in words."""
+    """The assumed count of a data-dependent result. Takes the kind of value, a description and the largest possible count."""
     tuned: set[Any] = field(default_factory=set)
-    """Kernels that have been tuned, each with what for."""
+    """Tuned kernels, each with the arguments that it was tuned for."""
     mode_slowness: float = 1.0
-    """How many times as much as was measured a dispatch mode in Python costs the host."""
+    """Factor on the measured host time of a dispatch mode in Python."""
     _said: set[str] = field(default_factory=set)
 
     def say(self, sentence: str) -> None:
-        """Adds to the assumptions, once however often a kernel is launched."""
+        """Adds an assumption, once however often a kernel is launched."""
         if sentence not in self._said:
             self._said.add(sentence)
             self.assumptions.add(sentence)
 
     def spend_on_mode(self, seconds: float) -> None:
-        """The host is busy with a dispatch mode in Python, which no operator shows."""
+        """Advances the host's time by the cost of a dispatch mode in Python."""
         self.clock.timeline.spend(self.mode_slowness * seconds)
 
 
 class NoPredictionError(PredictionError, RuntimeError):
-    """A stand-in is called when the prediction in which it was imported is over."""
+    """A stand-in was called after its prediction had ended."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -84,12 +84,12 @@ def _end() -> None:
 
 
 def find_world() -> CurrentWorld | None:
-    """The prediction that runs; ``None`` outside all."""
+    """The running prediction, ``None`` if there is none."""
     return _world
 
 
 def current() -> CurrentWorld:
-    """The prediction that runs; raises ``NoPredictionError`` outside all."""
+    """The running prediction; raises ``NoPredictionError`` if there is none."""
     if _world is None:
         raise NoPredictionError()
     return _world

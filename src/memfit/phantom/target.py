@@ -1,4 +1,4 @@
-"""What a prediction is for: a GPU, a version of torch and the libraries that come with it."""
+"""The target of a prediction: a GPU, a version of torch and its libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_TORCH = "2.11+cu130"
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Decides which kernels run, and what they take."""
+    """The GPU and the build of torch, which decide which kernels run and what they take."""
 
     gpu: Gpu
     torch: tuple[int, int]
@@ -50,7 +50,7 @@ class Target:
 
 @cache
 def _cudnn_of_wheels() -> Mapping[tuple[int, int], Mapping[str, tuple[int, ...]]]:
-    """By version of torch and the start of the build's name."""
+    """The cuDNN version in torch's wheels, by torch version and prefix of the CUDA build."""
     wheels = read_toml(FOLDER / "cudnn.toml")["wheels"]
     return {
         TorchVersion.parse(torch).release: {build: tuple(map(int, cudnn.split("."))) for build, cudnn in builds.items()}

@@ -38,7 +38,7 @@ _one_at_a_time = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """The child of a fork may have been made while a thread of its parent predicted."""
+    """For the child of a fork: a thread of the parent may have held the lock."""
     global _one_at_a_time
     _one_at_a_time = threading.Lock()
 
@@ -48,7 +48,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def refuse_a_second() -> None:
-    """Raises where a world is entered already, in whatever thread."""
+    """Raises if a world is active in any thread."""
     if _one_at_a_time.locked():
         raise PredictionError(
             "another prediction is running in this process, and torch can be changed for one at a time: make predictions one after "
@@ -57,9 +57,9 @@ def refuse_a_second() -> None:
 
 
 class PhantomWorld:
-    """Inside it, CUDA code runs without a GPU; leaving it puts torch back as it was, also after an error.
+    """A context in which CUDA code runs without a GPU. Leaving it restores torch, also after an error.
 
-    ``assumptions`` collects what had to be assumed along the way.
+    ``assumptions`` collects what was assumed along the way.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PhantomWorld:
         self._meter = meter
         self._processes = processes or RankInfo()
         self.world_size = self._processes.world_size
-        """Without a launcher, as large as the run itself makes it."""
+        """Without a launcher, grows with the world that the run itself makes."""
         self._patches = Patches("the phantom GPU")
         self._stack = contextlib.ExitStack()
 
@@ -110,7 +110,7 @@ class PhantomWorld:
         self._leave()
 
     def _install(self) -> None:
-        """Everything that is replaced while the world lasts, and why. Later rooms find what earlier ones have put in place."""
+        """Installs all replacements, each with its reason. Later ones build on earlier ones."""
         because, assumptions = self._patches.because, self.assumptions
         processes = self._processes
         cuda = CudaModule(self.target, self._meter, processes.local_world_size, processes.local_rank)

@@ -1,4 +1,4 @@
-"""``memfit.predict``: the run that never happened."""
+"""``memfit.predict``: predicts a run without a GPU."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def predict(
 
 
 def one_configuration(subject: Subject, words: Mapping[str, Any], options: PredictOptions) -> Configuration:
-    """A configuration with one value for each word; ``ConfigError`` where a word has several, or is not known."""
+    """Returns a configuration with one value for each word. Raises ``ConfigError`` for several values or an unknown word."""
     several = {name: values for name, values in read_axes(words).items() if len(values) > 1}
     for name, values in several.items():
         raise ConfigError(f"a prediction is of one {name}, not of {len(values)}: memfit compare takes several")
@@ -143,7 +143,7 @@ def one_configuration(subject: Subject, words: Mapping[str, Any], options: Predi
 
 
 def predict_build(build: Callable[[], Step], options: PredictOptions) -> Prediction | JobPrediction:
-    """What ``predict`` does once it is known what is built, and on what; ``options.ranks`` makes it a ``JobPrediction``."""
+    """Predicts what ``build`` makes, with these options. Returns a ``JobPrediction`` if ``options.ranks`` is given."""
     processes = RankInfo(world_size=options.world_size, rank=options.rank)
     refuse_a_second()  # while one is made, torch answers as if this machine had a GPU
 
@@ -162,7 +162,7 @@ def predict_build(build: Callable[[], Step], options: PredictOptions) -> Predict
 
 
 def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> JobPrediction:
-    """In children where autograd runs in one: a process that has trained or predicted before must do it itself, one by one."""
+    """Predicts ranks in child processes. Where autograd cannot run in a child, ranks are predicted in turn."""
     if not CAN_FORK:
         return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
 
@@ -181,7 +181,7 @@ def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> Jo
 
 
 def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> RankOutcome:
-    """Regular steps are run until one leaves everything as it found it: those after it would do the same again."""
+    """Runs the steps. Regular steps run until one leaves everything as it found it; the rest are repeated in the ledger."""
     session.recording.leave_steps_to_caller()
     with session.running():
         step = calling("build", build)
@@ -204,7 +204,7 @@ def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: in
 
 
 def calling(what: str, function: Callable[[], Any]) -> Any:
-    """Calls the user's own code; what it raises is told with its traceback first."""
+    """Calls the user's code; raises ``StepFailedError`` with the user's traceback if it fails."""
     try:
         return function()
     except ScriptExitError:

@@ -1,4 +1,4 @@
-"""The clock of a prediction: every operator that the recorder sees, every module call and every task of an engine advances it."""
+"""The clock of a prediction, advanced by every recorded operator, module call and engine task."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class TimedBuilder(LedgerBuilder):
-    """A ledger whose events happen when the GPU would be done with what was issued before them.
+    """A ledger builder whose events happen when the GPU would have finished the work issued before them.
 
-    Where a scope begins, the host does what no operator shows: it calls a module.
+    When a scope begins, the host also pays for what no operator shows: the module call itself.
     """
 
     def __init__(self, info: RunInfo, clock: OperatorClock) -> None:
@@ -43,12 +43,12 @@ class TimedBuilder(LedgerBuilder):
         self._paid_at_step = 0.0
         self._late: LateReturns | None = None
         self.limit: MemoryLimit | None = None
-        """What the GPU has, where running out is part of the run."""
+        """The GPU's memory limit, if the run is to see out-of-memory errors."""
 
     # -- memory --------------------------------------------------------------------------------------------------------------
 
     def alloc(self, size: int, device: int, op: int, scope: int = -1, stream: int = 0) -> int:
-        """Raises ``torch.OutOfMemoryError`` where a limit is set and has been reached."""
+        """Raises ``torch.OutOfMemoryError`` if there is a limit and it is reached."""
         if self._late is not None:
             self._late.collect(self.timeline.host)
         if self.limit is not None:
@@ -86,13 +86,13 @@ class TimedBuilder(LedgerBuilder):
             self.limit.complete(block)
 
     def used_on(self, block: int, stream: int) -> None:
-        """A block is used on another stream than its own. Few runs say so: for others, nothing is looked at."""
+        """Records that a block is used on another stream (``record_stream``). Runs that never call this pay nothing for it."""
         if self._late is None:
             self._late = LateReturns(self, self.timeline)
         self._late.use(block, stream)
 
     def append(self, events: Events, blocks: Blocks, scopes: Scopes, roles: Roles) -> None:
-        """Raises ``torch.OutOfMemoryError`` where a limit is set and has been reached: what comes before that is written."""
+        """Raises ``torch.OutOfMemoryError`` if there is a limit and it is reached; the events before that are written."""
         served = len(events) if self.limit is None else self._serve(events, blocks, self.limit)
         if served == len(events):
             super().append(events, blocks, scopes, roles)
@@ -110,7 +110,7 @@ class TimedBuilder(LedgerBuilder):
         self.limit.refuse_again()
 
     def _serve(self, events: Events, blocks: Blocks, limit: MemoryLimit) -> int:
-        """How many events could be served."""
+        """The number of events that could be served."""
         devices, streams, first = blocks.device.tolist(), blocks.stream.tolist(), self.num_blocks
         for event, (kind, subject, size) in enumerate(
             zip(events.kind.tolist(), events.subject.tolist(), events.size.tolist(), strict=True)
@@ -130,7 +130,7 @@ class TimedBuilder(LedgerBuilder):
 
     @property
     def follows_returns(self) -> bool:
-        """Does memory come back to its allocator later than it is freed, because other streams use it?"""
+        """True if some memory is returned to the allocator later than it is freed, because other streams use it."""
         return self._late is not None
 
     def build(self) -> Ledger:
@@ -140,7 +140,7 @@ class TimedBuilder(LedgerBuilder):
         return replace(ledger, returns=Returns.concatenate([ledger.returns, self._late.still_out()]))
 
     def module(self, path: str, kind: str, parent: int = -1) -> int:
-        """Also, what its calls will cost: torch's own modules are known by their names."""
+        """Also notes the cost of the module's calls; torch's own modules are recognised by class name."""
         pace = self._clock_of_operators.pace
         self._spent_on_call.append(pace.module if hasattr(nn, kind) else pace.own_module)
         return super().module(path, kind, parent)
@@ -162,32 +162,32 @@ class TimedBuilder(LedgerBuilder):
         super()._leave(scope, size)
 
     def step(self, number: int | None = None) -> None:
-        """What the step before left unpaid is paid before anything else of this one."""
+        """Starts a step, which first pays what the previous step left unpaid."""
         self.timeline.mark_step()
         super().step(number)
         self._paid_at_step = self._settle()
         self.timeline.spend(self._paid_at_step)
 
     def sooner_next_time(self) -> float:
-        """By how many seconds all of the last step would be earlier in a step that does the same and begins now.
+        """How many seconds earlier everything in the last step would happen if the step were repeated now.
 
-        Both begin with idle streams, and pay first for what the step before left unpaid: after the first step that is more, because
-        there the optimizer makes its state.
+        Both begin with idle streams and first pay what the previous step left unpaid; after the first step that is more, because
+        the optimizer creates its state there.
         """
         return self._paid_at_step - self._owed()
 
     def _owed(self) -> float:
-        """What operators on distributed tensors took since a scope began: whatever begins next pays for it."""
+        """Host seconds of operators on distributed tensors since the last scope began; the next scope pays them."""
         each = self._clock_of_operators.pace.distributed_operator[graph_task_id() != -1]
         return (self._clock_of_operators.num_distributed - self._num_distributed) * each
 
     @property
     def num_unpaid(self) -> int:
-        """Operators on distributed tensors that the host has not paid for."""
+        """Number of operators on distributed tensors that the host has not paid for."""
         return self._clock_of_operators.num_distributed - self._num_distributed
 
     def leave_unpaid(self, count: int) -> None:
-        """Adds ``count`` to them; it may be negative."""
+        """Adds ``count``, which may be negative, to ``num_unpaid``."""
         self._num_distributed -= count
 
     def _settle(self) -> float:
@@ -199,13 +199,13 @@ class TimedBuilder(LedgerBuilder):
 class EngineTime(Listener):
     """Advances the clock by what the host spends on an engine's tasks.
 
-    Attached after the recorder: a task is paid for inside its scope.
+    Attached after the recorder, so that a task is paid for inside its scope.
     """
 
     def __init__(self, builder: TimedBuilder, recorder: Recorder) -> None:
         self._builder, self._recorder = builder, recorder
         self._tasks: dict[int, tuple[HostTask, int, int]] = {}
-        """Those that run, each with how many kernels and events there were when it began."""
+        """Running tasks, each with the number of kernels and events when it began."""
         self._num_tasks = 0
 
     def listening(self) -> bool:
@@ -228,10 +228,10 @@ class EngineTime(Listener):
 
 
 class LateReturns:
-    """Memory that another stream still uses when it is freed: it comes back when that stream is done with what it has by then.
+    """Freed memory that another stream still uses. It is returned when that stream has finished the work it had at that time.
 
-    CUDA's allocator looks at every request which of the streams are done. So whether memory can be used again is a question of how
-    far the host is ahead. A block that is resized, as FSDP1 does to its parameters, is taken to come back at once.
+    CUDA's allocator checks at every request which streams have finished. So whether memory can be reused depends on how
+    far the host is ahead. A resized block, such as FSDP1's parameters, is assumed to be returned at once.
     """
 
     def __init__(self, builder: TimedBuilder, timeline: Timeline) -> None:
@@ -246,7 +246,7 @@ class LateReturns:
         self._users.pop(block, None)
 
     def free(self, block: int) -> bool:
-        """It was freed, by the last event. Does another stream still use it?"""
+        """Called after the event that freed a block. Returns true if another stream still uses the block."""
         until = max((self._timeline.arrival(stream) for stream in self._users.pop(block, ())), default=0.0)
         if until > self._timeline.host:
             self._waiting.append((until, block, self._builder.num_events - 1))
@@ -254,7 +254,7 @@ class LateReturns:
         return False
 
     def collect(self, until: float) -> None:
-        """Before a request: what streams have done by ``until`` comes back, with the last event at the latest."""
+        """Called before a request: returns the blocks whose streams have finished by ``until``, as of the last event."""
         last_event = self._builder.num_events - 1
         for when, block, freed_at in self._waiting:
             if when <= until and last_event > freed_at:
@@ -262,7 +262,7 @@ class LateReturns:
         self._waiting = [waiting for waiting in self._waiting if waiting[0] > until]
 
     def still_out(self) -> Returns:
-        """What has not come back so far, as if it did with the last event."""
+        """The blocks that have not been returned, as if they were with the last event."""
         last_event = self._builder.num_events - 1
         rows = [(block, last_event - freed_at) for _, block, freed_at in self._waiting if last_event > freed_at]
         return Returns.from_rows([value for row in rows for value in row])
@@ -291,7 +291,7 @@ class ClockObserver:
 
 
 def run_time(clock: OperatorClock) -> RunTime:
-    """What ran when, from the beginning until now: the end of the last step."""
+    """The times of everything that ran until now, the end of the last step."""
     timeline, chip = clock.timeline, clock.chip
     marks = (*timeline.steps, timeline.now())
     return RunTime(

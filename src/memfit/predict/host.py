@@ -1,4 +1,4 @@
-"""Memory of the host that tensors of one process take: a second figure beside the GPU's.
+"""Host memory of one process's tensors.
 
 ::
 
@@ -28,7 +28,7 @@ HOST = "cpu"
 
 
 class PinnedBlocks:
-    """Notes which blocks of the host are pinned."""
+    """Collects the numbers of pinned host blocks."""
 
     def __init__(self) -> None:
         self.numbers: set[int] = set()
@@ -50,17 +50,17 @@ class PinnedBlocks:
 
 @dataclass(frozen=True, kw_only=True)
 class HostMemory:
-    """What tensors of one process take on the host at most, in bytes."""
+    """Peak host memory of one process's tensors, in bytes."""
 
     peak: int
     pinned: int
-    """Of that, what the allocator of pinned memory holds by then."""
+    """Of the peak, what the pinned-memory allocator holds."""
     moment: Moment | None
-    """When; ``None`` where there never was a tensor."""
+    """When the peak was; ``None`` if there was never a tensor."""
     num_processes: int = 1
-    """Of this node: each is taken to need as much."""
+    """Processes of this node, each assumed to need the same."""
     limit: int | None = None
-    """What the node has, if that is known."""
+    """The node's memory, ``None`` if unknown."""
 
     @property
     def of_node(self) -> int:
@@ -68,7 +68,7 @@ class HostMemory:
 
     @property
     def fits(self) -> bool | None:
-        """Do the tensors of all processes fit into the node's memory? ``None`` where that is not known."""
+        """True if the tensors of all processes fit into the node's memory; ``None`` if its size is unknown."""
         return None if self.limit is None else self.of_node <= self.limit
 
     def to_json(self) -> dict[str, Any]:

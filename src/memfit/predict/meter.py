@@ -1,4 +1,4 @@
-"""What ``torch.cuda.memory_allocated()`` and similar functions answer during a prediction."""
+"""Answers ``torch.cuda.memory_allocated()`` and similar functions during a prediction."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from memfit.torch_compat.memory_history import alloc_conf_of_environment
 
 
 class LedgerMeter:
-    """Serves the ledger so far through the allocator whenever somebody asks."""
+    """Replays the ledger so far through the allocator when statistics are requested."""
 
     def __init__(self, builder: TimedBuilder, recorder: Recorder, alloc_conf: str, torch_version: str, device: str) -> None:
         self._builder, self._recorder = builder, recorder
         self._torch_version = torch_version
         self.alloc_conf = alloc_conf
-        """The allocator's settings, those included that the run has made itself."""
+        """The allocator's settings, including those that the run itself has set."""
         self._settings = parse_alloc_conf(alloc_conf, torch_version)
         self._device = device
         self._peaks_from = 0
@@ -28,12 +28,12 @@ class LedgerMeter:
         self._asked_at: tuple[int, dict[str, int]] = (-1, {})
 
     def used_on(self, tensor: torch.Tensor, stream: int) -> None:
-        """``tensor.record_stream(stream)`` was called. Of the stream that a block is from, it says nothing new."""
+        """Records a call of ``tensor.record_stream(stream)``. No effect for blocks of that stream."""
         for block in self._recorder.blocks_of_other_streams(tensor, stream):
             self._builder.used_on(block, stream)
 
     def settings(self) -> AllocatorSettings:
-        """Those that hold now: what was asked for, or else what the environment says, and what the run has set itself."""
+        """The current settings: those requested, or else those of the environment, and those that the run has set."""
         return self._settings if self.alloc_conf else parse_alloc_conf(alloc_conf_of_environment(), self._torch_version)
 
     def statistics(self) -> dict[str, int]:
@@ -81,7 +81,7 @@ def _peaks_since(done: Replay, event: int) -> dict[str, int]:
 
 
 def _nothing_yet(torch_version: str, device: str) -> dict[str, int]:
-    """The statistics of an allocator that was never asked for anything."""
+    """The statistics of an unused allocator."""
     builder = LedgerBuilder(RunInfo(source="predicted"))
     builder.device(device)
     return replay(requests_from_ledger(builder.build(), device), parse_alloc_conf("", torch_version)).memory_stats()

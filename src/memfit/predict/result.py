@@ -1,4 +1,4 @@
-"""What a prediction says."""
+"""The result of a prediction: memory, time and the verdict, all computed from its ledger."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from memfit.units import Bytes, format_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class StepPrediction:
-    """One step, or what came before the first. All figures are bytes."""
+    """One step, or initialisation. All figures are bytes."""
 
     peak_allocated: Bytes
-    """What ``torch.cuda.max_memory_allocated()`` would have said, counted from the beginning of the step."""
+    """What ``torch.cuda.max_memory_allocated()`` would return, counted from the beginning of the step."""
     peak_reserved: Bytes
     end_allocated: Bytes
-    """What was left in use when it ended."""
+    """Memory in use at the end."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction(Drawn):
-    """A run that never happened, as the named GPU would have seen it. Everything is worked out from the ledger."""
+    """A predicted run, as the named GPU would have seen it. Everything is computed from the ledger."""
 
     ledger: Ledger
     target: Target
@@ -42,15 +42,15 @@ class Prediction(Drawn):
     device: str = "cuda:0"
     """The device of this rank."""
     time: RunTime | None = None
-    """What ran when; ``None`` where no step was seen."""
+    """The times of everything that ran; ``None`` if no step was seen."""
     ran_out: bool = False
-    """Did memory run out in it, and did it go on?"""
+    """True if memory ran out and the run continued."""
     pinned_blocks: frozenset[int] = frozenset()
-    """Blocks of the host's memory that are pinned, by number."""
+    """The numbers of the blocks in pinned host memory."""
     num_on_node: int = 1
-    """Processes of the run that share a host."""
+    """Number of the run's processes on one host."""
     host_limit: int | None = None
-    """What the host has, if that is known."""
+    """The host's memory in bytes, ``None`` if unknown."""
 
     def __repr__(self) -> str:
         peaks = f"{format_bytes(self.peak_allocated)} allocated, {format_bytes(self.peak_reserved)} reserved"
@@ -58,34 +58,34 @@ class Prediction(Drawn):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What had to be assumed: data-dependent values, kernels without a size formula."""
+        """What was assumed: data-dependent values, kernels without a size formula."""
         return self.ledger.info.assumptions
 
     @property
     def problem(self) -> str:
-        """What of the run was not seen, empty where nothing is missing: a script that never trained, for one."""
+        """What was not seen of the run, such as any training step; empty if nothing is missing."""
         return self.ledger.info.problem
 
     @property
     def covered(self) -> Coverage:
-        """What of a script was seen; its ``is_known`` is false for other predictions, whose steps are all there are."""
+        """How much of a script was seen. ``is_known`` is false for other predictions, which are complete."""
         return self.ledger.info.covered
 
     # -- memory --------------------------------------------------------------------------------------------------------------
 
     @property
     def peak_allocated(self) -> Bytes:
-        """What ``torch.cuda.max_memory_allocated()`` would have said."""
+        """What ``torch.cuda.max_memory_allocated()`` would return."""
         return Bytes(self.replay.peak_allocated)
 
     @property
     def peak_reserved(self) -> Bytes:
-        """What ``torch.cuda.max_memory_reserved()`` would have said."""
+        """What ``torch.cuda.max_memory_reserved()`` would return."""
         return Bytes(self.replay.peak_reserved)
 
     @cached_property
     def growth(self) -> Growth | None:
-        """What every step leaves behind, where memory grows; ``None`` where it does not, or too few steps were seen."""
+        """The memory that every step leaves behind; ``None`` if memory does not grow, or too few steps were seen."""
         return find_growth(self.ledger, [known.name for known in self.ledger.devices].index(self.device))
 
     @property
@@ -95,13 +95,13 @@ class Prediction(Drawn):
 
     @property
     def fits(self) -> bool:
-        """On the named GPU, with its context and communicators counted; where a process uses several, on each of them. A run that
-        was not seen whole is not said to fit."""
+        """True if the run fits on the named GPU, including context and communicators; with several GPUs, on each of them. False if
+        part of the run was not seen."""
         return all(verdict.fits for verdict in (self.verdict_alone, *self.verdicts_of_others.values())) and not self.problem
 
     @cached_property
     def init(self) -> StepPrediction:
-        """What came before the first step."""
+        """Everything before the first step."""
         return self._all_steps[0]
 
     @cached_property
@@ -126,20 +126,20 @@ class Prediction(Drawn):
 
     @cached_property
     def host(self) -> HostMemory:
-        """What tensors of this process take on the host."""
+        """The host memory of this process's tensors."""
         return host_memory(self.ledger, self.pinned_blocks, num_processes=self.num_on_node, limit=self.host_limit)
 
     # -- time ----------------------------------------------------------------------------------------------------------------
 
     @property
     def step_seconds(self) -> float | None:
-        """How long the last step takes, from the moment when all before it is done; ``None`` where there was no step."""
+        """Duration of the last step, from the moment when everything before it is done; ``None`` without a step."""
         return self.time.step_seconds() if self._has_steps and self.time is not None else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of this rank, in the last step: what its embeddings looked up. ``None`` where they looked nothing up. GPUs of one tensor
-        parallel group look up the same tokens: their share of the job's is this, divided by the size of the group."""
+        """Tokens of this rank in the last step, counted by its embedding lookups; ``None`` if there were none. GPUs of one tensor
+        parallel group look up the same tokens, so each contributes this divided by the size of the group."""
         if not self._has_steps or self.time is None:
             return None
         tokens = self.time.tokens(but_not=self._recomputed, module_of_scope=self.ledger.scopes.module)
@@ -147,8 +147,8 @@ class Prediction(Drawn):
 
     @property
     def mfu(self) -> float | None:
-        """Of the last step: products and attention, without what is computed again, as a share of what the GPU could do at most in
-        their types. ``None`` where there were none."""
+        """Model FLOPs utilisation of the last step: matrix products and attention, without recomputation, as a share of the GPU's
+        peak in their types. ``None`` if there were none."""
         if not self._has_steps or self.time is None or not self.step_seconds:
             return None
         flops = self.time.flops(but_not=self._recomputed)
@@ -157,7 +157,7 @@ class Prediction(Drawn):
 
     @cached_property
     def time_breakdown(self) -> TimeBreakdown | None:
-        """Where the time of the last step goes; ``None`` where there was no step."""
+        """Where the time of the last step goes; ``None`` without a step."""
         if not self._has_steps or self.time is None:
             return None
         paths = [self.ledger.module_path(number) for number in range(len(self.ledger.modules))]
@@ -171,7 +171,7 @@ class Prediction(Drawn):
 
     @cached_property
     def _recomputed(self) -> frozenset[int]:
-        """Scopes in which checkpointing computes again, by number."""
+        """The numbers of the scopes in which checkpointing recomputes."""
         phase, parent = self.ledger.scopes.phase.tolist(), self.ledger.scopes.parent.tolist()
         found: set[int] = set()
         for scope, (kind, outer) in enumerate(zip(phase, parent, strict=True)):
@@ -183,17 +183,17 @@ class Prediction(Drawn):
 
     @property
     def breakdown(self) -> Breakdown:
-        """Bytes by category at the peak, as tensors asked for them: the allocator's slack is not among them."""
+        """Bytes by category at the peak, as requested by tensors: without the allocator's slack."""
         return breakdown_at(self.ledger, self.replay.peak_event, [known.name for known in self.ledger.devices].index(self.device))
 
     @property
     def modules(self) -> tuple[ModuleStats, ...]:
-        """What each module costs."""
+        """The memory of each module."""
         return self._device_report.modules
 
     @cached_property
     def report(self) -> Report:
-        """All that the views show."""
+        """Everything that the views show."""
         return build_report(self.ledger)
 
     @property
@@ -208,7 +208,7 @@ class Prediction(Drawn):
 
     @cached_property
     def replay(self) -> Replay:
-        """The run served by the allocator: with memory to spare, or where memory ran out in it, with what the GPU has."""
+        """The run's requests served by the allocator: with unlimited memory, or with the GPU's if memory ran out in the run."""
         if self.ran_out:
             verdict = self._judged
             return replay(self.requests, self._settings, capacity=verdict.capacity, total_memory=self.target.gpu.usable_bytes)
@@ -216,12 +216,12 @@ class Prediction(Drawn):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Whether it fits on the named GPU, by how much, and what would help."""
+        """Whether the run fits on the named GPU, by how much, and what would help."""
         return advised(self.verdict_alone, self.requests)
 
     @cached_property
     def verdict_alone(self) -> Verdict:
-        """The same without what other settings of the allocator would need, which is most of the work."""
+        """The verdict without the needs of other allocator settings, which are most of the work."""
         return replace(self._judged, peak_reserved=self.replay.peak_reserved) if self.ran_out else self._judged
 
     @cached_property
@@ -230,7 +230,7 @@ class Prediction(Drawn):
 
     @cached_property
     def verdicts_of_others(self) -> dict[str, Verdict]:
-        """By their names: the other GPUs that this process uses, taken to be of the same kind."""
+        """Verdicts on the other GPUs that this process uses, by device name. They are assumed to be of the same kind."""
         names = [known.name for known in self.ledger.devices if known.is_cuda and known.name != self.device]
         return {
             name: judge(requests_from_ledger(self.ledger, name), self.target.gpu, self._settings, with_advice=False)
@@ -238,7 +238,7 @@ class Prediction(Drawn):
         }
 
     def relabelled(self, info: RunInfo) -> Prediction:
-        """The same with other words about the run; what has been worked out from its events stays."""
+        """A copy with another ``info``; everything computed from the events is kept."""
         same = copy.copy(self)
         object.__setattr__(same, "ledger", replace(self.ledger, info=info))
         return same
@@ -249,8 +249,8 @@ class Prediction(Drawn):
 
 
 def with_last_step_again(prediction: Prediction, times: int, *, num_after: int, sooner: float) -> Prediction:
-    """The same run with its last step repeated, each time beginning some seconds sooner after the step before. The last
-    ``num_after`` events come after the step."""
+    """The prediction with its last step repeated, each time starting ``sooner`` seconds earlier after the previous step. The last
+    ``num_after`` events are after that step."""
     assert prediction.time is not None
     ledger, time = prediction.ledger, prediction.time
     start, end = int(ledger.step_starts[-1]), len(ledger.events) - num_after

@@ -116,7 +116,7 @@ class PhantomSession:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Everything inside happens in the phantom world and is recorded; leaving closes the ledger."""
+        """Context manager: everything inside runs in the phantom world and is recorded. Leaving it closes the ledger."""
         gc.collect()
         calibrate()  # on real tensors, before the world is entered
         with self.world, self.recording.recording():
@@ -133,11 +133,11 @@ class PhantomSession:
                 raise StepFailedError(what, error, users_traceback(error), advise(error)) from error
 
     def look_around(self) -> None:
-        """At the end of a step: how the other ranks are arranged, while the model is there to be looked at."""
+        """Called at the end of a step, while the model exists: learns how the other ranks are arranged."""
         self.world.layout.look_at(module for module, _ in self.recording.recorder.modules())
 
     def last_step_left_all_as_it_was(self) -> bool:
-        """Does the next step begin where the last one began?"""
+        """True if the next step would begin in the same state as the last one."""
         ledger = self.builder.build()
         return not ledger.info.problem and leaves_all_as_it_was(ledger)
 
@@ -150,13 +150,13 @@ class PhantomSession:
         return self._with_work(with_last_step_again(self._memory_and_time(), times, num_after=num_after, sooner=sooner))
 
     def outcome(self, prediction: Prediction, *, is_regular: bool = False) -> RankOutcome:
-        """What came out, with what it says about the other ranks."""
+        """The prediction, with what it shows about the other ranks."""
         layout = self.world.layout.layout(self.world.world_size)
         return RankOutcome(prediction=prediction, layout=layout, stage_outputs=self.world.neighbours.told, is_regular=is_regular)
 
     @property
     def refusals(self) -> Sequence[Refusal]:
-        """The requests that the GPU could not serve, where memory is limited."""
+        """The requests that the GPU could not serve; empty without a memory limit."""
         return () if self.builder.limit is None else self.builder.limit.refusals
 
     def where_it_ran_out(self, number: int = -1) -> str:
@@ -165,7 +165,7 @@ class PhantomSession:
         return ledger.moment_at(min(refusal.num_events, len(ledger.events) - 1)).label
 
     def ran_out_notes(self) -> tuple[str, ...]:
-        """Says that memory ran out, where the run went on after it."""
+        """Notes that memory ran out, for runs that continued after it."""
         if not self.refusals:
             return ()
         first, num = self.refusals[0].failure, len(self.refusals)
@@ -177,7 +177,7 @@ class PhantomSession:
         )
 
     def ledger(self, notes: tuple[str, ...] = ()) -> Ledger:
-        """The ledger so far, with what had to be assumed."""
+        """The ledger so far, with its assumptions."""
         said = (
             *notes,
             *self.workspaces.assumptions,
@@ -200,7 +200,7 @@ class PhantomSession:
         return builder.build()
 
     def prediction(self, *, notes: tuple[str, ...] = (), problem: str = "", covered: Coverage | None = None) -> Prediction:
-        """What came out. ``notes`` are further assumptions; ``problem`` says what of the run was not seen, ``covered`` what was."""
+        """The prediction. ``notes`` are further assumptions, ``problem`` is what was not seen of the run, ``covered`` what was."""
         builder = self.recording.builder
         if covered is not None:
             builder.info = replace(builder.info, covered=covered)
@@ -226,13 +226,13 @@ class PhantomSession:
         )
 
     def _with_work(self, prediction: Prediction) -> Prediction:
-        """With what each stream did in the last step."""
+        """The ledger with the work of each stream in the last step."""
         assert prediction.time is not None
         return replace(prediction, ledger=with_work(prediction.ledger, prediction.time, self.world.clock.communication.group_names))
 
 
 def _communicator_notes(uses: Iterable[GroupUse], gpu: Gpu) -> tuple[str, ...]:
-    """What is counted for NCCL, where a run has more communicators than one, or one that connects each rank with each."""
+    """Assumptions about NCCL's memory, for runs with several communicators or with point-to-point messages."""
     several = [use for use in uses if len(use.ranks) > 1]
     num_peers = sum(len(use.peers) for use in several)
     if len(several) < 2 and not num_peers:

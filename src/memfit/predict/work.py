@@ -1,6 +1,6 @@
-"""What each stream did in the last step, for the ledger: the clock's kernels, with those that do the same put together.
+"""The work of each stream in the last step, for the ledger: the clock's kernels, with equal neighbours merged.
 
-Nothing of this runs while the step does: the clock has noted every kernel anyway, and here its columns are looked at once.
+Computed once after the step, from the kernels that the clock has noted anyway.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memfit.timing.operators.calls import Bound, Cost
 from memfit.timing.timeline import COMMUNICATION
 
 MOST_SPANS: Final = 4_096
-"""Kept of one stream: a drawing is not that many pixels wide."""
+"""Most rows kept per stream: more than a drawing has pixels."""
 
 _KINDS: Final[Mapping[Phase, WorkKind]] = {
     Phase.FORWARD: WorkKind.FORWARD,
@@ -49,7 +49,7 @@ def with_work(ledger: Ledger, time: RunTime, groups: Mapping[int, str], most_spa
 
 
 class _Words:
-    """The strings of a ledger, and more."""
+    """The strings of a ledger, with new ones added."""
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         self._numbers = {text: number for number, text in reversed(list(enumerate(strings)))}
@@ -67,7 +67,7 @@ class _Words:
 
 
 def _kernels(ledger: Ledger, time: RunTime, words: _Words, groups: Mapping[int, str]) -> Work:
-    """One row for each call that took time in the last step. Those of one stream are in the order of time, as it ran them."""
+    """One row for each call that took time in the last step, in order of time within each stream."""
     first, end = time.steps[-2], time.steps[-1]
     part = np.arange(first.span, end.span)[time.spans.seconds[first.span : end.span] > 0]
     stream, begin, cost = time.spans.stream[part], time.spans.begin[part], time.spans.cost[part]

@@ -1,4 +1,4 @@
-"""What the GPU's libraries and kernels take beside the tensors that a recorder sees, and the buffers of compiled graphs."""
+"""Memory of libraries and kernels besides the recorded tensors, and the buffers of compiled graphs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from memfit.record.tensors import tensors_in
 from memfit.units import MIB, format_bytes
 
 SURELY_FREE = 64 * MIB
-"""So much is not asked for: a run that has no room for it is short of memory with or without trials."""
+"""Free memory is checked only for larger trials: a run without room for this much is short of memory anyway."""
 
 
 class WorkspaceObserver:
-    """Writes workspaces down: beside an operator's outputs, or between them where each is made by a kernel of its own."""
+    """Records workspaces: with an operator's outputs, or between them if each output has its own kernel."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -38,7 +38,7 @@ class WorkspaceObserver:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What rules had to assume, each once, in order."""
+        """The assumptions of the rules, each once, in order."""
         of_trials = (_of_trials(self._largest_trial, self._tries_unknown),) if self._tried else ()
         return (*self._assumed, *of_trials)
 
@@ -99,7 +99,7 @@ class WorkspaceObserver:
             self._kept.pop(0)()
 
     def _new_trials(self, rule: Rule, args: Any, result: Any) -> Sequence[KernelTrial | None]:
-        """What this call makes a library measure; ``None`` for an output that is made as it was made before."""
+        """Per output: what a library tries out for this call, ``None`` if it has tried that before."""
         if rule.tries is None or not torch.backends.cudnn.benchmark:
             return [None] * (len(result) if rule.by_output else 1)
         options = (torch.backends.cudnn.deterministic, torch.backends.cudnn.allow_tf32)
@@ -113,7 +113,7 @@ class WorkspaceObserver:
         return trials
 
     def _try(self, blocks: BlockWriter, func: Any, device: torch.device, trial: KernelTrial | None) -> None:
-        """Measuring ends with ``emptyCache()``: ATen/native/cudnn/Conv_v8.cpp."""
+        """Records a trial. It ends with ``emptyCache()``: ATen/native/cudnn/Conv_v8.cpp."""
         if trial is None:
             return
         size = max(trial.sizes)
@@ -162,13 +162,13 @@ aten = torch.ops.aten
 
 
 class CompiledBuffers:
-    """Writes down what compiled graphs allocate; everything else is left as it is."""
+    """Records the allocations of compiled graphs, and nothing else."""
 
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
 
     def follow(self, recorder: Recorder) -> None:
-        """The recorder knows which module has which number."""
+        """Sets the recorder, which knows the modules' numbers."""
         self._recorder = recorder
 
     def handler(self, func: Any, write_outputs: OutputHandler | None, blocks: BlockWriter) -> OutputHandler | None:

@@ -19,15 +19,15 @@ from memfit.ledger import Category, Phase
 
 
 class Listener:
-    """Told of optimizer steps and of an engine's work while it is attached.
+    """Receives optimizer steps and an engine's work while it is attached.
 
-    Whatever goes wrong in a listener is caught, reported once, and ends the listening, never the run.
+    An exception in a listener is reported once and detaches the listener. It never reaches the run.
     """
 
     failed = False
 
     def listening(self) -> bool:
-        """Does this thread's work belong to the run that is followed?"""
+        """True if this thread's work is part of the recording."""
         return not self.failed
 
     def enter_optimizer(self, optimizer: torch.optim.Optimizer) -> None: ...
@@ -42,12 +42,12 @@ class Listener:
     def exit_task(self, depth: int) -> None: ...
 
     def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
-        """What an engine knows of a tensor; ``name`` is within ``module``."""
+        """An engine describes a tensor; ``name`` is relative to ``module``."""
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None: ...
 
     def learn_cached(self, tensor: torch.Tensor) -> None:
-        """Keys or values that a model keeps for the tokens to come."""
+        """A model caches keys or values for later tokens."""
 
     def learn_unit(
         self,
@@ -73,7 +73,7 @@ class Listener:
         """Operators that are not part of the run begin (+1) or end (-1): those that only compute shapes, and our own."""
 
     def fail(self, error: BaseException) -> None:
-        """Stops listening, says so once, and lets the run go on."""
+        """Stops listening and warns once; the run goes on."""
         if self.failed:
             return
         self.failed = True
@@ -84,22 +84,22 @@ class Listener:
 
 
 class ModuleListener(Listener):
-    """Also told of every module call."""
+    """Also receives every module call."""
 
     def enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None: ...
 
     def exit_module(self, module: nn.Module, args: Any, result: Any) -> None:
-        """The call is over; ``result`` is ``None`` where it raised."""
+        """A call has ended; ``result`` is ``None`` if it raised."""
 
 
 class StorageListener(Listener):
-    """Also told of every storage that is resized: some engines do that some hundred times a step."""
+    """Also receives every resized storage; some engines resize hundreds per step."""
 
     def resized(self, storage: torch.UntypedStorage) -> None: ...
 
 
 def warn(message: str) -> None:
-    """Tells the user, whatever warnings are here: the run is not ours to end."""
+    """Warns the user. Prints instead of raising where warnings are errors."""
     try:
         warnings.warn(f"memfit: {message}", RuntimeWarning, stacklevel=3)
     except RuntimeWarning:  # warnings are errors here

@@ -1,4 +1,4 @@
-"""Which module calls are open, and which were open when an autograd node was made."""
+"""The open module calls, and the calls that were open when each autograd node was made."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from memfit.torch_compat.autograd import next_sequence_nr
 
 Call = tuple[int, int]
-"""A call of a module: its own number and the module's."""
+"""A module call: its own number and the module's."""
 Chain = tuple[Call, ...]
-"""The calls around a moment of forward, outermost first."""
+"""The open calls at some point of forward, outermost first."""
 
 KEPT_BOUNDARIES = 100_000
-"""How far back in forward a backward can be placed, in module boundaries; bounds memory over long runs."""
+"""Number of module boundaries kept for placing backward nodes; bounds memory over long runs."""
 
 
 class SequenceTable:
@@ -31,20 +31,20 @@ class SequenceTable:
 
     @property
     def count(self) -> int:
-        """How many boundaries there have been."""
+        """Number of boundaries so far."""
         return self._num_dropped + len(self._starts)
 
     def place_of(self, sequence_nr: int) -> int:
-        """Which of all boundaries is the last before a node."""
+        """The index of the last boundary before a node."""
         return self._num_dropped + bisect_right(self._starts, sequence_nr) - 1
 
     def number_at(self, place: int) -> int:
-        """The sequence number at a boundary; -1, before all nodes, where it is not known."""
+        """The sequence number at a boundary, -1 (before all nodes) if it is unknown."""
         index = place - self._num_dropped
         return self._starts[index] if 0 <= index < len(self._starts) else -1
 
     def note(self, sequence_nr: int, chain: Chain) -> None:
-        """From this number on, nodes belong to ``chain``."""
+        """Assigns nodes from this number on to ``chain``."""
         if self._starts and self._starts[-1] == sequence_nr:
             self._chains[-1] = chain
             return
@@ -87,7 +87,7 @@ class ModuleCalls:
         self._note()
 
     def exit(self, identity: int) -> list[int]:
-        """Ends a call and those inside it that never said so; gives their marks, innermost first. Empty for an unknown call."""
+        """Ends a call and the calls inside it that never ended; returns their marks, innermost first. Empty for an unknown call."""
         marks: list[int] = []
         if any(entry[0] == identity for entry in self._open):
             ended = None
@@ -101,18 +101,18 @@ class ModuleCalls:
         self._open.clear()
 
     def table(self, thread: int) -> SequenceTable:
-        """Which calls a thread's nodes belong to."""
+        """The table of a thread's nodes."""
         table = self._tables.get(thread)
         if table is None:
             table = self._tables[thread] = SequenceTable()
         return table
 
     def forget(self, thread: int) -> None:
-        """A thread's nodes are gone."""
+        """Forgets a thread's nodes."""
         self._tables.pop(thread, None)
 
     def forget_all(self) -> None:
-        """The nodes of all threads are gone."""
+        """Forgets the nodes of all threads."""
         self._tables.clear()
 
     def _note(self) -> None:

@@ -1,7 +1,7 @@
 """Fully qualified names of modules, as ``named_modules`` gives them: ``layers.3.attention.wq``.
 
-The first model's names stand alone, its root is ``""``; a further model's carry its class in front. Wrappers that add a level of
-their own (engines, checkpoint and compile wrappers) share the name of what they wrap.
+Names of the first model have no prefix, its root is ``""``; names of further models begin with their class. Wrappers that add a
+level of their own (engines, checkpoint and compile wrappers) share the name of what they wrap.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ def unwrapped_name(name: str) -> str:
 
 
 def told_apart(path: str, first_root_kind: str) -> str:
-    """The path of a further model, which begins with its class. The first model's class is counted: the next of it is ``Net#2``."""
+    """The path of a further model, which begins with its class. A second model of the same class is ``Net#2``."""
     root, dot, rest = path.partition(".")
     kind, _, number = root.partition("#")
     return f"{kind}#{int(number or 1) + 1}{dot}{rest}" if kind == first_root_kind else path
 
 
 class NumbersModules(Protocol):
-    """Writes down module paths: a ledger's builder, or what hands them to one later."""
+    """Numbers module paths: a ledger's builder, or something that passes them to one later."""
 
     def module(self, path: str, kind: str, parent: int = -1) -> int:
-        """Adds a path; gives its number."""
+        """Adds a path; returns its number."""
 
 
 class ModuleNames:
-    """Module numbers by module, given out when a tree of modules is first seen."""
+    """Assigns numbers to modules when their tree is first seen."""
 
     def __init__(self, builder: NumbersModules) -> None:
         self._builder = builder
@@ -54,7 +54,7 @@ class ModuleNames:
         self._in_first_tree: list[bool] = []
 
     def number(self, module: nn.Module) -> int | None:
-        """The module's number, ``None`` if it was never named."""
+        """The module's number, ``None`` if it has none."""
         entry = self._known.get(id(module))
         return entry[1] if entry is not None and entry[0]() is module else None
 
@@ -66,7 +66,7 @@ class ModuleNames:
                 yield module, number
 
     def name_tree(self, root: nn.Module) -> str:
-        """Names a root and all below it; gives the prefix its names carry."""
+        """Names a root and all modules below it; returns the prefix of their names."""
         prefix = self._prefix_for(root)
         if not self._paths:
             self._first_root_kind = type(root).__name__
@@ -80,23 +80,23 @@ class ModuleNames:
         return self._paths[number]
 
     def name_in(self, module: nn.Module, name: str) -> str:
-        """The dotted name of something in a module; of one that was never named, ``name`` alone."""
+        """The dotted name of something in a module; ``name`` alone if the module has no name."""
         number = self.number(module)
         return name if number is None else _join(self._paths[number], name)
 
     def class_name(self, number: int) -> str:
-        """The path with its root's class in front: ``Llama.layers.0``."""
+        """The path, prefixed with its root's class: ``Llama.layers.0``."""
         path = self._paths[number]
         if not self._in_first_tree[number]:
             return told_apart(path, self._first_root_kind)
         return f"{self._first_root_kind}.{path}" if path else self._first_root_kind
 
     def number_for_path(self, path: str) -> int:
-        """The number of a known path, -1 if there is none."""
+        """The number of a path, -1 if it is unknown."""
         return self._numbers.get(path, -1)
 
     def parameter_name(self, root: nn.Module, prefix: str, name: str) -> str:
-        """A parameter's or buffer's dotted name, as the model without wrappers would give it."""
+        """The dotted name of a parameter or buffer, as in the model without wrappers."""
         return _join(prefix, _strip_data_parallel(root, name))
 
     def _prefix_for(self, root: nn.Module) -> str:

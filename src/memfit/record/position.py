@@ -1,4 +1,4 @@
-"""Where the run is: whose forward or backward, which optimizer's step, which of an engine's tasks.
+"""The position of a run: the module whose forward or backward runs, the optimizer step, the engine's task.
 
 ::
 
@@ -18,7 +18,7 @@ from memfit.record.module_calls import Chain, ModuleCalls, SequenceTable
 
 
 class ScopeOwner:
-    """Which thread's scopes the ledger has: in a ledger, a scope is inside another or beside it, never half of both."""
+    """The thread whose scopes are written: scopes of a ledger nest, so only one thread's are."""
 
     def __init__(self) -> None:
         self.stack: ScopeStack | None = None
@@ -49,7 +49,7 @@ class ScopeStack:
         return self.top
 
     def pop_to(self, depth: int, size: int = 0) -> None:
-        """Closes scopes until ``depth`` are open; ``size`` is what the last of them gave back."""
+        """Closes scopes until ``depth`` are open; ``size`` is the size of the last one's result."""
         while len(self._open) > depth:
             scope = self._open.pop()
             if scope != -1:
@@ -77,12 +77,12 @@ class BackwardPass:
         """The module calls whose nodes the engine runs, outermost first."""
         self._sequence_nr = -1
         self.num_nodes = 0
-        """How many times the engine has moved from one node to another."""
+        """Number of times the engine has moved to another node."""
         self.outer_depth = scopes.depth
         self.scope = scopes.push(Phase.BACKWARD)
 
     def move_to(self, sequence_nr: int) -> None:
-        """The engine now runs the node with this number: close and open module scopes accordingly."""
+        """Closes and opens module scopes for the node with this number, which the engine now runs."""
         if sequence_nr == self._sequence_nr:
             return
         self._sequence_nr = sequence_nr
@@ -90,7 +90,7 @@ class BackwardPass:
         self._move_into(self._table.find(sequence_nr))
 
     def move_out(self) -> None:
-        """What runs from now on is of no known module."""
+        """Closes the module scopes: what runs next belongs to no known module."""
         self._move_into(())
 
     def _move_into(self, chain: Chain) -> None:
@@ -110,39 +110,39 @@ class BackwardPass:
 
 
 class RunPosition:
-    """Keeps the open scopes in step with the run, as a source tells of it."""
+    """Keeps the open scopes in step with the run, from what a source reports."""
 
     def __init__(self, builder: LedgerBuilder, owner: ScopeOwner | None = None, calls: ModuleCalls | None = None) -> None:
         self.scopes = ScopeStack(builder, owner)
         self.calls = calls if calls is not None else ModuleCalls()
         self.task = -1
-        """The backward pass that runs, -1 outside one."""
+        """The running backward pass, -1 outside a pass."""
         self.pinned = 0
-        """How many scopes are open that backward's modules must not close: recomputation, optimizers, engines' tasks."""
+        """Number of open scopes that backward's modules must not close: recomputation, optimizers, engine tasks."""
         self.passes: list[BackwardPass] = []
         self.on_root: OnRoot | None = None
         self._optimizers: list[tuple[int, int]] = []
 
     @property
     def module(self) -> int:
-        """The number of the module whose forward or backward runs, -1 if none."""
+        """The number of the module whose forward or backward runs, -1 if there is none."""
         chain = self.passes[-1].chain if self.task != -1 and not self.pinned and self.passes else self.calls.chain
         return chain[-1][1] if chain else -1
 
     @property
     def pass_scope(self) -> int:
-        """The scope of the outermost backward pass that runs, -1 outside one."""
+        """The scope of the outermost running backward pass, -1 outside a pass."""
         return self.passes[0].scope if self.passes else -1
 
     # -- backward ------------------------------------------------------------------------------------------------------------
 
     def begin_pass(self, task: int, table: SequenceTable) -> None:
-        """A backward pass begins over nodes that ``table`` knows."""
+        """Begins a backward pass over the nodes in ``table``."""
         self.passes.append(BackwardPass(task, self.scopes, table, self.pinned, None if self.passes else self.on_root))
         self.task, self.pinned = task, 0
 
     def leave_pass(self) -> None:
-        """The innermost backward pass is over."""
+        """Ends the innermost backward pass."""
         if self.on_root is not None and len(self.passes) == 1:
             self.on_root(-1)
         ended = self.passes.pop()
@@ -152,7 +152,7 @@ class RunPosition:
     # -- modules -------------------------------------------------------------------------------------------------------------
 
     def enter_module(self, identity: int, number: int, size: int = 0) -> int:
-        """A call begins, in backward to compute a forward again; gives the number of its scope."""
+        """Begins a module call, in backward a recomputation; returns the number of its scope."""
         is_recomputed = self.task != -1
         depth = self.scopes.depth
         scope = self.scopes.push(Phase.RECOMPUTE if is_recomputed else Phase.FORWARD, number, size)
@@ -161,7 +161,7 @@ class RunPosition:
         return scope
 
     def exit_module(self, identity: int, size: int = 0) -> None:
-        """A call is over, and with it those inside it that never said so."""
+        """Ends a call, and the calls inside it that never ended."""
         depths = self.calls.exit(identity)
         if depths:
             self.scopes.pop_to(depths[-1], size)
@@ -182,7 +182,7 @@ class RunPosition:
             self.scopes.pop_to(depth)
 
     def enter_pinned(self, phase: Phase, number: int = -1) -> int:
-        """Opens a scope that backward's modules must not close; gives what ``exit_pinned`` takes."""
+        """Opens a scope that backward's modules must not close; returns the argument for ``exit_pinned``."""
         depth = self.scopes.depth
         self.scopes.push(phase, number)
         self.pinned += 1
@@ -193,7 +193,7 @@ class RunPosition:
         self.scopes.pop_to(depth)
 
     def close(self) -> None:
-        """At the end, and after an exception that went past us."""
+        """Closes everything: at the end, or after an exception that we did not see."""
         self.scopes.pop_to(0)
         self.calls.clear()
         self.passes.clear()

@@ -1,4 +1,4 @@
-"""What blocks turn out to be: parameters, buffers, gradients, optimizer state, inputs.
+"""The roles of blocks: parameter, buffer, gradient, optimizer state, input.
 
 Roles are facts learned along the way; the ledger decides a block's category from them when the run is over. Parameters are found
 from models when these are given or first called, gradients when they are there, optimizer state after each optimizer step. Which
@@ -29,7 +29,7 @@ GRADIENT_OF = {
 
 
 class KnownParameter(NamedTuple):
-    """What was first said of a parameter: the first to name it knows best, an optimizer has no names to give."""
+    """The first description of a parameter. Later ones are ignored: an optimizer, for one, knows no names."""
 
     reference: weakref.ref[torch.Tensor]
     role: Category
@@ -38,7 +38,7 @@ class KnownParameter(NamedTuple):
 
 
 class RoleLearner(ABC):
-    """Looks at models, optimizers and tensors, and says what the blocks behind them are. Keeps nothing alive."""
+    """Finds the roles of the blocks behind models, optimizers and tensors. Keeps nothing alive."""
 
     def __init__(self, names: ModuleNames) -> None:
         self._names = names
@@ -46,18 +46,18 @@ class RoleLearner(ABC):
 
     @abstractmethod
     def say(self, tensor: torch.Tensor, role: Category, module: int = -1, name: str | None = None, *, before: bool = False) -> None:
-        """Every block behind ``tensor`` has this role; ``before``: a block that is not known was there before the recording."""
+        """Gives every block behind ``tensor`` this role. ``before``: an unknown block existed before the recording."""
 
     @abstractmethod
     def relearn_parameters(self) -> None:
-        """Finds parameters whose data are elsewhere than they were."""
+        """Finds parameters whose data have moved."""
 
     @abstractmethod
     def learn_inputs(self, arguments: Any) -> None:
-        """Of the arguments of a model, those that no part of the model made are inputs."""
+        """Records a model's arguments as inputs, except those that the model itself made."""
 
     def learn_model(self, root: nn.Module) -> None:
-        """Names the modules of a model, and finds its parameters, their gradients and its buffers."""
+        """Names a model's modules, and records its parameters, their gradients and its buffers."""
         prefix = self._names.name_tree(root)
         for known in unit_tensors(root):  # the block belongs to the unit, not to the first of the parameters in it
             self.learn_parameter(known.tensor, known.category, self._names.name_in(known.unit, known.name))
@@ -71,7 +71,7 @@ class RoleLearner(ABC):
             self.say(buffer, Category.BUFFER, self._module_of(full_name), full_name, before=True)
 
     def learn_parameter(self, parameter: torch.Tensor, role: Category, name: str | None = None) -> None:
-        """A parameter, and its gradient if it has one."""
+        """Records a parameter, and its gradient if it has one."""
         module, key, known = self._module_of(name), id(parameter), self._parameters
         self.say(parameter, role, module, name, before=True)
         if key not in known:
@@ -80,11 +80,11 @@ class RoleLearner(ABC):
             self.say(parameter.grad, *self.gradient_of(parameter), before=True)
 
     def learn_master(self, tensor: torch.Tensor, name: str) -> None:
-        """What an engine updates in place of a model's parameters: optimizer state, even if an optimizer calls it a parameter."""
+        """Records a master copy that an engine updates in place of a parameter: it is optimizer state."""
         self.learn_parameter(tensor, Category.OPTIMIZER_STATE, name)
 
     def learn_optimizer(self, optimizer: torch.optim.Optimizer, *, before: bool = False) -> None:
-        """Everything held in ``optimizer.state``, and the parameters it updates."""
+        """Records the tensors in ``optimizer.state`` and the parameters that the optimizer updates."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) not in self._parameters:
@@ -104,14 +104,14 @@ class RoleLearner(ABC):
         return GRADIENT_OF.get(known.role, Category.GRADIENT), known.module, known.name
 
     def _updated_parameter(self, parameter: Any) -> tuple[int, str | None]:
-        """The module and name of what an optimizer updates: of a part of a unit's tensor its own, not those of the whole."""
+        """The module and name of a parameter that an optimizer updates; for a part of a unit's tensor, those of the part."""
         known = self._parameters.get(id(parameter))
         if known is not None and known.name is not None:
             return known.module, known.name
         return self.gradient_of(parameter if isinstance(parameter, torch.Tensor) else None)[1:]
 
     def _unsaid(self, tensors: Iterable[torch.Tensor], role: Category) -> Sequence[torch.Tensor]:
-        """Those of which it is worth saying that they have the role."""
+        """The tensors whose role still has to be recorded."""
         return list(tensors)
 
     def _module_of(self, name: str | None) -> int:
@@ -119,18 +119,18 @@ class RoleLearner(ABC):
 
 
 class ModelCalls:
-    """What happens before a model's forward, whatever the source: a step may begin, and the model and its inputs become known."""
+    """What happens before a model's forward, for every source: a step may begin, and the model and its inputs are recorded."""
 
     def __init__(self, names: ModuleNames, roles: RoleLearner, begin_step: Callable[[], None]) -> None:
         self._names, self._roles, self._begin_step = names, roles, begin_step
         self._learned: set[int] = set()
         self.step_is_due = True
-        """Has an optimizer stepped since the last step began?"""
+        """True if an optimizer has stepped since the last step began."""
         self.marks_steps = True
-        """Does a step begin at the first forward after an optimizer's step? Otherwise somebody else says where it begins."""
+        """True if a step begins at the first forward after an optimizer step; otherwise the caller marks steps."""
 
     def adopt(self, subjects: Sequence[Any]) -> None:
-        """Learns the models, tensors and optimizers that existed before the recording."""
+        """Records the models, tensors and optimizers that existed before the recording."""
         for subject in subjects:
             if isinstance(subject, nn.Module):
                 self._roles.learn_model(subject)
@@ -141,7 +141,7 @@ class ModelCalls:
                 self._roles.learn_optimizer(subject, before=True)
 
     def enter_root(self, module: nn.Module, arguments: Any) -> None:
-        """A module that is in no other is about to be called."""
+        """Called before the forward of a module that no other module has called."""
         if self.step_is_due and self.marks_steps:
             self._begin_step()
             self._roles.relearn_parameters()
@@ -152,7 +152,7 @@ class ModelCalls:
         self._roles.learn_inputs(arguments)
 
     def number_of(self, module: nn.Module) -> int:
-        """The module's number; one that was never seen is named first."""
+        """The module's number; an unknown module is named first."""
         number = self._names.number(module)
         if number is None:
             self._roles.learn_model(module)
@@ -161,5 +161,5 @@ class ModelCalls:
         return number
 
     def first_number(self, modules: Iterable[nn.Module]) -> int:
-        """The number of the first of ``modules`` that has one, -1 if none has."""
+        """The number of the first known module in ``modules``, -1 if none is known."""
         return next((number for module in modules if (number := self._names.number(module)) is not None), -1)

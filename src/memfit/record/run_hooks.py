@@ -1,17 +1,17 @@
-"""What a dispatch mode cannot see, seen by patching torch while somebody listens.
+"""Patches torch to report what a dispatch mode cannot see, while there are listeners.
 
 ::
 
     nn.Module.__call__             which module runs, with all its arguments, also when it raises
     UntypedStorage.resize_         not an operator; some engines free and restore parameters with it
-    torch.cuda.empty_cache         what is free goes back to the driver
+    torch.cuda.empty_cache         cached memory is returned to the driver
     optimizer step hooks           torch's own, global
     an engine's own hooks          what it gathers, frees and reduces around a unit: memfit.engines
     torch's distributed checkpoint state dicts, made and loaded
-    DTensor's ShardingPropagator   runs operators on global shapes that no memory is ever used for
+    DTensor's ShardingPropagator   runs operators on global shapes, which use no memory
 
-Installed when the first tracker enters and undone when the last one leaves. Every wrapper calls the original exactly once, whatever
-happens to us, and passes on what it returns or raises.
+Installed when the first tracker enters and undone when the last one leaves. Every wrapper calls the original exactly once, even if
+a listener fails, and passes on what it returns or raises.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Told = TypeVar("_Told", bound=Listener)
 
 
 class _Subscription(Generic[_Told]):
-    """The listeners of one kind, and the wrapper that is in place while there are any."""
+    """The listeners of one kind, and the wrapper that is installed while there are any."""
 
     def __init__(self, kind: type[_Told], owner: Any, name: str, wrap: Callable[..., Any], because: str) -> None:
         self.listeners: tuple[_Told, ...] = ()
@@ -50,7 +50,7 @@ class _Subscription(Generic[_Told]):
             self.listeners = (*self.listeners, listener)
 
     def keep(self, active: tuple[Listener, ...]) -> None:
-        """Forgets the listeners that are not in ``active``; without any left, the wrapper is undone."""
+        """Removes the listeners that are not in ``active``, and the wrapper if none is left."""
         self.listeners = tuple(listener for listener in self.listeners if listener in active)
         if not self.listeners:
             self._patches.undo()
@@ -64,7 +64,7 @@ _lock = threading.RLock()
 
 
 def attach(listener: Listener) -> None:
-    """From now on the listener is told what happens."""
+    """Reports to the listener from now on."""
     global _active
     with _lock:
         if not _active:
@@ -89,7 +89,7 @@ def detach(listener: Listener) -> None:
 
 
 def detach_all() -> None:
-    """In the child of a fork nothing listens any more; a thread of the parent may have held the lock."""
+    """For the child of a fork: removes all listeners. Replaces the lock, which a thread of the parent may have held."""
     global _active, _lock
     _active, _lock = (), threading.RLock()
     _remove_patches()
@@ -126,7 +126,7 @@ def patch_loaded() -> None:
 
 
 def _not_yet_patched(name: str) -> Any | None:
-    """A module that the run has imported since this was last asked; ``None`` for others."""
+    """The module if the run has imported it and it is not patched yet, else ``None``. Marks it as patched."""
     module = loaded(name)
     if module is None or name in _patched:
         return None
@@ -135,7 +135,7 @@ def _not_yet_patched(name: str) -> Any | None:
 
 
 def _tell(listener: Listener, tell: Callable[..., Any], *args: Any) -> Any:
-    """Calls one of the listener's methods; a failure is the listener's, never the run's."""
+    """Calls one of the listener's methods. An exception ends the listener, never the run."""
     listener.silence(+1)
     try:
         return tell(*args)
@@ -223,7 +223,7 @@ def _after_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Non
 
 
 class _Engines:
-    """What an engine's hooks tell, passed on to everybody who listens: the ``Reporter`` of ``memfit.engines``."""
+    """Passes the reports of engines' hooks on to all listeners: the ``Reporter`` of ``memfit.engines``."""
 
     def in_task(
         self,
@@ -257,7 +257,7 @@ _engines: Final = _Engines()
 
 
 def in_checkpoint(work: Callable[[], Any]) -> Any:
-    """Does ``work`` as the saving or loading of a state dict."""
+    """Runs ``work`` as a scope of saving or loading a state dict."""
     return _engines.in_task(None, Phase.CHECKPOINT, (), work)
 
 

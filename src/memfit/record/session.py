@@ -1,4 +1,4 @@
-"""The protocol of a recording, whatever its source.
+"""The protocol of a recording, for every source.
 
 ::
 
@@ -7,8 +7,8 @@
     session.catch_up()     a ledger read now is up to date
     session.close()        everything is undone, no scope is open
 
-A session belongs to the process that attached it. A forked child has a copy of everything: there the session is given up before any
-other code runs, and its file is left to the parent.
+A session belongs to the process that attached it. A forked child gives up its copy before any other code runs,
+and leaves the file to the parent.
 """
 
 from __future__ import annotations
@@ -26,52 +26,52 @@ from memfit.record import run_hooks
 
 
 class RecordingSession(ABC):
-    """A recording, from its attachment to its end. It can be attached again, and goes on with the same ledger."""
+    """A recording from attachment to end. It can be attached again and continues the same ledger."""
 
     is_given_up = False
-    """In a forked child: the recording is the parent's."""
+    """True in a forked child: the recording belongs to the parent."""
 
     @property
     @abstractmethod
     def builder(self) -> LedgerBuilder:
-        """What the ledger is built with at the moment."""
+        """The builder of the ledger; it may be replaced during a recording."""
 
     @property
     def num_steps_on_disk(self) -> int:
-        """The last step whose figures are in the journal; 0 where that is not counted."""
+        """The last step whose figures are in the journal; 0 if that is not counted."""
         return 0
 
     @abstractmethod
     def attach(self) -> None:
-        """Puts hooks in place; raises what went wrong, with everything undone."""
+        """Installs hooks. If that fails, undoes everything and raises."""
 
     @abstractmethod
     def catch_up(self) -> None:
-        """Writes what is known but not written, so that a ledger read now is up to date."""
+        """Writes pending facts, so that a ledger read now is up to date."""
 
     @abstractmethod
     def close(self) -> None:
-        """Undoes everything that ``attach`` did, whatever has happened since. It never raises: the run is not ours to end."""
+        """Undoes everything that ``attach`` did, even after a failure. Never raises."""
 
     @abstractmethod
     def give_up(self) -> None:
-        """In the child of a fork: neither records nor writes from now on."""
+        """For the child of a fork: stops recording and writing."""
 
     @abstractmethod
     def adopt(self, subjects: Sequence[Any]) -> None:
-        """Makes known the models, optimizers and tensors that existed before the recording. Keeps no reference to them."""
+        """Records the models, optimizers and tensors that existed before the recording. Keeps no references."""
 
     @abstractmethod
     def leave_steps_to_caller(self) -> None:
-        """From now on, steps begin where ``mark_step`` is called, and nowhere else."""
+        """From now on, steps begin only where ``mark_step`` is called."""
 
     @abstractmethod
     def mark_step(self, number: int | None = None) -> None:
-        """A training step begins here: the one with this number, or the next."""
+        """Starts a training step: the one with this number, by default the next."""
 
     @abstractmethod
     def modules(self) -> Iterator[tuple[nn.Module, int]]:
-        """The modules that were seen and still exist, each with its number in the ledger."""
+        """The recorded modules that still exist, each with its number in the ledger."""
 
     @abstractmethod
     def elapsed_ns(self) -> int:
@@ -79,11 +79,11 @@ class RecordingSession(ABC):
 
     @abstractmethod
     def where_it_ran_out(self, error: BaseException) -> tuple[int, str]:
-        """When memory ran out, on the ledger's clock, and the operator that asked for it; empty where that is not known."""
+        """When memory ran out, on the ledger's clock, and the operator that requested it; empty if unknown."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
-        """Stops recording, says so once, and lets the run go on."""
+        """Stops recording and warns once; the run goes on."""
 
 
 _sessions: weakref.WeakSet[RecordingSession] = weakref.WeakSet()
@@ -95,12 +95,12 @@ _held_builders: list[LedgerBuilder] = []
 
 
 def mind_forks(session: RecordingSession) -> None:
-    """From now on, a fork leaves this recording to the parent."""
+    """Registers a session, so that a forked child gives it up."""
     _sessions.add(session)
 
 
 def _hold_all() -> None:
-    """A fork is near: what the child gets a copy of must be whole."""
+    """Before a fork: blocks flushes, so that the child's copy is consistent."""
     _held[:] = _sessions
     _held_builders.clear()
     for builder in {id(session.builder): session.builder for session in _held}.values():
@@ -109,14 +109,14 @@ def _hold_all() -> None:
 
 
 def _release_all() -> None:
-    """The parent goes on."""
+    """After a fork, in the parent: allows flushes again."""
     _held.clear()
     while _held_builders:
         _held_builders.pop().go_on()
 
 
 def _give_up_all() -> None:
-    """A child of a fork begins."""
+    """After a fork, in the child: gives up all sessions."""
     for session in _held:
         session.give_up()
     _held.clear()

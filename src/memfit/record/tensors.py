@@ -1,4 +1,4 @@
-"""The tensors in nested values, and those that really hold a tensor's bytes."""
+"""The tensors in nested values, and the plain tensors that hold a tensor's bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.tensors import below_transforms, is_traceable_wrapper_subclass
 
 PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter, FakeTensor))
-"""Types whose own storage holds their bytes, if their layout is strided."""
+"""Types whose own storage holds their bytes in a strided layout."""
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -27,7 +27,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors that really hold a tensor's bytes: itself, or the several inside a subclass or a sparse layout."""
+    """The tensors that hold a tensor's bytes: itself, or those inside a subclass or a sparse layout."""
     tensor = below_transforms(tensor)
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()

@@ -1,4 +1,4 @@
-"""``memfit.track``: the way into recording a run."""
+"""``memfit.track``: records a run, and chooses the source that sees its blocks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def track(
 
 
 class Tracker:
-    """A recording. Entering it again goes on with the same ledger."""
+    """A recording. Entering it again continues the same ledger."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Tracker:
         self.adopt(*found)
 
     def adopt(self, *subjects: nn.Module | torch.optim.Optimizer | torch.Tensor) -> None:
-        """Makes known what existed before the recording began. Nothing is held on to."""
+        """Records what existed before the recording began. Keeps no references."""
         self._session.adopt(subjects)
 
     @property
@@ -120,17 +120,17 @@ class Tracker:
         return self._builder.build()
 
     def ledger_so_far(self) -> Ledger:
-        """What has been read by now: cheap, and up to the last step that was kept."""
+        """The ledger up to the last step that was kept; cheaper than ``ledger``."""
         return self._ledger if self._ledger is not None else self._builder.build()
 
     def mark_ended(self, problem: str) -> None:
-        """Notes how the program ended, if not well, and writes it to the file; the ledger is not the whole run then."""
+        """Marks the ledger as incomplete if the program ended with a problem, and writes that to the file."""
         if problem and self._builder.info.complete:
             self._builder.mark_incomplete(problem)
             self._builder.flush()
 
     def running_totals(self) -> RunningTotals:
-        """What is in use now and was at most, up to date: to ask costs what happened since somebody last asked."""
+        """Current and peak memory in use. The cost is proportional to the number of events since the last call."""
         if self._ledger is None:
             self._session.catch_up()
         if self._totals is None or self._totals_of is not self._builder:
@@ -141,7 +141,7 @@ class Tracker:
         return self._totals
 
     def fit(self, gpu: str, alloc_conf: str = "", torch_version: str | None = None) -> Verdict:
-        """Would this run fit on that GPU? ``torch_version`` is the allocator's, by default that of the recorded run."""
+        """Judges whether this run fits on a GPU. ``torch_version`` is the allocator's, by default that of the recorded run."""
         from memfit.allocator import judge, parse_alloc_conf, requests_from_ledger
         from memfit.hardware import find_gpu
 
@@ -149,7 +149,7 @@ class Tracker:
         return judge(requests_from_ledger(self.ledger), find_gpu(gpu), parse_alloc_conf(alloc_conf, version))
 
     def modules(self) -> Iterator[tuple[nn.Module, int]]:
-        """The modules that were seen and still exist, each with its number in the ledger."""
+        """The recorded modules that still exist, each with its number in the ledger."""
         return self._session.modules()
 
     def elapsed_ns(self) -> int:
@@ -158,13 +158,13 @@ class Tracker:
 
     @property
     def num_steps_on_disk(self) -> int:
-        """How many steps, begun with the first, the file has by now; 0 where there is none, or where operators are recorded."""
+        """Number of steps in the file so far; 0 without a file, or if operators are recorded."""
         return self._session.num_steps_on_disk
 
     def step(self, number: int | None = None) -> None:
-        """Says that a training step begins here. By itself, a step begins at the first forward after an optimizer's step.
+        """Starts a training step here. By default a step begins at the first forward after an optimizer step.
 
-        ``number`` is what the ledger calls it, where not all steps are tracked; by default it is the next one, from 0.
+        ``number`` is the step's number in the ledger, by default the next one, from 0.
         """
         self._session.leave_steps_to_caller()
         self._session.mark_step(number)
@@ -203,7 +203,7 @@ class Tracker:
         self._builder.mark_incomplete(f"out of memory: {failure.message.partition(' GPU ')[0]}")
 
     def _save_failure(self, path: Path) -> None:
-        """The error is on its way to the user: whatever goes wrong here must not take its place."""
+        """Saves the ledger of a run that ran out of memory. Never raises: the user must see the original error."""
         try:
             cut_at_failure(self.ledger).save(path)
         except Exception as problem:
@@ -243,7 +243,7 @@ def _flatten(value: Any) -> Any:
 
 
 def rank_of_process() -> tuple[int, int]:
-    """This process's rank and the number of all, as far as it knows them."""
+    """This process's rank and the world size; (0, 1) if neither torch nor the environment says."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     if os.environ.get("RANK", "").isdigit() and os.environ.get("WORLD_SIZE", "").isdigit():
@@ -261,7 +261,7 @@ WITNESSES: Final = ("operators", "allocator")
 
 
 def choose_witness(wanted: str | None, subjects: Sequence[Any]) -> str:
-    """``wanted``, or what suits the run: CUDA's allocator where there is one, unless all that is tracked is elsewhere."""
+    """Returns ``wanted``, or by default CUDA's allocator if it keeps a history and something tracked may be on a GPU."""
     if wanted is not None and wanted not in WITNESSES:
         raise ConfigError(f"there is no witness {wanted!r}: choose one of {', '.join(WITNESSES)}")
     if wanted == "operators":
@@ -281,7 +281,7 @@ def choose_witness(wanted: str | None, subjects: Sequence[Any]) -> str:
 
 
 def why_no_history() -> str:
-    """Why the allocator's history cannot be read here; empty where it can."""
+    """The reason why the allocator's history cannot be read here; empty if it can."""
     if any(isinstance(mode, FakeTensorMode) for mode in modes_of_this_thread()):
         return "tensors are fake here, so that nothing is allocated"
     if not memory_history.keeps_history():

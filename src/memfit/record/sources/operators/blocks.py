@@ -1,4 +1,4 @@
-"""Which storages are known, when each one dies, and blocks for those that are new.
+"""The table of known storages, how their deaths are noticed, and new blocks for new storages.
 
 A storage's Python object lives as long as the storage itself, so a weak reference with a callback tells of its death at the moment
 it happens, and keeps nothing alive.
@@ -21,7 +21,7 @@ StreamGetter = Callable[[], int]
 
 
 class StorageRef(weakref.ref[torch.UntypedStorage]):
-    """A weak reference that knows the block behind the storage."""
+    """A weak reference to a storage, with the storage's block."""
 
     __slots__ = ("block", "get_stream", "key", "scope", "size", "stream")
     block: int
@@ -53,12 +53,12 @@ class StorageTable:
         return ref
 
     def share(self, storage: torch.UntypedStorage, with_ref: StorageRef) -> None:
-        """``storage`` stands for a block that another storage already stands for."""
+        """Maps a second storage to the block of a known one."""
         self._sharers[with_ref.block] = self._sharers.get(with_ref.block, 1) + 1
         self.add(storage, with_ref.block, with_ref.scope, with_ref.size, with_ref.stream, with_ref.get_stream)
 
     def disown(self, storage: torch.UntypedStorage) -> int | None:
-        """Forgets a storage, whose block is freed by another. Gives the block; none where others stand for it too."""
+        """Forgets a storage whose block is freed elsewhere. Returns the block, ``None`` if other storages share it."""
         ref = self.refs.get(id(storage))
         if ref is None or ref.block in self._sharers:
             return None
@@ -66,7 +66,7 @@ class StorageTable:
         return ref.block
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Notes the new size of a known storage, if it changed; new memory comes from the stream of the moment."""
+        """Records the new size of a known storage if it changed; new memory comes from the current stream."""
         ref = self.refs.get(id(storage))
         if ref is not None and ref.size != (size := int(storage.nbytes())):
             if size and ref.get_stream is not None and ref.stream != (stream := ref.get_stream()):
@@ -86,18 +86,18 @@ class StorageTable:
 
 
 class BlockWriter:
-    """Writes blocks with the device, the stream, the operator and the scope of the moment."""
+    """Writes blocks with the current device, stream, operator and scope."""
 
     def __init__(self, builder: LedgerBuilder, scopes: ScopeStack) -> None:
         self._builder = builder
         self.scopes = scopes
-        """Those of the thread that is at work."""
+        """The scopes of the current thread."""
         self.table = StorageTable(builder)
         self._ops: dict[Any, int] = {}
         self._devices: dict[torch.device, tuple[int, Callable[[], int] | None]] = {}
 
     def op(self, func: Any) -> int:
-        """The number of an operator's name."""
+        """The ledger's number of an operator's name."""
         number = self._ops.get(func)
         if number is None:
             number = self._ops[func] = self._builder.string(str(func))
@@ -106,9 +106,9 @@ class BlockWriter:
     def new(
         self, plain: torch.Tensor, storage: torch.UntypedStorage, op: int, *, before: bool = False, size: int | None = None
     ) -> StorageRef | None:
-        """Writes a block for a storage that is not known; none for the meta device, which has no memory.
+        """Writes a block for an unknown storage; nothing for the meta device, which has no memory.
 
-        ``size`` is how much memory it takes, where that is not what the storage says.
+        ``size`` is the memory it takes, if that differs from the storage's own size.
         """
         device = plain.device
         known = self._devices.get(device)
@@ -126,12 +126,12 @@ class BlockWriter:
     def stand_for(
         self, storage: torch.UntypedStorage, device: torch.device, block: int, scope: int, size: int, stream: int
     ) -> None:
-        """A storage stands for a block of this stream that was written before, on a device that the recording knows."""
+        """Maps a storage to a block of this stream that was written before, on a known device."""
         _, get_stream = self._devices[device]
         self.table.add(storage, block, scope, size, stream, get_stream)
 
     def adopt(self, plain: torch.Tensor, before: bool, op: int | None = None) -> StorageRef | None:
-        """The reference of a storage that we may be meeting for the first time; ``before``: it was there before the recording."""
+        """The reference of a storage, added if unknown. ``before``: the storage existed before the recording."""
         storage = plain.untyped_storage()
         ref = self.table.find(storage)
         if ref is None:
@@ -141,7 +141,7 @@ class BlockWriter:
         return ref
 
     def write_workspace(self, func: Any, device: torch.device, size: int) -> int:
-        """Memory that an operator takes for itself, on a device that the recording knows; gives the block's number."""
+        """Records memory that an operator takes for itself on a known device; returns the block's number."""
         number, get_stream = self._devices[device]
         block = self._builder.alloc(size, number, self.op(func), self.scopes.top, get_stream() if get_stream is not None else 0)
         self._builder.role(block, Category.WORKSPACE)
@@ -151,7 +151,7 @@ class BlockWriter:
         self._builder.free(block)
 
     def empty_caches(self) -> None:
-        """Every GPU gave what was free back to the driver."""
+        """Records that every GPU returned its cached memory to the driver."""
         for device, (number, _) in self._devices.items():
             if device.type == "cuda":
                 self._builder.empty_cache(number)

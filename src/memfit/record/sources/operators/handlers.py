@@ -1,13 +1,13 @@
-"""What to do with the outputs of each operator, decided once from its schema.
+"""How each operator's outputs are recorded, decided once from its schema.
 
 ::
 
-    most operators           a block for every storage that is not known
-    to, contiguous, reshape  the same: they give back what they were given, or a copy
+    most operators           a new block for each unknown storage
+    to, contiguous, reshape  the same: they return their input or a copy of it
     sums of gradients        what autograd would have added in place takes over the block
     detach, clone            how autograd takes a leaf's gradient
-    resize, set, out=        known storages may have other sizes now
-    collectives              their buffers have a role
+    resize, set, out=        known storages may have changed their size
+    collectives              their buffers get a role
     views, in-place          nothing
 """
 
@@ -28,20 +28,20 @@ from memfit.torch_compat.autograd import called_by_the_engine, current_node, hel
 from memfit.torch_compat.dispatch import has_kernel
 
 OutputHandler = Callable[[Any, Any, Any], None]
-"""Writes down an operator's outputs: takes the operator, its arguments and its result."""
+"""Records an operator's outputs. Takes the operator, its arguments and its result."""
 
 aten = torch.ops.aten
 
 
 class OperatorObserver(Protocol):
-    """Writes down what an operator takes beside its outputs: a prediction's workspaces."""
+    """Records memory that an operator takes besides its outputs, such as a predicted workspace."""
 
     def handler(self, func: Any, write_outputs: OutputHandler | None, blocks: BlockWriter) -> OutputHandler | None:
-        """The handler of an operator, given the one it has without the observer. Called once for each operator."""
+        """Returns the operator's handler, wrapped around the given one where needed. Called once per operator."""
 
 
 class OutputHandlers(dict[Any, "OutputHandler | None"]):
-    """The handler of each operator, chosen when it is first seen."""
+    """Maps each operator to its handler, chosen when the operator is first seen."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class OutputHandlers(dict[Any, "OutputHandler | None"]):
         self._refs = blocks.table.refs
 
     def move_to(self, position: LivePosition) -> None:
-        """What comes next is the work of another thread."""
+        """Switches to the work of another thread."""
         self._position, self._blocks.scopes = position, position.scopes
 
     def __missing__(self, func: Any) -> OutputHandler | None:

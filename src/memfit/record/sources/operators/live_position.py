@@ -1,4 +1,4 @@
-"""The position of a thread, asked of the autograd engine while it works."""
+"""A thread's position, read from the autograd engine while it runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from memfit.record.position import RunPosition, ScopeOwner
 from memfit.torch_compat.autograd import LEAF_SEQUENCE_NR, call_after_backward, current_node, graph_task_id
 
 MOST_NODES = 10_000
-"""How many autograd nodes of one pass are asked for their number; what comes after them is of no known module.
+"""Most autograd nodes of one pass whose number is read; later ones belong to no known module.
 
-To ask a node gives it a Python object, and torch frees nodes that have one by recursion, one level of the C stack each.
+Reading it gives a node a Python object, and torch frees such nodes recursively, with one level of the C stack each.
 """
 
 
@@ -25,11 +25,11 @@ class LivePosition(RunPosition):
     ) -> None:
         super().__init__(builder, owner)
         self.at_leaf = False
-        """Does backward add up the gradient of a leaf?"""
+        """True while backward accumulates a leaf's gradient."""
         self._after_backward, self._end_pass = after_backward, end_pass
 
     def follow(self, task: int) -> None:
-        """Moves to where the engine is; ``task`` is its pass in this thread, -1 outside one."""
+        """Moves to the engine's current node. ``task`` is its pass in this thread, -1 outside a pass."""
         if task != self.task:
             self._switch_pass(task)
         if task == -1 or self.pinned or self.passes[-1].num_nodes > MOST_NODES:
@@ -46,13 +46,13 @@ class LivePosition(RunPosition):
                 self.at_leaf = False
 
     def catch_up(self) -> None:
-        """Moves to where the engine is, if it runs or ran when we last looked."""
+        """Moves to the engine's current node if the engine runs, or ran at the last look."""
         task = graph_task_id()
         if task != -1 or self.task != -1:
             self.follow(task)
 
     def end_pass(self, task: int) -> None:
-        """The engine is done with a pass: what dies from here on did not die in backward."""
+        """Ends a pass: blocks that die from here on did not die in backward."""
         if self.task == task and self.passes:
             self._switch_pass(self.passes[-2].task if len(self.passes) > 1 else -1)
 

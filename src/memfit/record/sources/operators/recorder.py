@@ -53,10 +53,10 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self.builder = builder
         self._silenced, self._counting = 0, threading.Lock()
         self._turn: Any = None
-        """Where several threads record: the lock that each takes for an operator, or for a look of our own."""
+        """With several recording threads: the lock that a thread holds during an operator or during our own inspection."""
         self._thread = 0
         self._positions: dict[int, LivePosition] = {}
-        """Where several threads record: the position of each. Blocks, roles and names are those of the run."""
+        """With several recording threads: the position of each. Blocks, roles and names are shared."""
         self._owner = ScopeOwner()
         self.position = LivePosition(builder, self._owner, self._after_backward, self._end_pass)
         self._blocks = BlockWriter(builder, self.position.scopes)
@@ -66,7 +66,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self._deferred = DeferredTypes()
         self._handlers = OutputHandlers(self.position, self._blocks, self.roles, observers, type(self).__torch_dispatch__.__code__)
         self.num_deferred = 0
-        """How many operators were left to tensor subclasses."""
+        """Number of operators left to tensor subclasses."""
         self.out_of_memory: tuple[int, int, str] | None = None
         """The last error of an operator that ran out: its identity (to hold it is to hold tensors), when, and the operator."""
 
@@ -139,7 +139,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
     # -- calls of modules that are written down without being run ----------------------------------------------------------------
 
     def is_at_rest(self) -> bool:
-        """Is this thread outside every module, backward pass and optimizer's step, and does no other thread have one open?"""
+        """True while no thread is inside a module, a backward pass or an optimizer step."""
         if not self.listening():
             return False
         self.catch_up()
@@ -147,21 +147,21 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         return not position.calls and not position.scopes.depth and self._owner.stack is None and graph_task_id() == -1
 
     def begin_root(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """What happens before a model's forward."""
+        """Called before a model's forward."""
         with self.quiet():
             self.models.enter_root(module, (args, kwargs))
 
     def block_of(self, tensor: torch.Tensor) -> int | None:
-        """The number of the block behind a tensor, if it is known."""
+        """The number of the block behind a tensor, ``None`` if it is unknown."""
         ref = self._blocks.table.find(tensor.untyped_storage())
         return None if ref is None else ref.block
 
     def sizes(self) -> dict[int, tuple[weakref.ref[torch.UntypedStorage], int]]:
-        """By block: its storage, and how large that is now."""
+        """Maps each block to its storage and the storage's current size."""
         return {ref.block: (ref, ref.size) for ref in list(self._blocks.table.refs.values())}
 
     def blocks_of_other_streams(self, tensor: torch.Tensor, stream: int) -> list[int]:
-        """The blocks on GPUs behind a tensor that are known and were not allocated on this stream."""
+        """The known GPU blocks behind a tensor that were allocated on another stream."""
         refs = [self._blocks.table.find(plain.untyped_storage()) for plain in plain_tensors(tensor)]
         return [ref.block for ref in refs if ref is not None and ref.get_stream is not None and ref.stream != stream]
 
@@ -175,18 +175,18 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         stream: int = 0,
         roles: Sequence[Category] = (),
     ) -> None:
-        """From now on, the storage of a tensor stands for a block of a device that is in the ledger already, with these roles."""
+        """Maps the tensor's storage to a block that is already in the ledger, and gives that block these roles."""
         self._blocks.stand_for(tensor.untyped_storage(), device, block, scope, size, stream)
         for role in roles:
             self.roles.is_known(block, role)
 
     def disown(self, tensor: torch.Tensor) -> int | None:
-        """A tensor no longer stands for its block: another frees it. Gives the block; none where it is not known, or not the
-        tensor's alone."""
+        """Forgets a tensor whose block is freed elsewhere. Returns the block, ``None`` if it is unknown or shared with other
+        tensors."""
         return self._blocks.table.disown(tensor.untyped_storage())
 
     def mark_step(self, number: int | None = None) -> None:
-        """A training step begins here: the one with this number, or the next."""
+        """Starts a training step: the one with this number, by default the next."""
         self.models.step_is_due = False
         self.builder.step(number)
 
@@ -225,7 +225,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self._blocks.empty_caches()
 
     def silence(self, by: int) -> None:
-        """No other thread gets a turn while we look for ourselves: its work would not be written down."""
+        """Blocks other threads while we inspect tensors: their operators would not be recorded."""
         if by > 0 and self._turn is not None:
             self._take_turn(self._turn)
         with self._counting:  # another thread may give up or fail at the same time
@@ -234,23 +234,23 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
             self._turn.release()
 
     def _silence_for_good(self) -> None:
-        """Operators from here on only pass through, also those of other threads; waits for no turn."""
+        """From here on, operators of all threads only pass through. Does not wait for the lock."""
         with self._counting:
             self._silenced += 1
 
     @property
     def running_scope(self) -> int:
-        """The number of the innermost scope that is open, -1 for none."""
+        """The number of the innermost open scope, -1 if none is open."""
         return self.position.scopes.top
 
     def module_inside(self, path: str) -> int:
-        """The number of a module by its path from the one that runs, -1 if there is none."""
+        """The number of the module at a path relative to the running one, -1 if there is none."""
         running = self.position.module
         outer = self._names.path(running) if running >= 0 else ""
         return self._names.number_for_path(f"{outer}.{path}" if outer and path else outer or path)
 
     def modules(self) -> Iterator[tuple[nn.Module, int]]:
-        """The modules that were seen and still exist, each with its number in the ledger."""
+        """The recorded modules that still exist, each with its number in the ledger."""
         return self._names.living()
 
     # -- backward's end, failure and the end -----------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self.roles.learn_gradients()
 
     def _end_pass(self, task: int) -> None:
-        """Called by the engine, which runs it under our own mode."""
+        """Called by the autograd engine, under our own dispatch mode."""
         if not self.failed:
             try:
                 with self.quiet():
@@ -269,7 +269,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Our own looks at tensors are not part of the run."""
+        """Keeps our own inspection of tensors out of the recording."""
         self.silence(+1)
         try:
             yield
@@ -277,7 +277,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
             self.silence(-1)
 
     def catch_up(self) -> None:
-        """Closes what is over but has not been noticed, so that a ledger read now is up to date."""
+        """Closes scopes that have ended unnoticed, so that a ledger read now is up to date."""
         if not self.failed:
             try:
                 with self.quiet():
@@ -286,7 +286,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
                 self.fail(error)
 
     def end(self) -> None:
-        """Closes the scopes that are open."""
+        """Closes all open scopes."""
         with self._turn or nullcontext():
             try:
                 for position in self._positions.values() or (self.position,):
@@ -297,17 +297,17 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
                 self._silence_for_good()  # threads that go on are no part of the recording
 
     def let_compile(self) -> None:
-        """Torch compiles although this recorder is active; what the compiled code does is recorded, and not the compiling."""
+        """Lets torch compile while this recorder is active. Records what compiled code does, not the compilation."""
         self.ignore_compile_internals = lambda: True  # type: ignore[method-assign]
 
     def share(self, turn: Any) -> None:
-        """Operators of several threads come from now on; ``turn`` is the lock that each takes. This thread goes on where it is."""
+        """Prepares for operators of several threads, each of which takes the lock ``turn``. This thread keeps its position."""
         self._thread = threading.get_ident()
         self._positions = {self._thread: self.position}
         self._turn = turn
 
     def _take_turn(self, turn: Any) -> None:
-        """Waits for the lock, and moves to where this thread is."""
+        """Acquires the lock and switches to this thread's position."""
         turn.acquire()
         thread = threading.get_ident()
         if thread == self._thread:
@@ -319,7 +319,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self._handlers.move_to(position)
 
     def give_up(self) -> None:
-        """Listens no more, without a word: the recording belongs to another process."""
+        """Stops recording silently: the recording belongs to another process."""
         if not self.failed:
             self._silence_for_good()
         self.failed = True

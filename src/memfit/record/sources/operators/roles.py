@@ -1,4 +1,4 @@
-"""RoleLearner by storage: what a block turns out to be is written down at once, each fact once."""
+"""``RoleLearner`` by storage: each fact about a block is written at once, and only once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memfit.torch_compat.distributed import parts_of_distributed
 
 
 class StorageRoles(RoleLearner):
-    """Writes roles of the blocks behind storages."""
+    """Writes the roles of the blocks behind storages."""
 
     def __init__(self, builder: LedgerBuilder, blocks: BlockWriter, names: ModuleNames) -> None:
         super().__init__(names)
@@ -26,9 +26,9 @@ class StorageRoles(RoleLearner):
         self._written: set[tuple[int, Category]] = set()
         self._named: set[tuple[int, str]] = set()
         self._owners: dict[int, tuple[Category, int, str | None]] = {}
-        """By a parameter's block: the role of its gradient, its module and its name."""
+        """Maps a parameter's block to the role of its gradient, its module and its name."""
         self._buckets: set[int] = set()
-        """Blocks of which an engine has said that it collects gradients in them: they are no gradients, though these lie there."""
+        """Blocks in which an engine collects gradients: gradients lie there, but the blocks keep their own role."""
 
     def say(self, tensor: torch.Tensor, role: Category, module: int = -1, name: str | None = None, *, before: bool = False) -> None:
         for plain in plain_tensors(tensor):
@@ -50,11 +50,11 @@ class StorageRoles(RoleLearner):
             self._builder.role(block, role, module, name)
 
     def is_known(self, block: int, role: Category) -> None:
-        """The ledger has it already."""
+        """True if the ledger already has it."""
         self._written.add((block, role))
 
     def _write_tied(self, block: int, role: Category, module: int, name: str) -> None:
-        """A whole block that a second module knows by a name of its own: tied weights."""
+        """Records a second name of a whole block: tied weights."""
         if (block, name) not in self._named:
             self._named.add((block, name))
             self._builder.role(block, role, module, name)
@@ -63,7 +63,7 @@ class StorageRoles(RoleLearner):
         return [tensor for tensor in tensors if not self._is_written(tensor, role)]
 
     def _is_written(self, tensor: torch.Tensor, role: Category) -> bool:
-        """Cheap, for what is asked a thousand times a step."""
+        """A cheap check: called thousands of times per step."""
         if type(tensor) not in PLAIN_TYPES and (parts := parts_of_distributed(tensor)) is not None:
             tensor = parts[0]
         if type(tensor) not in PLAIN_TYPES or tensor.layout is not torch.strided:
@@ -80,7 +80,7 @@ class StorageRoles(RoleLearner):
                 self.learn_parameter(parameter, role, name)
 
     def learn_tensor(self, tensor: torch.Tensor, category: Category, module: nn.Module, name: str) -> None:
-        """What an engine knows of a tensor; ``name`` is within ``module``."""
+        """Records what an engine knows about a tensor; ``name`` is relative to ``module``."""
         full_name = self._names.name_in(module, name)
         if category in GRADIENT_OF:
             self.learn_parameter(tensor, category, full_name)
@@ -93,12 +93,12 @@ class StorageRoles(RoleLearner):
                 self._buckets.add(ref.block)
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor | None) -> None:
-        """Autograd accumulates this into ``parameter.grad``."""
+        """Records a gradient that autograd accumulates into ``parameter.grad``."""
         if parameter is None or self._find_owner(parameter) is not None or not self._is_made_by_a_module(parameter):
             self.say(gradient, *self.gradient_of(parameter))
 
     def learn_gradients(self) -> None:
-        """Looks at the ``.grad`` of every known parameter."""
+        """Records the ``.grad`` of every known parameter."""
         for known in list(self._parameters.values()):
             parameter = known.reference()
             gradient = parameter.grad if parameter is not None and parameter.is_leaf else None
@@ -106,7 +106,7 @@ class StorageRoles(RoleLearner):
                 self.learn_gradient(gradient, parameter)
 
     def gradient_of(self, parameter: torch.Tensor | None) -> tuple[Category, int, str | None]:
-        """That of the block, whichever tensor stands for it: a parameter may be a part of a unit's tensor."""
+        """The gradient's role, looked up by block: a parameter may be a part of a unit's tensor."""
         found = self._find_owner(parameter) if parameter is not None else None
         return found or (Category.GRADIENT, -1, None)
 
@@ -118,7 +118,7 @@ class StorageRoles(RoleLearner):
         return None
 
     def _is_made_by_a_module(self, leaf: torch.Tensor) -> bool:
-        """Reentrant checkpointing detaches activations and backpropagates to them as if they were leaves."""
+        """True for activations that reentrant checkpointing detaches and backpropagates to like leaves."""
         refs = (self._table.find(plain.untyped_storage()) for plain in plain_tensors(leaf))
         return any(ref is not None and ref.scope != -1 for ref in refs)
 

@@ -1,6 +1,6 @@
 """A recording of operators, which ``memfit.track`` and ``memfit.predict`` share.
 
-It belongs to the thread that attached it. Other threads' work is not part of it, and several threads can record at once.
+It belongs to the thread that attached it and ignores other threads. Several threads can record at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from memfit.torch_compat.autograd import calibrate
 from memfit.torch_compat.dispatch import enter_mode, leave_mode, modes_of_this_thread
 
 FLUSH_SECONDS = 0.5
-"""How often a journal is brought up to date: what is on disk is at most a second old."""
+"""Seconds between flushes of a journal: what is on disk is at most this old."""
 
 
 class OperatorSession(RecordingSession):
-    """A recorder, from its attachment to its end. It can be attached again, and goes on with the same ledger."""
+    """A recorder from attachment to end. It can be attached again and continues the same ledger."""
 
     def __init__(self, builder: LedgerBuilder, observers: Sequence[OperatorObserver] = ()) -> None:
         self.recorder = Recorder(builder, observers)
@@ -86,7 +86,7 @@ class OperatorSession(RecordingSession):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Everything inside is recorded."""
+        """Context manager: records everything inside."""
         self.attach()
         try:
             yield
@@ -108,7 +108,7 @@ class OperatorSession(RecordingSession):
 
 
 class _Flusher:
-    """A thread that writes to the journal what has come since it last looked."""
+    """A thread that flushes new events to the journal."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
