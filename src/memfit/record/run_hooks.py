@@ -154,19 +154,19 @@ def _listeners() -> list[Listener]:
 
 
 def _module_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # torch's profiler takes the module from ``self``
         listeners = [listener for listener in _module_calls.listeners if listener.listening()]
         if not listeners:
-            return original(module, *args, **kwargs)
+            return original(self, *args, **kwargs)
         for listener in listeners:
-            _tell(listener, listener.enter_module, module, args, kwargs)
+            _tell(listener, listener.enter_module, self, args, kwargs)
         result = None
         try:
-            result = original(module, *args, **kwargs)
+            result = original(self, *args, **kwargs)
         finally:
             for listener in listeners:
                 if not listener.failed:
-                    _tell(listener, listener.exit_module, module, args, result)
+                    _tell(listener, listener.exit_module, self, args, result)
         return result
 
     return call

@@ -15,10 +15,10 @@ def at_first_call(action: Callable[[], None]) -> None:
     patches = Patches("memfit watch").because("when the program first calls a module")
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # torch's profiler takes the module from ``self``
             patches.undo()
             action()
-            return module(*args, **kwargs)
+            return self(*args, **kwargs)
 
         return call
 

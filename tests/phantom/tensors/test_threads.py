@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils import _python_dispatch
 
 import memfit
-from memfit.errors import StepFailedError
+from memfit.errors import NeedsGpuError, StepFailedError
 from memfit.ledger import Category
 from memfit.phantom.tensors.threads import OutsiderError
 from memfit.torch_compat.dispatch import modes_of_this_thread
@@ -125,13 +125,33 @@ def in_a_pool() -> None:
     ThreadPoolExecutor(1).submit(fail)
 
 
-@pytest.mark.parametrize("work", [in_a_thread, in_a_thread_of_its_own_kind, in_a_pool])
-def test_what_fails_in_a_thread_fails_the_prediction(work: Callable[[], None]):
+WORK = pytest.mark.parametrize("work", [in_a_thread, in_a_thread_of_its_own_kind, in_a_pool])
+
+
+@WORK
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_fails_in_a_thread_is_told_and_the_run_goes_on(work: Callable[[], None]):
     def build():
         torch.ones(4, device="cuda")
         return work
 
-    with pytest.raises(StepFailedError, match="expected tensor") as caught:
+    said = memfit.predict(build, steps=1).assumptions
+    assert any("ended with RuntimeError" in sentence and "the prediction went on" in sentence for sentence in said)
+
+
+def refuse() -> None:
+    raise NeedsGpuError("what the thread does", "Do without it.")
+
+
+@WORK
+def test_what_is_refused_in_a_thread_fails_the_prediction(work: Callable[[], None], monkeypatch):
+    monkeypatch.setitem(globals(), "fail", refuse)
+
+    def build():
+        torch.ones(4, device="cuda")
+        return work
+
+    with pytest.raises(StepFailedError, match="what the thread does") as caught:
         memfit.predict(build, steps=1)
     assert "pool" in caught.value.what or "prefetch" in caught.value.what
 
@@ -145,6 +165,7 @@ def test_an_error_that_the_script_reads_is_its_own_matter():
     assert memfit.predict(build, steps=1).fits
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_log_server_that_does_not_answer_is_told_and_ends_nothing():
     def log() -> None:
         raise ConnectionError("nobody there")

@@ -23,3 +23,14 @@ def test_checks_for_infinities_are_counted_and_find_none():
         count += 1
         assert count.item() == 1.0  # made up: sums of numbers are not followed
         assert (torch.zeros(1, device="cuda") + grad.sum()).item() == 1.0
+
+
+def test_weights_are_not_all_zero_and_checks_pass():
+    with phantom():
+        weight = torch.randn(8, device="cuda")
+        assert weight.any()
+        assert not (weight < 0).any()
+        assert torch._is_all_true(weight > 0)
+        torch._check_tensor_all(weight > 0)
+        scale = torch.distributions.Normal(weight, weight.exp()).rsample()
+        assert torch.distributions.Categorical(logits=scale).sample().shape == ()

@@ -216,3 +216,45 @@ def test_masks_that_ranks_gather_are_set_as_much_as_their_parts():
         assert mine.sum(dim=0).long().cpu().tolist() == [32, 32]
         assert torch.randn(128, 2, device="cuda").masked_select(mine).numel() == 64
     assert any("each expert receives was taken to be an even share" in said for said in world.assumptions.sentences())
+
+
+def test_what_is_picked_from_known_numbers_is_one_of_them():
+    def step(router, tokens):
+        graph = torch.arange(4).repeat_interleave(16).cuda()  # which graph of the batch each node belongs to
+        kept = graph[router(tokens).sum(-1).topk(32).indices]
+        return int(kept.max()) + 1, (kept.max() + 1).item(), len(kept.unique()), len(torch.where(kept == 2)[0])
+
+    assert predicted(step)[0] == (4, 4, 4, 8)
+
+
+def test_regions_are_spread_over_the_levels_of_a_pyramid():
+    def step(router, tokens):
+        levels = torch.floor(torch.log2(tokens.sum(-1))).clamp(min=2, max=5).to(torch.int64) - 2
+        return [len(torch.where(levels == level)[0]) for level in range(4)]
+
+    counts, assumptions = predicted(step)
+    assert counts == [TOKENS // 4] * 4
+    assert any("16 of 64 elements, an even share" in sentence for sentence in assumptions)
+
+
+def test_a_sample_has_as_many_as_were_marked_and_what_is_written_over_is_not_known():
+    def step(router, tokens):
+        some, others = (torch.zeros(TOKENS, dtype=torch.uint8, device="cuda") for _ in range(2))
+        some[torch.randperm(TOKENS, device="cuda")[:8]] = 1
+        others[torch.randperm(TOKENS, device="cuda")[:24]] = 1
+        sampled = torch.where(some | others)[0]
+        labels = torch.tensor([3, 5, 7], device="cuda")[router(tokens).argmax(-1)]
+        labels[torch.where(tokens.sum(-1) > 0)[0]] = 0
+        return len(sampled), len(torch.where(labels == 0)[0])
+
+    assert predicted(step)[0] == (32, TOKENS)
+
+
+def test_only_so_many_shares_of_one_can_be_large():
+    def step(router, tokens):
+        scores = torch.softmax(torch.cat([router(tokens)] * 10, 1), -1)[:, 1:].reshape(-1)
+        return scores.numel(), len(torch.where(scores > 0.05)[0]), len(torch.where(scores > 0.001)[0])
+
+    (num_scores, num_large, num_any), assumptions = predicted(step)
+    assert (num_scores, num_large, num_any) == (TOKENS * 79, TOKENS * 79 * 20 // 80, TOKENS * 79)
+    assert any("as 20 of 80 shares of 1 can be above 0.05" in sentence for sentence in assumptions)

@@ -1,4 +1,5 @@
-"""torchvision: how many boxes non-maximum suppression keeps depends on them; what it takes does not.
+"""torchvision: how many boxes non-maximum suppression keeps depends on them; what it takes does not. And how many regions of those
+that a head is trained on show an object: as many as its sampler aims at, as where there are enough of them.
 
 ``nms_kernel`` (torchvision/csrc/ops/cuda/nms_kernel.cu) sorts the scores, copies the boxes in that order, and writes for each box a
 bit for every other one, 64 to a word. The words go to the host, which decides, and the indices of what is kept come back.
@@ -12,6 +13,8 @@ from typing import Any, Final
 import torch
 
 from memfit.phantom.current import current
+from memfit.phantom.tensors.tensor_annotations import SHARE
+from memfit.phantom.values.routing import Share
 from memfit.torch_compat.patches import Patches
 
 WORD_BITS: Final = 64
@@ -20,6 +23,21 @@ WORD_BITS: Final = 64
 def install(patches: Patches) -> None:
     for name in ("torchvision.ops.boxes", "torchvision.ops"):
         patches.when_imported(name, lambda module: patches.wrap(module, "nms", _around))
+    patches.when_imported(
+        "torchvision.models.detection.roi_heads",
+        lambda module: patches.wrap(module.RoIHeads, "select_training_samples", _sampled),
+    )
+
+
+def _sampled(original: Callable[..., Any]) -> Callable[..., Any]:
+    def select_training_samples(heads: Any, proposals: Any, targets: Any) -> Any:
+        selected = original(heads, proposals, targets)
+        fraction = heads.fg_bg_sampler.positive_fraction
+        for labels in selected[2]:
+            setattr(labels, SHARE, Share.because(fraction, "the share of objects that the sampler aims at"))
+        return selected
+
+    return select_training_samples
 
 
 def _around(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -24,7 +24,16 @@ SHARE: Final = "_memfit_share"
 EXPERTS: Final = "_memfit_experts"
 """A dimension of the mask with as many elements as this has one for each expert (``values/routing.py``)."""
 
-VALUES: Final = (CONSTANT, HOST_DATA, CHOICES, SHARE, EXPERTS)
+LARGEST: Final = "_memfit_largest"
+"""No element is larger than this: it was picked from numbers that are known (``values/routing.py``)."""
+
+IS_WHOLE: Final = "_memfit_is_whole"
+"""The tensor holds whole numbers, whatever its type (``values/routing.py``)."""
+
+ADDS_UP: Final = "_memfit_adds_up"
+"""So many of its elements are shares of one whole: a softmax over them (``values/routing.py``)."""
+
+VALUES: Final = (CONSTANT, HOST_DATA, CHOICES, SHARE, EXPERTS, LARGEST, IS_WHOLE, ADDS_UP)
 """What is known of a tensor's values."""
 
 IS_PINNED: Final = "_memfit_is_pinned"

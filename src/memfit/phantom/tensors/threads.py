@@ -6,7 +6,8 @@
         │                             leaves them when it is done: modes belong to one thread in torch
         ├─ one at a time              fake tensors and the recorder are not made for several threads: from the first one on, the
         │                             modes take a lock for each operator; a run without threads pays nothing
-        ├─ what a thread raises       fails the prediction, unless the script itself reads it from the future
+        ├─ what a thread raises       is printed as Python does, and named: the run goes on. Only what memfit itself refuses there
+        │                             fails the prediction, unless the script reads it from the future
         └─ a thread from before       that works on the phantom GPU is refused: what it allocates would not be seen
 
 A thread that is still at work when the world is left finds its modes switched off, and the GPU gone.
@@ -130,10 +131,14 @@ class Threads:
             self._failures.append((what, error))
 
     def failure(self) -> tuple[str, BaseException] | None:
-        """Raises the error that a thread died of, if it was not reported yet: the prediction ends with it too."""
+        """What memfit refused in a thread, if the script has not read it: the prediction ends with it too."""
         self._wait()
         unread = [("a task of a thread pool", error) for _, error in self._unread.values()]
-        return next(iter((*self._failures, *unread)), None)
+        for what, error in unread:
+            if not isinstance(error, PredictionError):
+                self._went_on(what, error)
+        refused = [(what, error) for what, error in unread if isinstance(error, PredictionError)]
+        return next(iter((*self._failures, *refused)), None)
 
     def _wait(self) -> None:
         """Python does not end before its threads have, apart from daemons; here they get some seconds, as some wait for ever."""
@@ -147,17 +152,18 @@ class Threads:
             self._assumptions.add(f"{len(waiting)} threads were still at work after the last step, and were not waited for")
 
     def _escaped(self, thread: threading.Thread, error: Exception) -> None:
-        """An error that the thread did not catch; Python would print it, and go on."""
+        """An error that the thread did not catch: Python prints it, and goes on."""
         if self._is_over and isinstance(error, WorldIsOverError):
             return
-        if self._is_over:
-            raise error
-        if not isinstance(error, OSError):
+        if isinstance(error, PredictionError):
             self.fail(f"the thread {thread.name}", error)
-        else:  # a log server that does not answer ends no run
-            self._assumptions.add(
-                f"the thread {thread.name} ended with {type(error).__name__}: {error}; the prediction went on, as a run would"
-            )
+            return
+        if not self._is_over:
+            self._went_on(f"the thread {thread.name}", error)
+        raise error
+
+    def _went_on(self, what: str, error: BaseException) -> None:
+        self._assumptions.add(f"{what} ended with {type(error).__name__}: {error}; the prediction went on, as a run would")
 
     # -- in the place of Python's own ------------------------------------------------------------------------------------------
 
@@ -209,7 +215,7 @@ class Threads:
     def _done(self, future: Future[Any]) -> None:
         self._tasks.discard(future)
         error = None if future.cancelled() else _exception_of(future)
-        if error is not None and not isinstance(error, OSError) and not self._is_over:
+        if error is not None and not self._is_over:
             self._unread[id(future)] = (future, error)
 
     def read(self, read: Callable[..., Any]) -> Callable[..., Any]:

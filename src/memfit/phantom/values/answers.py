@@ -21,7 +21,7 @@ from memfit.phantom.values.assertions import asserted
 from memfit.phantom.values.assumptions import Assumptions, Expected
 from memfit.phantom.values.constants import Likely, note_constant
 from memfit.phantom.values.host_data import count_set, follow, host_data_of, keep_copied, keep_host_data
-from memfit.phantom.values.routing import Routing, expected_count
+from memfit.phantom.values.routing import Routing, expected_count, why_so_many
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 
@@ -134,7 +134,7 @@ class Values:
             return count_set(data)
         if isinstance(known, bool):
             return mask.numel() if known else 0
-        return self._size(kind, what, mask.numel(), expected_count(mask), self._how_shared)
+        return self._size(kind, what, mask.numel(), expected_count(mask), why_so_many(mask, self._how_shared))
 
     # -- operators -----------------------------------------------------------------------------------------------------------
 
@@ -174,8 +174,13 @@ class Values:
 
     def _unique(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         data = host_data_of(x)
-        count = len(data.unique()) if data is not None else self._size("unique", "the number of unique elements", x.numel())
+        count = len(data.unique()) if data is not None else self._num_different(x)
         return x.new_empty((count,)), x.new_empty(x.shape, dtype=torch.int64), x.new_empty((count,), dtype=torch.int64)
+
+    def _num_different(self, x: torch.Tensor) -> int:
+        choices = getattr(x, CHOICES, None)
+        likely = None if choices is None else min(choices, x.numel())
+        return self._size("unique", "the number of unique elements", x.numel(), likely, "as many as there are to choose from")
 
     def _unique_consecutive(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         data = host_data_of(x)

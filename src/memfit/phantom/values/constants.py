@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.tensor_annotations import CONSTANT, HOST_DATA, SHARE
+from memfit.phantom.tensors.tensor_annotations import CONSTANT, HOST_DATA, LARGEST, SHARE
 from memfit.torch_compat.fake_tensors import FakeTensor
 
 aten = torch.ops.aten
@@ -67,8 +67,20 @@ def _filled_with(args: Any) -> Any:
     return float(value) if isinstance(value, bool) else value
 
 
+def _largest(args: Any) -> Any:
+    """Where nothing else is known, what no element is larger than."""
+    value, bound = known(args[0]), getattr(args[0], LARGEST, None)
+    return Likely(bound) if value is None and bound is not None else value
+
+
+def _any(args: Any) -> Any:
+    """Checks find nothing; numbers that nothing is known of are not all zero."""
+    value = known(args[0])
+    return Likely(args[0].dtype is not torch.bool) if value is None else value
+
+
 def _first_or(likely: bool) -> Callable[[Any], Any]:
-    """For ``all`` and ``any``: what is known of the elements, or else what a check hopes for."""
+    """For ``all``: what is known of the elements, or else what a check hopes for."""
 
     def note(args: Any) -> Any:
         value = known(args[0])
@@ -127,8 +139,11 @@ def _sum(args: Any) -> Any:
 
 
 def _add(args: Any) -> Any:
-    """A count to which nothing is added stays what it was: so checks for infinities are counted. Other sums are not followed."""
+    """A count to which nothing is added stays what it was: so checks for infinities are counted. Other sums are not followed,
+    but for a whole number added to what is likely: the largest index and 1."""
     left, right = known(args[0]), known(args[1])
+    if isinstance(left, Likely) and isinstance(right, int):
+        return Likely(left + right)
     return left if right is not None and not right else None
 
 
@@ -146,9 +161,7 @@ _COMPARISONS = {
     aten.ge: operator.ge,
 }
 _PASSING = (
-    aten.amax.default,
     aten.amin.default,
-    aten.max.default,
     aten.min.default,
     aten.clone.default,
     aten.detach.default,
@@ -168,6 +181,8 @@ _NOTERS: dict[Any, Callable[[Any], Any]] = (
     | {packet.Scalar: _compare(compare) for packet, compare in _COMPARISONS.items()}
     | {packet.Tensor: _compare(compare) for packet, compare in _COMPARISONS.items()}
     | {
+        aten.amax.default: _largest,
+        aten.max.default: _largest,
         aten.sum.default: _sum,
         aten.isnan.default: _always(False),
         aten.isinf.default: _always(False),
@@ -187,8 +202,10 @@ _NOTERS: dict[Any, Callable[[Any], Any]] = (
         aten._amp_update_scale_.default: _argument(0),  # nothing is ever infinite, and a prediction is short
         aten.all.default: _first_or(True),
         aten.all.dim: _first_or(True),
-        aten.any.default: _first_or(False),
-        aten.any.dim: _first_or(False),
+        aten.any.default: _any,
+        aten.any.dim: _any,
+        aten._is_all_true.default: _first_or(True),
+        aten._is_any_true.default: _any,
         aten.mul.Tensor: _product,
         aten.add.Tensor: _add,
         aten.add_.Tensor: _add,

@@ -1,4 +1,4 @@
-"""How much of a mask is set, where its making says so: balanced routing.
+"""How much of a mask is set, where its making says so: balanced routing, and others who choose.
 
 ::
 
@@ -9,6 +9,9 @@
     histc, bincount      of such indices         each expert's tokens: an even share. Known data from there on: sums and lists of
     sum                  of a mask, by column    them, and what the other ranks of expert parallelism send
     permute, index, ...                          as before
+    known[unknown]       picked from known ones  indices with as many choices as there are different numbers, none of them larger
+    floor, clamp         whole, from a to b      indices with b - a + 1 choices: the level of a pyramid that a region is cut from
+    softmax > 0.05       shares of one whole     a mask: no more than 20 of them are so large
 
 A mixture of experts sends each token to a few experts. Which ones only data can tell; that each gets its share is the assumption
 that its training works for. Where the user says how much more than the mean the busiest expert receives, that is the first one, and
@@ -23,11 +26,29 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.tensor_annotations import CHOICES, EXPERTS, SHARE
+from memfit.phantom.tensors.tensor_annotations import ADDS_UP, CHOICES, CONSTANT, EXPERTS, IS_WHOLE, LARGEST, SHARE
 from memfit.phantom.values.host_data import host_data_of, keep_host_data, keep_range
+from memfit.torch_compat.dispatch import tree_leaves
 from memfit.torch_compat.distributed import collectives_that_hand_on
+from memfit.torch_compat.fake_tensors import FakeTensor
 
 aten = torch.ops.aten
+
+
+MOST_COUNTED = 2**18
+"""Known numbers that something is picked from are counted up to this many."""
+
+
+class Share(float):
+    """How much of a mask is set, and why, in words."""
+
+    why: str
+
+    @classmethod
+    def because(cls, value: float, why: str) -> Share:
+        share = cls(value)
+        share.why = why
+        return share
 
 
 class Routing:
@@ -49,6 +70,8 @@ class Routing:
         noter = self._noters.get(func)
         if noter is not None:
             noter(args, result)
+        elif args and result is args[0] and type(result) is FakeTensor:
+            _forget(result)
 
     def counts(self, indices: torch.Tensor, num_bins: int) -> torch.Tensor | None:
         """How often each expert is chosen, ``None`` where the indices are not known to be choices among experts."""
@@ -108,6 +131,11 @@ def gather(gathered: Any, tensor: Any) -> None:
         _pass_on((tensor,), part)
 
 
+def why_so_many(mask: torch.Tensor, otherwise: str) -> str:
+    """Why so much of a mask is taken to be set."""
+    return str(getattr(getattr(mask, SHARE, None), "why", otherwise))
+
+
 def expected_count(mask: torch.Tensor) -> int | None:
     """How many elements of a mask are set, ``None`` where nothing is known of it."""
     share = getattr(mask, SHARE, None)
@@ -146,11 +174,102 @@ def _scatter(args: Any, result: Any) -> None:
         setattr(result, EXPERTS, target.shape[dim])
 
 
+_PASSED = (CHOICES, SHARE, EXPERTS, LARGEST, ADDS_UP)
+
+
+def _forget(changed: torch.Tensor) -> None:
+    """Something was written to it."""
+    for name in _PASSED:
+        changed.__dict__.pop(name, None)
+
+
 def _pass_on(args: Any, result: Any) -> None:
-    for name in (CHOICES, SHARE, EXPERTS):
+    for name in _PASSED:
         known = getattr(args[0], name, None)
         if known is not None:
             setattr(result, name, known)
+
+
+def _pass_on_to_parts(args: Any, result: Any) -> None:
+    for part in result:
+        _pass_on(args, part)
+
+
+def _join(args: Any, result: Any) -> None:
+    """What is the same of all parts is true of the whole."""
+    parts = [part for part in args[0] if part.numel()]
+    for name in (CHOICES, SHARE):
+        known = {getattr(part, name, None) for part in parts}
+        if len(known) == 1 and None not in known:
+            setattr(result, name, known.pop())
+
+
+def _put(args: Any, result: Any) -> None:
+    """A number written to some places of a mask of zeros."""
+    target, indices, values = args[:3]
+    share = getattr(target, SHARE, 0.0 if getattr(target, CONSTANT, None) == 0 else None)
+    _forget(result)
+    is_mark = len(indices) == 1 and not target.is_floating_point() and indices[0] is not None and values.numel() == 1
+    if share is not None and is_mark and indices[0].dtype is torch.int64 and target.numel():
+        share = min(1.0, share + indices[0].numel() / target.numel())
+        setattr(result, SHARE, Share.because(share, "as many as were marked"))
+
+
+def _unite(args: Any, result: Any) -> None:
+    """Two masks that have nothing in common, as those of two kinds that are sampled."""
+    one, other = (getattr(side, SHARE, None) for side in args[:2])
+    if one is not None and other is not None:
+        setattr(result, SHARE, Share.because(min(1.0, one + other), "as many as were marked"))
+
+
+def _pick(args: Any, result: Any) -> None:
+    """By indices; where those are not known, each result is still one of the known numbers."""
+    _pass_on(args, result)
+    data = host_data_of(args[0])
+    if data is None or data.dtype.is_floating_point or not 0 < data.numel() <= MOST_COUNTED or not result.numel():
+        return
+    if all(host_data_of(index) is not None for index in tree_leaves(args[1:]) if isinstance(index, FakeTensor)):
+        return  # what is picked is known
+    numbers = data.unique()
+    setattr(result, CHOICES, len(numbers))
+    setattr(result, LARGEST, int(numbers.max()))
+
+
+def _make_whole(args: Any, result: Any) -> None:
+    setattr(result, IS_WHOLE, True)
+
+
+def _clamp(args: Any, result: Any) -> None:
+    """Whole numbers between two others."""
+    bounds = args[1:3]
+    if len(bounds) == 2 and all(isinstance(bound, (int, float)) and bound == int(bound) for bound in bounds):
+        is_whole = not result.is_floating_point() or getattr(args[0], IS_WHOLE, False)
+        if is_whole and bounds[1] > bounds[0]:
+            setattr(result, CHOICES, int(bounds[1] - bounds[0]) + 1)
+
+
+def _shift(args: Any, result: Any) -> None:
+    """A number added to all of them changes what they are, not how many."""
+    choices, largest = getattr(args[0], CHOICES, None), getattr(args[0], LARGEST, None)
+    if isinstance(args[1], int) and choices is not None:
+        setattr(result, CHOICES, choices)
+    if isinstance(args[1], int) and largest is not None and result.dtype is args[0].dtype:
+        setattr(result, LARGEST, largest + args[1])
+
+
+def _share_one(args: Any, result: Any) -> None:
+    setattr(result, ADDS_UP, result.shape[args[1]] if result.dim() else 1)
+
+
+def _exceed(args: Any, result: Any) -> None:
+    """Of shares of one whole only so many can be larger than a number."""
+    num_shares, bound = getattr(args[0], ADDS_UP, None), args[1]
+    if num_shares is None or not isinstance(bound, float) or not 0 < bound < 1:
+        _pass_on(args, result)
+        return
+    most = max(1, int(1 / bound))
+    if most < num_shares:
+        setattr(result, SHARE, Share.because(most / num_shares, f"as {most} of {num_shares} shares of 1 can be above {bound:g}"))
 
 
 _PASSING = (
@@ -167,8 +286,6 @@ _PASSING = (
     aten.clone.default,
     aten.detach.default,
     aten._to_copy.default,
-    aten.index.Tensor,
-    aten.gt.Scalar,
     aten.ne.Scalar,
 )
 
@@ -181,6 +298,22 @@ _NOTERS: dict[Any, Callable[[Any, Any], None]] = (
         aten.max.dim: _choose(dim_at=1, indices_at=1),
         aten.multinomial.default: _choose(dim_at=3, indices_at=None),
         aten.remainder.Scalar: _wrap_around,
+        aten.index.Tensor: _pick,
+        aten.cat.default: _join,
+        aten.split.Tensor: _pass_on_to_parts,
+        aten.split_with_sizes.default: _pass_on_to_parts,
+        aten.index_put_.default: _put,
+        aten.bitwise_or.Tensor: _unite,
+        aten.logical_or.default: _unite,
+        aten.floor.default: _make_whole,
+        aten.ceil.default: _make_whole,
+        aten.round.default: _make_whole,
+        aten.trunc.default: _make_whole,
+        aten.clamp.default: _clamp,
+        aten.add.Tensor: _shift,
+        aten.sub.Tensor: _shift,
+        aten._softmax.default: _share_one,
+        aten.gt.Scalar: _exceed,
         aten.scatter.value: _scatter,
         aten.scatter_.value: _scatter,
         aten.arange.default: keep_range,

@@ -130,15 +130,16 @@ class KnownCalls:
 
     def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """In the place of ``nn.Module.__call__``; calls inside a call are part of it."""
+        calls = self
 
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self._is_inside or not self._may_watch():
-                return original(module, *args, **kwargs)
-            self._is_inside = True
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # torch's profiler takes the module from ``self``
+            if calls._is_inside or not calls._may_watch():
+                return original(self, *args, **kwargs)
+            calls._is_inside = True
             try:
-                return self._answer(original, module, args, kwargs)
+                return calls._answer(original, self, args, kwargs)
             finally:
-                self._is_inside = False
+                calls._is_inside = False
 
         return call
 

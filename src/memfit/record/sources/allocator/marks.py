@@ -175,25 +175,25 @@ class Marks:
 
     def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         rows, numbers, clock, sequence_nr = self.rows, self._numbers, time.time_ns, next_sequence_nr
-        hook = self._hook
+        marks, hook = self, self._hook
 
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # torch's profiler takes the module from ``self``
             if is_compiling():
-                return original(module, *args, **kwargs)
-            number = numbers.get(id(module))
-            if number is None or not self._depth:
-                number = self._meet(module, (args, kwargs))
+                return original(self, *args, **kwargs)
+            number = numbers.get(id(self))
+            if number is None or not marks._depth:
+                number = marks._meet(self, (args, kwargs))
             if number == NOT_MARKED:
-                return original(module, *args, **kwargs)
-            places_backward = self.places_backward
+                return original(self, *args, **kwargs)
+            places_backward = marks.places_backward
             if places_backward and torch.is_grad_enabled():
                 hook(args or kwargs)
-            self._depth += 1
+            marks._depth += 1
             rows.extend((_ENTER, number, clock(), sequence_nr()))
             try:
-                result = original(module, *args, **kwargs)
+                result = original(self, *args, **kwargs)
             finally:
-                self._depth -= 1
+                marks._depth -= 1
                 rows.extend((_EXIT, number, clock(), sequence_nr()))
             if places_backward:
                 hook(result)
