@@ -12,18 +12,22 @@ OURS = "please report it"
 
 CASES = {
     "a missing package": ("import no_such_package.part", "no_such_package is not installed"),
+    "a part that a package lacks": (
+        "import json.no_such_part",
+        "json is installed where memfit runs, but json.no_such_part is not",
+    ),
     "a name that a package lacks": ("from json import no_such_name", "is another version needed?"),
-    "the script's own error": ("def check():\n    raise ValueError('mine')\ncheck()", "raised by train.py:3, not by memfit"),
+    "the script's own error": ("def check():\n    raise ValueError('mine')\ncheck()", "raised by train.py:3"),
     "an error in the script's own module": (
         "class Net(torch.nn.Module):\n    def forward(self, x):\n        raise ValueError('mine')\n"
         "torch.nn.Sequential(Net()).cuda()(torch.ones(2, device='cuda'))",
-        "raised by train.py:4, not by memfit",
+        "raised by train.py:4",
     ),
     "an error in a hook of backward": (
         "x = torch.ones(2, device='cuda', requires_grad=True)\nx.register_hook(lambda grad: 1 / 0)\nx.sum().backward()",
-        "raised by train.py:3, not by memfit",
+        "raised by train.py:3",
     ),
-    "an error of Python's own library": ("import json\njson.loads('{')", "raised by train.py:3, not by memfit"),
+    "an error of Python's own library": ("import json\njson.loads('{')", "raised by train.py:3"),
     "an error of an operator": ("x = torch.ones(2, 3, device='cuda')\nx @ x", OURS),
     "an error of torch": ("torch.nn.Linear(2, 2).cuda().no_such_part", OURS),
     "a compiled module that asks for data": ("torch._C.TensorBase.data_ptr(torch.ones(2, device='cuda'))", "register_fake"),

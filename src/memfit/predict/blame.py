@@ -4,12 +4,13 @@
 
     NeedsGpuError                                   says itself what to do
     ImportError                                     a package is missing, or is not the one that the script was written for
-    raised in the script or in a library            theirs: shown as it is
+    raised in the script or in a library            most likely theirs: shown as it is, with what the predicted machine may be told
     raised in torch or in memfit, below them        may be ours: the code may well run on a real GPU
 """
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -21,7 +22,7 @@ import memfit
 from memfit.errors import NeedsGpuError
 from memfit.torch_compat.devices import private_backend_name
 
-_MEMFIT, _TORCH, _PREDICT = Path(memfit.__file__).parent, Path(torch.__file__).parent, Path(__file__).parent
+_MEMFIT, _TORCH = Path(memfit.__file__).parent, Path(torch.__file__).parent
 _PYTHON = Path(sysconfig.get_path("stdlib"))
 
 _NO_DATA = "Cannot access data pointer of Tensor"
@@ -32,6 +33,11 @@ _EXTENSION = (
 )
 
 _MADE_UP = "(Values that only data can tell are made up in a prediction: --expected says better.)"
+
+_OF_THE_PREDICTION = (
+    "If it does not come on a real machine, an answer of the predicted one is the cause: --nproc says how many GPUs there are, "
+    "--expected what only data can tell."
+)
 
 OURS = f"If this code runs on a real GPU, memfit's phantom GPU is at fault: please report it. {_MADE_UP}"
 """The only advice that asks for a report."""
@@ -54,13 +60,15 @@ def advise(error: BaseException) -> str:
         return _advise_missing(error)
     if raised_by is None or private_backend_name() in str(error) or _is_in(raised_by.filename, _MEMFIT, _TORCH):
         return OURS
-    return f"The error is raised by {Path(raised_by.filename).name}:{raised_by.lineno}, not by memfit. {_MADE_UP}"
+    return f"The error is raised by {Path(raised_by.filename).name}:{raised_by.lineno}. {_OF_THE_PREDICTION}"
 
 
 def _advise_missing(error: ImportError) -> str:
     package = (error.name or "").partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and package:
+    if isinstance(error, ModuleNotFoundError) and package and package not in sys.modules:
         return f"{package} is not installed where memfit runs, or is not to be found from this folder."
+    if isinstance(error, ModuleNotFoundError) and package:
+        return f"{package} is installed where memfit runs, but {error.name} is not a part of it: is another version needed?"
     return f"{package or 'A package'} cannot be imported as the script wants it: is another version needed?"
 
 
@@ -71,7 +79,7 @@ def _from_the_user(frames: TracebackType | None) -> TracebackType | None:
 
 
 def _starts_the_user(file: str) -> bool:
-    return _is_in(file, _PREDICT) or "runpy" in file
+    return _is_in(file, _MEMFIT) or "runpy" in file
 
 
 def _is_in(file: str, *folders: Path) -> bool:

@@ -23,6 +23,11 @@ FRAMES = "torch._dynamo.convert_frame"
 
 COMPILE_FRAME = "_compile"
 
+EXPORTS = "torch.export._trace"
+"""The module of ``torch.export``; ``EXPORT`` in it does all of it."""
+
+EXPORT = "_export"
+
 CURRENT_STREAM = "get_current_stream"
 
 GRAPH_TREES = "torch._inductor.cudagraph_trees"
@@ -278,6 +283,7 @@ def load() -> CompilerParts:
     """Imports what compiles, and checks that what memfit needs of it is there."""
     parts = CompilerParts()
     need_in(FRAMES, COMPILE_FRAME)
+    need_in(EXPORTS, EXPORT)
     need_in("torch._dynamo.guards", "CheckFunctionManager")
     need_in("torch._dynamo.utils", "CleanupManager.instance")
     need_in("torch._dynamo.pgo", "get_code_state")  # it fills what is set aside

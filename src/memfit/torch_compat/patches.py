@@ -118,6 +118,18 @@ class Patches:
 
         self._watch(ImportWatcher(lambda wanted: wanted == name and bool(are_left), nullcontext, before=act))
 
+    def after_imports(self, is_watched: Callable[[str], bool], action: Callable[[Any], None]) -> None:
+        """Does something with every module of such a name that is imported from now on."""
+        why = self._why
+
+        @contextmanager
+        def around(module: Any) -> Iterator[None]:
+            yield
+            with self._because(why):
+                action(module)
+
+        self._watch(ImportWatcher(is_watched, around))
+
     def around_imports(self, prefixes: tuple[str, ...], around: Callable[[], AbstractContextManager[Any]]) -> None:
         """Has modules whose names begin so imported inside of a context."""
         self._watch(ImportWatcher(lambda wanted: wanted.startswith(prefixes), lambda module: around()))

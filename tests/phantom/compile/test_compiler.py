@@ -199,6 +199,13 @@ def test_sizes_that_change_are_compiled_for_any():
     assert num_compiled[1] == num_compiled[2] == num_compiled[3]
 
 
+def test_a_model_is_exported_for_any_batch():
+    with phantom():
+        model, batch = nn.Linear(4, 2).cuda(), torch.export.Dim("batch", min=2, max=64)
+        exported = torch.export.export(model, (torch.randn(4, 4, device="cuda"),), dynamic_shapes=({0: batch},))
+        assert exported.module()(torch.randn(5, 4, device="cuda")).shape == (5, 2)
+
+
 def test_a_compiled_optimizer_has_its_state():
     def build():
         model = nn.Linear(512, 512, bias=False).cuda()

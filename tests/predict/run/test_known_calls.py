@@ -301,3 +301,13 @@ def test_the_proof_can_fail(tmp_path, monkeypatch):
     found, expected = (run(tmp_path, body, monkeypatch, all_calls) for all_calls in (False, True))
     with pytest.raises(AssertionError):
         assert_the_same(found, expected)
+
+
+def test_torchs_profiler_knows_the_module_of_a_call(tmp_path, monkeypatch):
+    """It takes the module from the variable ``self`` of what stands in the place of ``nn.Module.__call__``."""
+    profiled = """
+    with torch.profiler.profile(with_stack=True, with_modules=True):
+        model(*batch())[1].backward()
+    optimizer.step()
+"""
+    assert run(tmp_path, profiled, monkeypatch, False).ledger.info.complete

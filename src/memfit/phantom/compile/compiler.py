@@ -22,6 +22,8 @@ from memfit.phantom.target import Target
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.compiler import (
     COMPILE_FRAME,
+    EXPORT,
+    EXPORTS,
     FRAMES,
     NAMES_IN_GLOBALS,
     PACKAGES,
@@ -71,6 +73,17 @@ class Compiler:
             self._patches.finally_call(lambda: stop_looking_at_frames(at_most=self._num_raised))
         self._patches.around_imports(PACKAGES, tracing.as_torch_is)
         self._patches.when_imported(FRAMES, lambda frames: self._patches.wrap(frames, COMPILE_FRAME, self._around_frame))
+        self._patches.when_imported(EXPORTS, lambda exports: self._patches.wrap(exports, EXPORT, self._around_export))
+
+    def _around_export(self, export: Callable[..., Any]) -> Callable[..., Any]:
+        """``torch.export`` traces with sizes that are symbols, which nobody else may ask about."""
+
+        def export_inside(*args: Any, **kwargs: Any) -> Any:
+            self._begin()
+            with self._tracing():
+                return export(*args, **kwargs)
+
+        return export_inside
 
     def _around_frame(self, compile_frame: Callable[..., Any]) -> Callable[..., Any]:
         def compile_inside(code: CodeType, scope: dict[str, object], *args: Any, **kwargs: Any) -> Any:

@@ -94,7 +94,12 @@ def _entered(is_chosen: Callable[[Any, Any], bool]) -> Iterator[Aside]:
 
 
 def _is_in_the_way(owner: Any, name: Any) -> bool:
-    return any(owner is known and name in names for known, names in _IN_THE_WAY)
+    return any(owner is known and name in names for known, names in _IN_THE_WAY) or _is_modules_type(owner, name)
+
+
+def _is_modules_type(owner: Any, name: Any) -> bool:
+    """What stands for Python's ``type`` in a module (``tensors/classes.py``)."""
+    return name == "type" and type(owner) is dict
 
 
 def install(patches: Patches, parts: CompilerParts, tracing: Tracing) -> None:

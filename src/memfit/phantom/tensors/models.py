@@ -41,7 +41,9 @@ def install_parameters(patches: Patches, mode: PhantomMode) -> None:
 
 
 def _without_data(make_parameter: Callable[..., Any], mode: PhantomMode) -> Callable[..., Any]:
-    def __new__(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
+    def __new__(cls: type, data: Any = None, requires_grad: bool = True, **attributes: Any) -> Any:
+        if attributes and "fake_mode" not in attributes:  # accelerate hands on all that is written onto a parameter
+            raise TypeError(f"nn.Parameter takes data and requires_grad, not {min(attributes)}")
         if cls is nn.Parameter and type(data) in (torch.Tensor, nn.Parameter):
             data = mode.from_tensor(data.detach(), static_shapes=True)
         if type(data) is not FakeTensor and isinstance(data, FakeTensor) and isinstance(data, cls):
