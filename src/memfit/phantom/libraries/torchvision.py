@@ -14,7 +14,7 @@ import torch
 
 from memfit.phantom.current import current
 from memfit.phantom.tensors.tensor_annotations import SHARE
-from memfit.phantom.values.routing import Share
+from memfit.phantom.values.routing import MaskShare
 from memfit.torch_compat.patches import Patches
 
 WORD_BITS: Final = 64
@@ -34,7 +34,7 @@ def _sampled(original: Callable[..., Any]) -> Callable[..., Any]:
         selected = original(heads, proposals, targets)
         fraction = heads.fg_bg_sampler.positive_fraction
         for labels in selected[2]:
-            setattr(labels, SHARE, Share.because(fraction, "the share of objects that the sampler aims at"))
+            setattr(labels, SHARE, MaskShare.because(fraction, "the share of objects that the sampler aims at"))
         return selected
 
     return select_training_samples

@@ -39,13 +39,13 @@ MOST_COUNTED = 2**18
 """Known numbers that something is picked from are counted up to this many."""
 
 
-class Share(float):
+class MaskShare(float):
     """How much of a mask is set, and why, in words."""
 
     why: str
 
     @classmethod
-    def because(cls, value: float, why: str) -> Share:
+    def because(cls, value: float, why: str) -> MaskShare:
         share = cls(value)
         share.why = why
         return share
@@ -212,14 +212,14 @@ def _put(args: Any, result: Any) -> None:
     is_mark = len(indices) == 1 and not target.is_floating_point() and indices[0] is not None and values.numel() == 1
     if share is not None and is_mark and indices[0].dtype is torch.int64 and target.numel():
         share = min(1.0, share + indices[0].numel() / target.numel())
-        setattr(result, SHARE, Share.because(share, "as many as were marked"))
+        setattr(result, SHARE, MaskShare.because(share, "as many as were marked"))
 
 
 def _unite(args: Any, result: Any) -> None:
     """Two masks that have nothing in common, as those of two kinds that are sampled."""
     one, other = (getattr(side, SHARE, None) for side in args[:2])
     if one is not None and other is not None:
-        setattr(result, SHARE, Share.because(min(1.0, one + other), "as many as were marked"))
+        setattr(result, SHARE, MaskShare.because(min(1.0, one + other), "as many as were marked"))
 
 
 def _pick(args: Any, result: Any) -> None:
@@ -269,7 +269,9 @@ def _exceed(args: Any, result: Any) -> None:
         return
     most = max(1, int(1 / bound))
     if most < num_shares:
-        setattr(result, SHARE, Share.because(most / num_shares, f"as {most} of {num_shares} shares of 1 can be above {bound:g}"))
+        setattr(
+            result, SHARE, MaskShare.because(most / num_shares, f"as {most} of {num_shares} shares of 1 can be above {bound:g}")
+        )
 
 
 _PASSING = (
