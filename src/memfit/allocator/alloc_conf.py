@@ -23,7 +23,7 @@ _ITEM = re.compile(r"(?P<key>[^:,\[\]]+):(?P<value>\[[^\[\]]*\]|[^:,\[\]]+)(?:,|
 
 
 def parse_alloc_conf(conf: str, torch_version: str = DEFAULT_TORCH_VERSION) -> AllocatorSettings:
-    """The settings that ``conf`` stands for under that version of PyTorch; an empty string gives the defaults."""
+    """Reads settings as that version of PyTorch would; an empty string means the defaults. Raises ``ConfigError``."""
     version = parse_version(torch_version)
     fields: dict[str, Any] = {}
     for key, value in _items(conf):
@@ -93,7 +93,7 @@ def _threshold(text: str) -> float:
 
 
 def _divisions(text: str) -> tuple[int, ...]:
-    """One number for all sizes, or ``[256:1,512:2,>:4]``: from which size in MiB, how many divisions."""
+    """Reads one number for all sizes, or ``[256:1,512:2,>:4]``: divisions by size in MiB."""
     if not text.startswith("["):
         return (_power_of_two(text),) * NUM_DIVISIONS
     table = [0] * NUM_DIVISIONS
@@ -157,4 +157,4 @@ _SINCE: Final = {
     "roundup_power2_divisions": (2, 6),
     "throw_on_cudamalloc_oom": (2, 12),
 }
-"""Every key, and the first of the versions that memfit knows which has it."""
+"""Every key, with the first known version that has it."""

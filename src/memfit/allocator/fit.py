@@ -28,23 +28,23 @@ from memfit.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class SmallestFit:
-    """The least capacity under which the run completes."""
+    """The smallest capacity with which the run completes."""
 
     capacity: int
     """What the allocator must be able to get from the GPU, in bytes."""
     replay: Replay
-    """The run at that capacity: its retries, and the cached memory it gave back to complete."""
+    """The run at that capacity, with its retries and the cached memory that it freed."""
     probes: tuple[tuple[int, bool], ...]
-    """Every capacity that was tried, and whether the run completed."""
+    """Every capacity tried, and whether the run completed."""
 
     @property
     def lucky(self) -> tuple[int, ...]:
-        """Smaller capacities at which it completed as well, though at some in between it did not."""
+        """Smaller capacities at which it also completed, although it failed at some in between."""
         return tuple(capacity for capacity, completes in self.probes if completes and capacity < self.capacity)
 
 
 def smallest_fit(requests: Requests, settings: AllocatorSettings | None = None) -> SmallestFit:
-    """The least capacity under which all requests are served, by the allocator of ``settings``.
+    """The smallest capacity with which the allocator of ``settings`` serves all requests.
 
     The capacity takes the place of ``per_process_memory_fraction``, if that is set.
     """
@@ -62,7 +62,7 @@ def smallest_fit(requests: Requests, settings: AllocatorSettings | None = None) 
 
 
 class _Trials:
-    """Tries capacities, counted in steps between which nothing can change, each once."""
+    """Tries capacities, each once. They are counted in steps between which the outcome cannot change."""
 
     def __init__(self, requests: Requests, settings: AllocatorSettings) -> None:
         self.requests, self.settings = requests, settings
@@ -88,7 +88,7 @@ class _Trials:
 
 
 def _floor(prepared: Prepared) -> int:
-    """What the blocks in use take at most: no allocator can do with less."""
+    """The peak of the blocks in use, a lower bound for every allocator."""
     change = np.where(prepared.kind == RequestKind.ALLOC, prepared.size, 0)
     size = np.zeros(prepared.num_blocks, dtype=np.int64)
     size[prepared.block[prepared.kind == RequestKind.ALLOC]] = change[prepared.kind == RequestKind.ALLOC]

@@ -1,4 +1,4 @@
-"""The allocator of a GPU of a certain size, served one request at a time while a run goes on.
+"""The allocator of a GPU of a certain size, for one request at a time while a run goes on.
 
 ``replay`` answers when a run is over. Where the run itself must notice that memory has run out, and may go on after that, each
 request is served when it comes.
@@ -34,7 +34,7 @@ class LiveAllocator:
         return self._allocator.reserved
 
     def serve(self, requests: Requests) -> OutOfMemory | None:
-        """Serves requests of the default pool in order, up to the first that cannot be; gives that one."""
+        """Serves requests of the default pool in order; returns the first that cannot be served."""
         columns = (requests.kind, requests.block, requests.size, requests.stream)
         for kind, block, size, stream in zip(*(column.tolist() for column in columns), strict=True):
             if kind == RequestKind.ALLOC:
@@ -51,7 +51,7 @@ class LiveAllocator:
         return None
 
     def allocate(self, number: int, size: int, stream: int) -> OutOfMemory | None:
-        """Takes memory for the block ``number``; where there is none, says what was missing."""
+        """Allocates the block ``number``; returns what was missing if there is no memory."""
         known = self._sizes.get(size)
         if known is None:
             rounded = round_size(size, self._settings)
@@ -73,7 +73,7 @@ class LiveAllocator:
         self._allocator.free(block)
 
     def request_free(self, number: int) -> None:
-        """Another stream may still use the block: it can be used again after ``complete_free``."""
+        """Frees a block that another stream may still use; reusable after ``complete_free``."""
         block = self._blocks[number]
         self.allocated -= block.size
         self._allocator.request_free(block, number)

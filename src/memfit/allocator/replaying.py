@@ -20,21 +20,21 @@ from memfit.ledger.schema import Array
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """The request that could not be served, after everything that could be given back was."""
+    """A request that could not be served even after all cached memory was freed."""
 
     request: int
     event: int
-    """The event of the source it comes from."""
+    """The event of the source behind the request."""
     asked: int
-    """Bytes that the program asked for."""
+    """Requested bytes."""
     needed: int
-    """Bytes that a new segment for it would have held."""
+    """Bytes of the new segment that it needed."""
     allocated: int
     reserved: int
     cached: int
     """Reserved and free, but in pieces that are too small or belong to another stream."""
     capacity: int
-    """What the GPU, or the process's share of it, could give."""
+    """What the allocator could get from the GPU."""
 
     @property
     def shortfall(self) -> int:
@@ -43,7 +43,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """What the allocator made of the requests. Levels are given after each request that was served."""
+    """The requests, served by the allocator. Levels are after each served request."""
 
     requests: Requests
     settings: AllocatorSettings
@@ -61,29 +61,29 @@ class Replay:
 
     @cached_property
     def history(self) -> History:
-        """How each quantity that torch counts changed."""
+        """The changes of each quantity that torch counts."""
         return History(self.requests, self.prepared, self.rules, self.outcome)
 
     # -- over time -----------------------------------------------------------------------------------------------------------
 
     @cached_property
     def allocated(self) -> Array:
-        """What ``torch.cuda.memory_allocated()`` would say."""
+        """What ``torch.cuda.memory_allocated()`` would return."""
         return self._level(self.history.allocated_bytes)
 
     @cached_property
     def active(self) -> Array:
-        """Allocated, or freed but not yet done with by other streams."""
+        """Allocated, or freed but still used by other streams."""
         return self._level(self.history.active_bytes)
 
     @cached_property
     def reserved(self) -> Array:
-        """What ``torch.cuda.memory_reserved()`` would say."""
+        """What ``torch.cuda.memory_reserved()`` would return."""
         return self._level(self.history.reserved_bytes)
 
     @cached_property
     def inactive_split(self) -> Array:
-        """Fragmentation: free bytes that cannot be given back, because their segments are in use."""
+        """Fragmentation: free bytes in segments that are still in use, which cannot be returned to the GPU."""
         return self._level(self.history.inactive_split_bytes)
 
     def per_event(self, level: Array) -> Array:
@@ -98,33 +98,33 @@ class Replay:
 
     @cached_property
     def peak_allocated(self) -> int:
-        """What ``torch.cuda.max_memory_allocated()`` would say."""
+        """What ``torch.cuda.max_memory_allocated()`` would return."""
         return int(self.allocated.max(initial=0))
 
     @cached_property
     def peak_reserved(self) -> int:
-        """What ``torch.cuda.max_memory_reserved()`` would say."""
+        """What ``torch.cuda.max_memory_reserved()`` would return."""
         return int(self.reserved.max(initial=0))
 
     @property
     def peak_event(self) -> int:
-        """The event of the source at which most was allocated, -1 if nothing ever was."""
+        """The event of the source at which most was allocated, -1 if nothing was."""
         return int(self.requests.event[np.argmax(self.allocated)]) if self.num_served else -1
 
     @property
     def num_alloc_retries(self) -> int:
-        """How often memory ran short and was found by giving cached memory back."""
+        """How often memory ran short and freeing cached memory helped."""
         return self.outcome.num_alloc_retries
 
     @property
     def given_back(self) -> int:
-        """Bytes of cached memory that were given back to the GPU in the course of the run."""
+        """Bytes of cached memory returned to the GPU during the run."""
         log = self.outcome.segment_log
         return int(log[np.isin(log[:, 1], (SegmentChange.FREE, SegmentChange.UNMAP)), 4].sum())
 
     @cached_property
     def out_of_memory(self) -> OutOfMemory | None:
-        """Where and why it ran out; ``None`` if it did not."""
+        """Where and why memory ran out; ``None`` if it did not."""
         if self.completes:
             return None
         request, history = self.num_served, self.history
@@ -143,12 +143,12 @@ class Replay:
         )
 
     def memory_stats(self) -> dict[str, int]:
-        """What ``torch.cuda.memory_stats()`` would say at the end of the run, or where it ran out of memory."""
+        """What ``torch.cuda.memory_stats()`` would return at the end of the run, or where memory ran out."""
         pool_of_list = np.array([pool for _, _, pool in self.prepared.free_lists] or [0])
         return count_statistics(self.requests, self.settings, self.outcome, self.history, pool_of_list)
 
     def segments_at(self, request: int | None = None) -> list[SegmentState]:
-        """The segments after the first ``request`` requests, by default after all that were served. Serves them once more."""
+        """The segments after the first ``request`` requests, by default after all served ones. Replays the requests."""
         again = AllocatorRun(self.prepared, self.rules)
         again.serve(self.num_served if request is None else request)
         asked = np.zeros(self.requests.num_blocks, dtype=np.int64)
@@ -176,5 +176,5 @@ def replay(
 
 
 def recorded_settings(requests: Requests) -> AllocatorSettings:
-    """What the recorded run was set to, as far as its source says."""
+    """The settings of the recorded run, as far as its source says them."""
     return parse_alloc_conf(requests.alloc_conf, requests.torch_version or DEFAULT_TORCH_VERSION)

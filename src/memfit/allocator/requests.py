@@ -1,4 +1,4 @@
-"""What a program asked of the allocator, whatever it was read from.
+"""The requests of a program to the allocator, from any source.
 
 ::
 
@@ -21,58 +21,58 @@ from memfit.ledger import Ledger
 from memfit.ledger.schema import Array
 
 TOTAL_LIMIT: Final = 2**60
-"""All requests of a run together are less than this."""
+"""An upper bound of the sum of a run's requests."""
 
 
 class RequestKind(IntEnum):
-    """What is asked of the allocator."""
+    """The kind of a request."""
 
     ALLOC = 0
     FREE = 1
-    """Freed, and no other stream uses it."""
+    """Freed, and used by no other stream."""
     FREE_REQUESTED = 2
-    """Freed, but another stream may still be using it: it can be reused after ``FREE_COMPLETED``."""
+    """Freed, but another stream may still use it; reusable after ``FREE_COMPLETED``."""
     FREE_COMPLETED = 3
     EMPTY_CACHE = 4
     RELEASE_POOL = 5
-    """The private pool is no longer in use: what is idle in it is given back, now and with every ``EMPTY_CACHE``."""
+    """A private pool is released: its idle memory is freed, now and with every ``EMPTY_CACHE``."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Requests:
-    """One row per request, in the program's order. Requests that no program could have made are refused."""
+    """One row per request, in the program's order. Raises an error for impossible sequences of requests."""
 
     kind: Array
     """``RequestKind``."""
     block: Array
     """The program's number for the block; -1 for requests about no block."""
     size: Array
-    """Bytes asked for; 0 unless it is an allocation."""
+    """Requested bytes; 0 unless it is an allocation."""
     stream: Array
     """The number of the stream, 0 for the first."""
     pool: Array
     """The number of the private pool; 0 is the default pool."""
     event: Array
-    """The event of the source that this request comes from."""
+    """The event of the source behind this request."""
     segment_address: Array
-    """Where the recorded run got a new segment for this allocation; 0 where it did not, or nothing was recorded."""
+    """The address of the segment that the recorded run got for this allocation; 0 if it got none or nothing was recorded."""
     segment_size: Array
     """The size of that segment."""
     num_blocks: int
     num_events: int
-    """Of the source, whether they are requests or not."""
+    """Number of events of the source, requests or not."""
     source: str
     """What it was read from: ``ledger``, ``trace`` or ``snapshot``."""
     torch_version: str = ""
-    """The version that ran it, if the source says so."""
+    """The torch version of the recorded run, if the source says it."""
     alloc_conf: str = ""
-    """The allocator's settings it ran under, if the source says so."""
+    """The allocator's settings of the recorded run, if the source says them."""
     oddities: tuple[str, ...] = ()
-    """What was odd about the source, and how it was taken."""
+    """Oddities of the source, and how they were interpreted."""
     pool_ids: tuple[tuple[int, ...], ...] = ((0, 0),)
     """What torch calls each pool."""
     ledger: Ledger | None = None
-    """The ledger it was read from, if it was one."""
+    """The ledger behind the requests, if there is one."""
     recorded_peaks: dict[str, int] = field(default_factory=dict)
     """``peak_allocated`` and ``peak_reserved`` as the recorded run's own allocator counted them."""
 
@@ -81,7 +81,7 @@ class Requests:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was odd about the source, and about these requests of it."""
+        """Oddities of the source and of these requests."""
         num_emptied = int((self.kind == RequestKind.EMPTY_CACHE).sum())
         if self.source == "ledger" or not num_emptied:
             return self.oddities
@@ -90,18 +90,18 @@ class Requests:
     # -- the same requests, changed ------------------------------------------------------------------------------------------
 
     def take(self, rows: Array, **changed: Any) -> Self:
-        """Some of the requests, in that order, with some fields changed."""
+        """A selection of the requests in this order, with some fields changed."""
         columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
         return replace(self, **columns | changed)
 
     def insert(self, row: int, *, size: int, event: int, stream: int = 0) -> Self:
-        """With an allocation of one more block before the request ``row``."""
+        """A copy with an additional allocation before request ``row``."""
         new = {"kind": int(RequestKind.ALLOC), "block": self.num_blocks, "size": size, "event": event, "stream": stream}
         columns: dict[str, Any] = {name: np.insert(getattr(self, name), row, new.get(name, 0)) for name in COLUMNS}
         return replace(self, **columns, num_blocks=self.num_blocks + 1)
 
     def append(self, *, size: int, event: int, stream: int = 0) -> Self:
-        """With an allocation of one more block at the end."""
+        """A copy with an additional allocation at the end."""
         return self.insert(len(self), size=size, event=event, stream=stream)
 
     # -- laws ----------------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Requests:
         return (self.kind, len(RequestKind)), (self.stream, 2**30), (self.pool, 2**30)
 
     def _out_of_turn(self) -> Array:
-        """The requests that cannot come after the one before them about the same block."""
+        """The requests that cannot follow the previous request about the same block."""
         about_blocks = np.flatnonzero(self.kind <= RequestKind.FREE_COMPLETED)
         order = about_blocks[np.argsort(self.block[about_blocks], kind="stable")]
         kind, block = self.kind[order].astype(np.int64), self.block[order]
@@ -139,4 +139,4 @@ _IN_TURN: Final = (
     RequestKind.ALLOC * 8 + RequestKind.FREE_REQUESTED,
     RequestKind.FREE_REQUESTED * 8 + RequestKind.FREE_COMPLETED,
 )
-"""What may come after what for one block: eight times the one before, -1 for none, and the one after."""
+"""Legal sequences of requests about one block, encoded as eight times the previous kind (-1 for none) plus the next."""

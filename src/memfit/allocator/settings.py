@@ -1,4 +1,4 @@
-"""How an allocator is set up."""
+"""The settings of an allocator, and what they mean in each release of torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memfit.units import MIB
 DEFAULT_TORCH_VERSION: Final = "2.11"
 OLDEST: Final = (2, 6)
 NEWEST: Final = (2, 15)
-"""The releases whose allocator memfit knows. Anything newer is taken to work like the newest of them."""
+"""The releases whose allocator memfit knows. Newer ones are assumed to work like the newest of them."""
 
 
 class TieBreak(IntEnum):
@@ -22,13 +22,13 @@ class TieBreak(IntEnum):
     ADDRESS = 0
     """The lowest address."""
     BIRTH = 1
-    """The block that came to be first; the front of a split block is a new one, its rest the old one."""
+    """The oldest block; splitting makes a new block of the front, and the rest stays the old one."""
     SEGMENT = 2
     """The oldest segment, then the lowest address."""
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """``"2.11.0+cu130"`` is ``(2, 11)``. Raises ``ConfigError`` for what is no version, and for one that is too old."""
+    """Reads ``"2.11.0+cu130"`` as ``(2, 11)``. Raises ``ConfigError`` for other text and for versions that are too old."""
     version = TorchVersion.parse(text).release
     if version < OLDEST:
         raise ConfigError(f"memfit knows the allocator of torch {version_text(OLDEST)} and newer, not that of {text}")
@@ -46,20 +46,20 @@ def tie_break(version: tuple[int, int]) -> TieBreak:
 
 
 MIN_BLOCK: Final = 512
-"""Sizes are multiples of this, and no block is smaller."""
+"""The size of the smallest block; all sizes are multiples of it."""
 SMALL_REQUEST: Final = MIB
-"""What is not larger than this lives in the small pool."""
+"""The largest request of the small pool."""
 SMALL_SEGMENT: Final = 2 * MIB
-"""The small pool's segments."""
+"""The size of the small pool's segments."""
 MEDIUM_REQUEST: Final = 10 * MIB
-"""What is smaller than this, and not small, shares segments of ``large_segment_bytes``."""
+"""Requests below this, and not small, share segments of ``large_segment_bytes``."""
 LARGE_SEGMENT: Final = 20 * MIB
-"""Those segments, unless ``large_segment_size_mb`` says otherwise."""
+"""The default size of those segments; ``large_segment_size_mb`` sets another."""
 LARGE_ROUNDING: Final = 2 * MIB
-"""Anything larger has a segment of its own size, rounded up to this."""
+"""Larger requests get segments of their own, rounded up to a multiple of this."""
 
 SIZE_LIMIT: Final = 2**48
-"""No request of a real run is as large as this, and no segment."""
+"""An upper bound of requests and segments."""
 
 NUM_DIVISIONS: Final = 16
 """The intervals of ``roundup_power2_divisions``: from 1 MiB, doubling, to 32 GiB and above."""
@@ -67,7 +67,7 @@ NUM_DIVISIONS: Final = 16
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorSettings:
-    """PyTorch's version, and what ``PYTORCH_CUDA_ALLOC_CONF`` says. ``memfit.allocator.parse_alloc_conf`` reads the latter."""
+    """PyTorch's version and the settings of ``PYTORCH_CUDA_ALLOC_CONF``, as ``memfit.allocator.parse_alloc_conf`` reads them."""
 
     torch_version: str = DEFAULT_TORCH_VERSION
     """As torch writes it: ``2.11`` or ``2.11.0+cu130``."""
@@ -76,17 +76,17 @@ class AllocatorSettings:
     max_split_bytes: int | None = None
     """Blocks this large are never split, nor given to smaller requests. ``None``: every block may be."""
     max_non_split_rounding_bytes: int = 20 * MIB
-    """How much larger than the request a block may be that is not split."""
+    """How much larger than the request an unsplit block may be."""
     roundup_power2_divisions: tuple[int, ...] = (0,) * NUM_DIVISIONS
     """Per interval of sizes: into how many parts each power of two is divided for rounding. 0 and 1 leave it at 512 bytes."""
     garbage_collection_threshold: float = 0.0
-    """The share of the limit above which idle cached segments are given back. Acts only with a memory fraction; 0 is off."""
+    """The share of the limit above which idle cached segments are freed. Acts only with a memory fraction; 0 is off."""
     large_segment_bytes: int = LARGE_SEGMENT
     """The segments that requests of 1 to 10 MiB share; also the page of expandable segments in the large pool."""
     per_process_memory_fraction: float | None = None
     """The share of the GPU's memory that the allocator may take."""
     throw_on_cudamalloc_oom: bool = False
-    """Run out at that share at once, without giving cached memory back first."""
+    """Fail at that share at once, without freeing cached memory first."""
 
     def __post_init__(self) -> None:
         parse_version(self.torch_version)

@@ -1,4 +1,4 @@
-"""Does a run fit on a GPU?
+"""Judges whether a run fits on a GPU.
 
 ::
 
@@ -32,11 +32,11 @@ class Verdict(Drawn):
     gpu: Gpu
     settings: AllocatorSettings
     peak_allocated: int
-    """What ``torch.cuda.max_memory_allocated()`` would say."""
+    """What ``torch.cuda.max_memory_allocated()`` would return."""
     smallest_fit: int
-    """The least that the allocator must be able to get for the run to complete."""
+    """The smallest allocator limit with which the run completes."""
     peak_reserved: int
-    """What ``torch.cuda.max_memory_reserved()`` would say with memory to spare."""
+    """What ``torch.cuda.max_memory_reserved()`` would return with memory to spare."""
     context: int
     """Taken by CUDA and its libraries."""
     communicators: int
@@ -45,24 +45,24 @@ class Verdict(Drawn):
     """What the allocator can get on this GPU."""
     fits: bool
     num_alloc_retries: int
-    """How often the allocator must give cached memory back on this GPU to complete."""
+    """How often the allocator must free cached memory on this GPU to complete."""
     given_back: int
-    """The bytes it gives back in doing so."""
+    """The bytes freed that way."""
     out_of_memory: OutOfMemory | None
-    """Where it runs out on this GPU, if it does."""
+    """Where memory runs out on this GPU, ``None`` if it does not."""
     least_gpu: Gpu | None
-    """The least GPU on which it fits; ``None`` if it is larger than any memfit knows."""
+    """The smallest known GPU on which it fits; ``None`` if there is none."""
     moment: Moment | None
-    """When the peak was, and what ran, if a ledger says so."""
+    """When the peak was, and what ran; ``None`` without a ledger."""
     largest: tuple[tuple[str, int], ...]
-    """What the peak is made of, largest first, if a ledger says so."""
+    """The peak by category, largest first; empty without a ledger."""
     alternatives: tuple[SettingsNeed, ...]
-    """What other settings would need, least first."""
+    """The needs under other settings, smallest first."""
     warnings: tuple[str, ...]
 
     @property
     def needed(self) -> int:
-        """What the process needs of the GPU."""
+        """The GPU memory that the process needs."""
         return self.smallest_fit + self.context + self.communicators
 
     @property
@@ -72,7 +72,7 @@ class Verdict(Drawn):
 
     @property
     def margin(self) -> int:
-        """What is left of the GPU's usable memory; negative is what is missing."""
+        """What is left of the GPU's usable memory; negative if some is missing."""
         return self.capacity - self.smallest_fit
 
     def to_json(self) -> dict[str, Any]:
@@ -90,9 +90,9 @@ def judge(
     num_process_groups: int | None = None,
     with_advice: bool = True,
 ) -> Verdict:
-    """Does the run fit? By default as it was recorded, with the process groups that it had, or with one if it had several ranks.
+    """Judges whether a run fits. By default with its recorded settings and process groups, or one group if it had several ranks.
 
-    What other settings would need is most of the work: without advice, ``alternatives`` is empty, until ``advised`` fills it in.
+    Most of the work is the needs under other settings. Without advice ``alternatives`` is empty; ``advised`` fills it in.
     """
     settings = settings or recorded_settings(requests)
     communicators = (num_process_groups, 0) if num_process_groups is not None else (0, 0)
@@ -127,7 +127,7 @@ def judge(
 
 
 def advised(verdict: Verdict, requests: Requests) -> Verdict:
-    """The verdict on these requests, with what other settings would need."""
+    """The verdict on these requests, with the needs under other settings."""
     others = (EXPANDABLE,) if verdict.fits else USUAL_SETTINGS
     return replace(verdict, alternatives=compare_settings(requests, verdict.settings.torch_version, others))
 
@@ -160,7 +160,7 @@ def _warnings(requests: Requests, settings: AllocatorSettings, gpu: Gpu, unlimit
 
 
 def largest_categories(ledger: Ledger, event: int) -> tuple[tuple[str, int], ...]:
-    """What the memory in use after an event was for, on the device of that event, largest first."""
+    """Memory in use after an event by category, on the event's device, largest first."""
     here = ledger.blocks.device == ledger.blocks.device[ledger.events.subject[event]]
     held = np.where(here, ledger.block_bytes_at(event), 0)
     totals = np.bincount(ledger.categories, weights=held, minlength=len(Category)).astype(np.int64)
@@ -175,7 +175,7 @@ USUAL_SETTINGS: Final = (EXPANDABLE, "max_split_size_mb:128", "max_split_size_mb
 
 @dataclass(frozen=True)
 class SettingsNeed:
-    """What a run needs under certain settings."""
+    """The memory that a run needs under certain settings."""
 
     alloc_conf: str
     """As in ``PYTORCH_CUDA_ALLOC_CONF``."""
@@ -187,7 +187,7 @@ class SettingsNeed:
 def compare_settings(
     requests: Requests, torch_version: str, alloc_confs: tuple[str, ...] = ("", *USUAL_SETTINGS)
 ) -> tuple[SettingsNeed, ...]:
-    """What the run needs under each of the settings, least first."""
+    """The run's needs under each of the settings, smallest first."""
     needs = []
     for conf in alloc_confs:
         settings = parse_alloc_conf(conf, torch_version)

@@ -1,4 +1,4 @@
-"""What an engine says of itself, and what it is given while a run is recorded. Nothing in here imports torch."""
+"""The interface of an engine, and of what it is given while a run is recorded. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HostTask:
-    """What the host spends, in seconds, on one task that an engine does around a unit. The engine's file has the source."""
+    """Host seconds of one task of an engine around a unit. The engine's file names the source."""
 
     seconds: float
     idle_seconds: float | None = None
-    """Where the task finds nothing to do; ``None`` where that costs the same."""
+    """Seconds if the task finds nothing to do; ``None`` if that costs the same."""
 
 
 class Learner(Protocol):
@@ -33,11 +33,11 @@ class Learner(Protocol):
         """The block behind ``tensor`` has this category; ``name`` is within ``module``."""
 
     def learn_gradient(self, gradient: torch.Tensor, parameter: torch.Tensor) -> None:
-        """``gradient`` is that of ``parameter``."""
+        """``gradient`` is the gradient of ``parameter``."""
 
     def learn_shards(self, shards: Callable[[], Iterable[tuple[torch.Tensor, torch.Tensor]]]) -> None:
         """The gradients of a unit were reduced: ``shards`` gives each reduced gradient with its parameter. They stay until the
-        optimizer's step, so that a recorder which looks at them there need not ask."""
+        optimizer's step, so a recorder that inspects them there may ignore this."""
 
 
 Learn = Callable[[Learner], None]
@@ -84,7 +84,7 @@ class WrapConfig(Protocol):
 
 
 Hook = Callable[[Any, "Patches", Reporter], None]
-"""Takes a module of torch that the run has imported, and patches in it what the reporter must hear of."""
+"""Patches an imported module of torch so that the reporter hears of the engine's work."""
 
 
 @dataclass(frozen=True)
@@ -98,49 +98,49 @@ class UnitTensor:
 
 
 class Engine:
-    """What one engine puts around a model. The methods here do nothing: an engine overrides those that it needs.
+    """What wraps a model. The methods here do nothing: an engine overrides those that it needs.
 
     Modules of engines are imported without torch; methods that need torch import it.
     """
 
     name: str
-    """As people write it after ``--engine``."""
+    """Its name on the command line, after ``--engine``."""
     title: str
-    """As it is called in sentences."""
+    """Its name in sentences."""
 
     is_applied = True
-    """Does memfit apply it to a model (``--engine``)? Otherwise scripts alone do."""
+    """True if memfit can apply it to a model (``--engine``); otherwise only scripts do."""
 
     # -- what bounds a search ----------------------------------------------------------------------------------------------------
 
     shards = True
-    """Can it split parameters, gradients and optimizer state?"""
+    """True if it can shard parameters, gradients and optimizer state."""
     gathers_units = False
-    """Does it gather the weights of each unit when they are used, and keep those of the root until backward is over?"""
+    """True if it gathers each unit's weights when they are used, and keeps those of the root until backward is over."""
     goes_with_others = False
-    """Can tensor, pipeline, context and expert parallelism and float8 be applied together with it?"""
+    """True if it can be combined with tensor, pipeline, context and expert parallelism and float8."""
     repeats_steps = False
-    """Does every step after the first do exactly the same?"""
+    """True if every step after the first does exactly the same."""
     has_mixed_precision = True
-    """Does it cast parameters itself? Otherwise a recipe in mixed precision uses autocast."""
+    """True if it casts parameters itself; otherwise a recipe in mixed precision uses autocast."""
     wraps_meta_models = True
-    """Can it wrap a model on the meta device? Otherwise parameters get their memory first."""
+    """True if it can wrap a model on the meta device; otherwise parameters are allocated first."""
 
     # -- recording ---------------------------------------------------------------------------------------------------------------
 
     tasks: Mapping[Phase, HostTask] = {}
-    """The phases in which it works around a unit, each with what the host spends on it."""
+    """The phases of its work around a unit, each with its host time."""
     categories: tuple[Category, ...] = ()
-    """What it teaches the recorder of blocks, beside what follows from the phase that they are made in."""
+    """The categories that it reports to the recorder, besides those that follow from phases."""
     wrapper_level = ""
-    """The level that it adds to the names of modules: parameters keep the names that they have without it."""
+    """The level that it adds to module names; recorded names omit it."""
 
     def hooks(self) -> Mapping[str, Hook]:
-        """By the name of a module of torch: what is patched in it while a run that has imported it is recorded."""
+        """Maps names of torch's modules to hooks, which run once the recorded run has imported the module."""
         return {}
 
     def is_wrapper(self, root: nn.Module) -> bool:
-        """Is ``root`` what it puts around a model, which is then its ``module``? Parameters keep the names of that."""
+        """True if ``root`` is its wrapper around a model, ``root.module``. Recorded names are those of that model."""
         return False
 
     def sharded_parameters(self, root: nn.Module) -> Iterator[torch.Tensor]:
@@ -159,19 +159,19 @@ class Engine:
     # -- applying it -------------------------------------------------------------------------------------------------------------
 
     def refused(self, config: WrapConfig) -> Iterator[str]:
-        """What it cannot do of a configuration, each with an engine that can."""
+        """What it cannot do of a configuration, in sentences that name an engine that can."""
         return iter(())
 
     def options_giving_memory(self, give: Callable[[nn.Module], None]) -> Mapping[str, Any]:
-        """Options with which it calls ``give`` on each module of a meta model while it wraps the model. Empty where it does not:
-        parameters get their memory afterwards."""
+        """Options with which it calls ``give`` on each module of a meta model while it wraps the model. Empty if it does not:
+        parameters are allocated afterwards."""
         return {}
 
     def without_reduction(self, model: nn.Module) -> AbstractContextManager[Any]:
-        """Around the backward passes of a step that are not its last: gradients stay whole on their GPU. By default they are
+        """A context for all backward passes of a step but the last, in which gradients are not reduced. By default they are
         reduced after every pass."""
         return nullcontext()
 
     def wrap(self, config: WrapConfig, model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh) -> nn.Module:
-        """The model, sharded over ``mesh`` as the configuration says; ``units`` are what is gathered together."""
+        """Returns the model, sharded over ``mesh`` as configured; ``units`` are gathered as wholes."""
         raise NotImplementedError(f"{self.title} is not applied by memfit.fsdp.shard")

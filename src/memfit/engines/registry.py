@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fsdp2(), Fsdp1(), Ddp(), DeepSpeed())}
-"""In the order in which people read them. A new engine is one more here."""
+"""In the order of help texts. A new engine is added here."""
 
 
 def find_engine(name: str) -> Engine:
-    """The engine with this name; raises ``ConfigError`` for another."""
+    """The engine with this name; raises ``ConfigError`` if there is none."""
     try:
         return ENGINES[name]
     except KeyError:
@@ -31,7 +31,7 @@ def find_engine(name: str) -> Engine:
 
 @contextmanager
 def registered(engine: Engine) -> Iterator[None]:
-    """Inside, one more engine is known: for tests, and for engines that live outside memfit."""
+    """Context manager: adds an engine, for tests and for engines outside memfit."""
     if engine.name in ENGINES:
         raise ConfigError(f"there is an engine {engine.name!r} already")
     ENGINES[engine.name] = engine

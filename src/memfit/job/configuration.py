@@ -1,4 +1,4 @@
-"""One prediction, as it is asked for: what is trained, how, and on what.
+"""The request for one prediction: what is trained, how, and on what.
 
 ::
 
@@ -26,7 +26,7 @@ _ON_WHAT = ("gpu", "world_size")
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """One prediction, as it is asked for."""
+    """The request for one prediction."""
 
     subject: Subject
     settings: Recipe | Mapping[str, Any]
@@ -35,7 +35,7 @@ class Configuration:
 
     @classmethod
     def of(cls, subject: Subject, words: Mapping[str, Any], options: PredictOptions) -> Configuration:
-        """``words`` are a recipe's fields, or a function's arguments; a recipe is settled for the GPUs that the options name."""
+        """``words`` are a recipe's fields or a function's arguments. A recipe is settled for the GPUs in the options."""
         if subject.function:
             refuse_longest(options)
             return cls(subject=subject, settings=dict(words), options=options)
@@ -54,18 +54,18 @@ class Configuration:
 
     @property
     def recipe(self) -> Recipe:
-        """Of a model or a config; a function has none."""
+        """The recipe of a model or a config. Must not be asked of a function."""
         assert isinstance(self.settings, Recipe), f"{self.subject.name} is a function"
         return self.settings
 
     @property
     def is_model(self) -> bool:
-        """Is it a model or a config, which has a recipe?"""
+        """True for a model or a config, which have a recipe."""
         return isinstance(self.settings, Recipe)
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """All that varies from cell to cell, by name."""
+        """Everything that varies from cell to cell, by name."""
         on_what = {name: getattr(self.options, name) for name in _ON_WHAT}
         if not isinstance(self.settings, Recipe):
             return self.subject.inputs | on_what | dict(self.settings)
@@ -80,11 +80,11 @@ class Configuration:
         return functools.partial(load_function(self.subject.function), **self.settings)
 
     def with_recipe(self, **words: Any) -> Configuration:
-        """The same with other words in its recipe."""
+        """A copy with other words in its recipe."""
         return replace(self, settings=replace(self.recipe, **words))
 
     def with_options(self, **options: Any) -> Configuration:
-        """The same, predicted in another way."""
+        """A copy with other options."""
         return replace(self, options=replace(self.options, **options))
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Configuration:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Configuration:
-        """What ``to_json`` gave."""
+        """Reads the output of ``to_json``."""
         inputs = dict(plain["inputs"])
         on_what = {name: inputs.pop(name) for name in _ON_WHAT}
         subject = Subject(**{name: inputs.pop(name) for name in ("model", "hf", "function") if name in inputs})
@@ -108,8 +108,8 @@ class Configuration:
 
 
 def build_recipe(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
-    """Makes model, optimizer and data on ``"cuda"``; gives the function that does one training step. With ``longest``,
-    the sequences of step ``LONGEST_STEP`` have so many tokens."""
+    """Makes model, optimizer and data on ``"cuda"``; returns the function that does one training step. The sequences of
+    step ``LONGEST_STEP`` have ``longest`` tokens, if that is not 0."""
     if recipe.is_parallel:
         from memfit.job.parallel_training import build_parallel_step
 
@@ -120,7 +120,7 @@ def build_recipe(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
 
 
 def refuse_longest(options: PredictOptions) -> None:
-    """For a function, which makes its batches itself."""
+    """Raises ``ConfigError`` if ``longest`` is given for a function, which makes its own batches."""
     if options.longest:
         raise ConfigError("your function makes its own batches: have one of them be the longest, or give it an argument (--axis)")
 
@@ -136,5 +136,5 @@ def check_longest(recipe: Recipe, longest: int) -> None:
 
 
 def has_bf16(gpu: str) -> bool:
-    """Does the GPU compute in bfloat16, or only in float16?"""
+    """True if the GPU computes in bfloat16."""
     return find_gpu(gpu).arch not in ("sm_70", "sm_75")

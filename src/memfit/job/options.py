@@ -1,4 +1,4 @@
-"""On what a training run is predicted, and how: everything that is not about the training itself."""
+"""How a training run is predicted, and for which GPUs: everything but the training itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memfit.timing import parse_interconnect
 from memfit.units import format_bytes, parse_bytes
 
 LONGEST_STEP: Final = 1
-"""The step whose batch is the longest: the optimizer's state is there, and usual batches follow."""
+"""The step with the longest batch: the optimizer state exists by then, and usual batches follow."""
 
 Ranks = str | Sequence[int]
 """``"all"``, or the ranks to predict."""
@@ -20,7 +20,7 @@ Ranks = str | Sequence[int]
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """How a run is predicted. ``ConfigError`` where a value cannot be."""
+    """How a run is predicted. Raises ``ConfigError`` for invalid values."""
 
     gpu: str = "H200"
     """A name that memfit knows; kept as memfit writes it."""
@@ -33,7 +33,7 @@ class PredictOptions:
     steps: int = 3
     """Training steps."""
     torch_version: str = ""
-    """Whose kernels and allocator are used: ``2.11+cu130``. Empty: the default."""
+    """The torch build whose kernels and allocator are used: ``2.11+cu130``. Empty: the default."""
     alloc_conf: str = ""
     """As in ``PYTORCH_CUDA_ALLOC_CONF``."""
     expected: Mapping[str, float] = field(default_factory=dict)
@@ -42,10 +42,10 @@ class PredictOptions:
     """How GPUs are linked: ``8xH100-NVLink+400G``. Empty: as nodes of such GPUs usually are; ``none``: communication takes no
     time."""
     budget: int | str | None = None
-    """What the allocator may get of the GPU: ``"40GiB"``, kept in bytes. ``None``: all that the GPU has left."""
+    """The allocator's limit: ``"40GiB"``, kept in bytes. ``None``: everything that is free on the GPU."""
 
     host_memory: int | str | None = None
-    """What a node has for all its processes: ``"512GiB"``, kept in bytes. ``None``: not said."""
+    """Host memory of a node: ``"512GiB"``, kept in bytes. ``None``: unknown."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpu", find_gpu(self.gpu).name)
@@ -72,11 +72,11 @@ class PredictOptions:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence of the data; 0 where nothing was said."""
+        """Tokens of the longest sequence of the data; 0 if not given."""
         return int(self.expected.get("longest", 0))
 
     def _read_budget(self, budget: int | str) -> int:
-        """Bytes; refused where there is nothing in it, or more than the allocator can get of this GPU."""
+        """Reads a budget in bytes. Raises ``ConfigError`` if it is not positive or above what the allocator can get on this GPU."""
         wanted, most = parse_bytes(budget), self._most
         if wanted < 1:
             raise ConfigError(f"a budget of {budget} leaves nothing to the allocator: say how many bytes it may get, as in 40GiB")
@@ -89,10 +89,10 @@ class PredictOptions:
 
     @property
     def _most(self) -> int:
-        """What the GPU has left beside its context and communicators."""
+        """The GPU's memory without context and communicators."""
         return find_gpu(self.gpu).capacity(int(self.world_size > 1))
 
     @property
     def capacity(self) -> int:
-        """Bytes that the allocator can get: the budget, or what the GPU has left beside its context and communicators."""
+        """Bytes that the allocator can get: the budget, or the GPU's memory without context and communicators."""
         return self._most if self.budget is None else int(self.budget)

@@ -31,7 +31,7 @@ from memfit.regular import regular
 
 
 def build_parallel_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
-    """What ``memfit.predict`` calls: all in the order in which a training script does it."""
+    """Makes model, optimizer and data in the order of a training script; returns the function that does one step."""
     recipe = settle(recipe)
     model = make_transformer(recipe)
     shared = parallelize(
@@ -69,7 +69,7 @@ def build_parallel_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
 
 
 def parallelism_of(recipe: Recipe, world_size: int) -> Parallelism:
-    """The same in the words of ``memfit.parallel``."""
+    """The recipe's parallelism, as ``memfit.parallel`` takes it."""
     pipeline = {"schedule": recipe.schedule, "microbatches": recipe.microbatches} if recipe.pp > 1 else {}
     return Parallelism(
         tp=recipe.tp,
@@ -83,7 +83,7 @@ def parallelism_of(recipe: Recipe, world_size: int) -> Parallelism:
 
 
 def _replicas(recipe: Recipe, world_size: int) -> int:
-    """How often a hybrid strategy repeats the ranks that shard: without a mesh, those of a node shard."""
+    """Number of replicas of a hybrid strategy; by default the ranks of a node shard."""
     if STRATEGIES[recipe.strategy].split is not Split.NODE:
         return 1
     if recipe.mesh:
@@ -93,7 +93,7 @@ def _replicas(recipe: Recipe, world_size: int) -> int:
 
 
 def _part_of_loss(num_parts: int) -> Loss:
-    """So that the gradients of all parts add up to that of their mean."""
+    """Scales a part's loss so that the gradients of all parts add up to that of the mean."""
     return lambda logits, labels: _cross_entropy(logits, labels) / num_parts
 
 

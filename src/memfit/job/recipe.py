@@ -1,4 +1,4 @@
-"""One way to train a model: a flat list of words that a command line can carry, refused when it cannot be.
+"""One way to train a model: a flat list of options that a command line can carry, checked when it is made.
 
 ::
 
@@ -31,22 +31,22 @@ DEGREES: Final = ("tp", "pp", "cp", "ep")
 """The axes of a mesh that a recipe has fields for."""
 
 LEFT_OUT: Final = -1
-"""A number that depends on others, until it is known."""
+"""Placeholder for a number that depends on others."""
 
 LONGEST_DEFAULT: Final = 8192
-"""A longer context is trained only by those who ask for it."""
+"""The default length of sequences is at most this."""
 
 _AXES: Final = ("replicate", "dp", *DEGREES)
 _PART: Final = re.compile(r"([a-z]+)=(\d+)")
 
 
 _MOST_TOKENS: Final = 10**11
-"""Beyond it the bytes of a tensor cannot be counted in 64 bits."""
+"""Larger sizes would overflow 64 bits in a tensor's bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One way to train a model on some GPUs. ``ConfigError`` where it cannot be."""
+    """One way to train a model on some GPUs. Raises ``ConfigError`` if it is impossible."""
 
     model: str = ""
     """A name that memfit knows: ``llama3-8b``."""
@@ -119,7 +119,7 @@ class Recipe:
         object.__setattr__(self, name, value)
 
     def _take_degrees(self, axes: dict[str, int]) -> None:
-        """What a mesh says about them; the rest of it, dp and replicas, waits for the world."""
+        """Takes the degrees that a mesh names; dp and replicas are settled when the world size is known."""
         for axis in DEGREES:
             said = getattr(self, axis)
             if axis in axes and said not in (1, axes[axis]):
@@ -127,7 +127,7 @@ class Recipe:
             self._set(axis, axes.get(axis, said))
 
     def _fill_the_pipeline(self) -> None:
-        """What was left out of a schedule and its microbatches."""
+        """Fills in defaults for the schedule and its microbatches."""
         if self.pp > 1:
             self._set("schedule", self.schedule or "1f1b")
             self._set("microbatches", self.microbatches or (self.num_stages if self.batch == LEFT_OUT else self.batch))
@@ -156,16 +156,16 @@ class Recipe:
 
     @property
     def context(self) -> int:
-        """The longest sequence the model was made for."""
+        """The longest sequence that the model supports."""
         return find_model(self.model).context if self.model else context_of(Path(self.hf))
 
     @property
     def name(self) -> str:
-        """Of the model, for people."""
+        """The model's name, for display."""
         return self.model or self.hf
 
     def settled(self, world_size: int, *, has_bf16: bool) -> Recipe:
-        """With everything written out that was left to the GPUs."""
+        """A copy in which everything that depends on the GPUs is filled in."""
         precision = self.precision or ("bf16-mixed" if has_bf16 else "fp16-mixed")
         # In a pipeline, weights that were given back would be gathered again for every microbatch.
         usual = "shard_grad_op" if self.pp > 1 else "full_shard"
@@ -180,12 +180,12 @@ class Recipe:
 
     @property
     def num_stages(self) -> int:
-        """Of the pipeline; 1 where there is none."""
+        """Number of pipeline stages; 1 without a pipeline."""
         return self.pp * SCHEDULES[self.schedule].stages_a_rank if self.schedule else self.pp
 
     @property
     def is_parallel(self) -> bool:
-        """Is there anything but data parallelism?"""
+        """True if there is parallelism beyond data parallelism."""
         return any(getattr(self, name) > 1 for name in DEGREES) or self.float8 != "none"
 
 
@@ -204,7 +204,7 @@ def read_mesh(text: str) -> dict[str, int]:
 
 
 def hybrid_mesh(text: str) -> tuple[int, ...]:
-    """What a mesh says about replicas: (replicas, GPUs that shard), or nothing."""
+    """The (replicas, GPUs that shard) of a mesh; empty if it has no replicas."""
     axes = read_mesh(text)
     return (axes["replicate"], axes.get("dp", 1)) if "replicate" in axes else ()
 
@@ -218,7 +218,7 @@ def dp_of(recipe: Recipe, world_size: int) -> int:
 
 
 def check_world(recipe: Recipe, world_size: int) -> None:
-    """Does the mesh have as many GPUs as the world?"""
+    """Raises ``ConfigError`` if the mesh does not have as many GPUs as the world."""
     shared = recipe.tp * recipe.pp * recipe.cp
     if world_size % shared:
         said = " x ".join(f"{name} {getattr(recipe, name)}" for name in ("pp", "cp", "tp") if getattr(recipe, name) > 1)
@@ -256,7 +256,7 @@ def check_numbers(recipe: Recipe) -> None:
 
 
 def check_degrees(recipe: Recipe) -> None:
-    """Refuses what cannot be, with a way out."""
+    """Raises ``ConfigError`` for an impossible recipe, with a way out."""
     for problem in (*_about_pipelines(recipe), *_about_engines(recipe), *_about_models(recipe)):
         raise ConfigError(problem)
 

@@ -24,16 +24,16 @@ class Shared:
     """Weights of a layer that a group of GPUs gathers together."""
 
     numbers: int
-    """When they are whole, on one GPU."""
+    """Bytes on one GPU while they are whole."""
     moved: int
-    """So many go over the links: experts are cut one by one, and where there are fewer than GPUs, some send nothing but zeros."""
+    """Bytes that go over the links. Experts are cut one by one; with fewer experts than GPUs, some GPUs send only padding."""
     ranks: int
     are_adjacent: bool
-    """Do the GPUs follow one another?"""
+    """True if the GPUs have consecutive ranks."""
 
 
 def shared_weights(config: ModelConfig, has_experts: bool, asked: Configuration) -> tuple[Shared, ...]:
-    """Of one layer: those of everything but experts first. Empty where no weights are gathered unit by unit."""
+    """The gathered weights of one layer, experts last. Empty if no weights are gathered unit by unit."""
     if not is_sharded(asked):
         return ()
     ranks, are_adjacent = sharing_ranks(asked)
@@ -54,18 +54,18 @@ def shared_weights(config: ModelConfig, has_experts: bool, asked: Configuration)
 
 
 def _filled_up(numbers: int, num_experts: int, ranks: int) -> int:
-    """Of experts that are cut between GPUs, so that all parts are equal."""
+    """The number of experts, padded so that all GPUs have equal parts."""
     return numbers // num_experts * math.ceil(num_experts / ranks) * ranks if num_experts else numbers
 
 
 def is_sharded(asked: Configuration) -> bool:
-    """Do GPUs gather the weights of each unit from one another?"""
+    """True if GPUs gather the weights of each unit from one another."""
     engine = ENGINES.get(asked.recipe.engine)
     return engine is not None and engine.gathers_units and sharing_ranks(asked)[0] > 1
 
 
 def sharing_ranks(asked: Configuration) -> tuple[int, bool]:
-    """How many GPUs share weights, gradients and optimizer state beside tp and pp; and do they follow one another?"""
+    """Number of GPUs that share weights, gradients and optimizer state besides tp and pp; true if their ranks are consecutive."""
     strategy = STRATEGIES.get(asked.recipe.strategy)
     if strategy is None or strategy.split is Split.NOTHING:
         return 1, True
@@ -77,7 +77,7 @@ def sharing_ranks(asked: Configuration) -> tuple[int, bool]:
 
 
 def numbers_of_a_gpu(asked: Configuration) -> float:
-    """Weights that one GPU keeps, on average of all."""
+    """Number of weights per GPU, on average."""
     config, strategy = find_model(asked.recipe.model), STRATEGIES.get(asked.recipe.strategy)
     is_split = strategy is not None and strategy.split is Split.WORLD
     shards = asked.world_size if is_split else asked.recipe.tp * asked.recipe.pp * sharing_ranks(asked)[0]
@@ -105,12 +105,12 @@ def gradient_bytes(asked: Configuration) -> int:
 
 
 def least_state_bytes(asked: Configuration) -> int:
-    """What a named model needs on each GPU whatever is done about activations."""
+    """The least memory of a named model on each GPU, without activations."""
     return state_bytes(asked) + max(gradient_bytes(asked), whole_weight_bytes(asked))
 
 
 def share_of_smallest_rank(config: ModelConfig, asked: Configuration) -> float:
-    """Of all layers, what each rank of a pipeline has at least."""
+    """The smallest share of all layers that a rank of the pipeline has."""
     if asked.recipe.pp == 1:
         return 1.0
     stages = SCHEDULES[asked.recipe.schedule].stages_a_rank
@@ -123,7 +123,7 @@ def weight_bytes(asked: Configuration) -> int:
 
 
 def whole_weight_bytes(asked: Configuration) -> int:
-    """What is gathered in forward and kept for backward."""
+    """Bytes gathered in forward and kept for backward."""
     strategy = STRATEGIES.get(asked.recipe.strategy)
     if strategy is None or strategy.split is Split.NOTHING or strategy.reshards or sharing_ranks(asked)[0] == 1:
         return 0
@@ -131,7 +131,7 @@ def whole_weight_bytes(asked: Configuration) -> int:
 
 
 def numbers_of_a_rank(config: ModelConfig, asked: Configuration) -> float:
-    """Of the layers of a rank, not shared by data parallelism. Experts that are spread stay so."""
+    """Number of weights in a rank's layers, before data parallelism shards them. Distributed experts stay distributed."""
     numbers = sum(count * _of_layer(config, has_experts, asked) for has_experts, count in config.kinds_of_layers().items())
     return numbers * share_of_smallest_rank(config, asked)
 

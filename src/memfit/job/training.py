@@ -31,7 +31,7 @@ MAX_NORM = 1.0
 
 
 def build_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
-    """What ``memfit.predict`` calls: all in the order in which a training script does it."""
+    """Makes model, optimizer and data in the order of a training script; returns the function that does one step."""
     recipe = settle(recipe)
     num_parts, recipe = in_parts(recipe)
     model, loss_on = _workload(recipe)
@@ -61,7 +61,7 @@ def build_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
 
 
 def settle(recipe: Recipe) -> Recipe:
-    """With everything written out that was left to the GPUs; where there are several, their process group is made."""
+    """A copy in which everything that depends on the GPUs is filled in. With several GPUs, makes their process group."""
     world_size = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
     recipe = recipe.settled(world_size, has_bf16=torch.cuda.get_device_capability() >= (8, 0))
     if recipe.strategy and not dist.is_initialized():
@@ -70,7 +70,7 @@ def settle(recipe: Recipe) -> Recipe:
 
 
 def in_parts(recipe: Recipe) -> tuple[int, Recipe]:
-    """How many parts a batch without a pipeline is computed in, and the recipe of one of them."""
+    """The number of microbatches without a pipeline, and the recipe of one of them."""
     num_parts = max(1, recipe.microbatches)
     return num_parts, replace(recipe, batch=recipe.batch // num_parts, microbatches=0)
 
@@ -79,7 +79,7 @@ Made = TypeVar("Made")
 
 
 class Batches(Generic[Made]):
-    """What each step is given: the usual, made at once, and in one step the longest, made for it."""
+    """The batches of the steps: one usual batch, made at once, and in one step the longest."""
 
     def __init__(self, make: Callable[[int], Made], seq: int, longest: int) -> None:
         self._make, self._longest, self._usual = make, longest, make(seq)
@@ -91,7 +91,7 @@ class Batches(Generic[Made]):
 
 
 def _workload(recipe: Recipe) -> tuple[nn.Module, Callable[[int], Callable[[nn.Module], Tensor]]]:
-    """The model on the meta device, and what makes its loss on a batch of sequences of some length, on the GPU."""
+    """The model on the meta device, and a function that makes its loss function on a batch of sequences of some length."""
     if recipe.hf:
         from memfit.models.huggingface import load_workload
 
@@ -120,7 +120,7 @@ def make_tokens(recipe: Recipe) -> Tensor:
 
 
 def _prepared(recipe: Recipe, model: nn.Module) -> nn.Module:
-    """Compiled, checkpointed, sharded and with memory under its parameters."""
+    """The model, compiled, checkpointed, sharded and materialised."""
     if recipe.compile == "blocks":  # before anything is wrapped around them
         for unit in find_units(model, None):
             unit.compile()
@@ -154,7 +154,7 @@ def _sharded(recipe: Recipe, model: nn.Module) -> nn.Module:
 
 
 def materialised(model: nn.Module, device: str) -> nn.Module:
-    """Memory for every parameter and buffer; what was one parameter in two places stays one."""
+    """Allocates every parameter and buffer of a meta model. Tied parameters stay tied."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -199,7 +199,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def mixed_precision_of(recipe: Recipe) -> MixedPrecision | None:
-    """What an engine with mixed precision of its own is given; ``None`` where everything is computed in the type of the weights."""
+    """The mixed precision of an engine that has its own; ``None`` if everything is computed in the type of the weights."""
     dtype = _computing_dtype(recipe)
     return None if dtype is None else MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
 
@@ -213,12 +213,12 @@ def _autocast(recipe: Recipe) -> AbstractContextManager[Any]:
 
 
 def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
-    """One of torch's own."""
+    """The optimizer with this name, for all trainable parameters."""
     return optimizer_of(name, [parameter for parameter in model.parameters() if parameter.requires_grad])
 
 
 def optimizer_of(name: str, parameters: Sequence[nn.Parameter] | Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
-    """The same for parameters, or for groups of them."""
+    """The optimizer with this name, for parameters or groups of parameters."""
     row = OPTIMIZERS[name]
     made: torch.optim.Optimizer = getattr(torch.optim, row.torch_name)(parameters, lr=LEARNING_RATE, **row.options)
     return made

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: a pure function of what ran when."""
+"""Where the time of a step goes, computed from the times of what ran."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from memfit.timing.timeline import COMMUNICATION, Array, Spans, StepMark
 
 @dataclass(frozen=True, kw_only=True)
 class TimeBreakdown:
-    """Of one step, in seconds. ``compute``, ``exposed_communication`` and ``idle`` add up to ``total``."""
+    """The time of one step, in seconds. ``compute``, ``exposed_communication`` and ``idle`` add up to ``total``."""
 
     total: float
     compute: float
-    """Some kernel that is no collective runs."""
+    """Time in which a kernel other than a collective runs."""
     exposed_communication: float
-    """Collectives run, and nothing else does."""
+    """Time in which only collectives run."""
     idle: float
-    """The GPU waits for the host."""
+    """Time in which the GPU waits for the host."""
     recompute: float
-    """Of ``compute``: what checkpointing computes again."""
+    """Of ``compute``: recomputation by checkpointing."""
     host: float
-    """What the host spends on issuing the step, most of it while the GPU works."""
+    """Time in which the host issues work, mostly while the GPU computes."""
     communication: float
     """Collectives, overlapped or not."""
     by_module: dict[str, float] = field(default_factory=dict)
@@ -36,26 +36,26 @@ class TimeBreakdown:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTime:
-    """What ran when, as it was predicted."""
+    """The predicted times of everything that ran."""
 
     spans: Spans
     costs: tuple[Cost, ...]
     steps: tuple[StepMark, ...]
     """Where each step begins; the last mark is the end of the last step."""
     basis: str
-    """How sure the prices are."""
+    """What the prices are based on."""
     interconnect: str
     peak_flops: dict[str, float]
-    """By type, of the GPU."""
+    """The GPU's peak, by type."""
     gap_seconds: float = 0.0
-    """What a GPU takes between two kernels that follow one another."""
+    """The gap between two consecutive kernels."""
 
     @property
     def num_steps(self) -> int:
         return max(0, len(self.steps) - 1)
 
     def with_last_step_again(self, times: int, *, sooner: float, first_scope: int, num_scopes: int) -> RunTime:
-        """The last step repeated, each time beginning some seconds sooner after the step before. ``first_scope`` is the first of
+        """Repeats the last step, each time ``sooner`` seconds earlier after the previous step. ``first_scope`` is the first of
         its scopes; each time, it has ``num_scopes`` new ones."""
         first, end = self.steps[-2:]
         part = slice(first.span, end.span)
@@ -75,7 +75,7 @@ class RunTime:
         return end.seconds - first.seconds
 
     def flops(self, step: int = -1, but_not: frozenset[int] = frozenset()) -> dict[str, float]:
-        """Of products and attention, by type; ``but_not`` are scopes that do not count: what is computed again."""
+        """FLOPs of matrix products and attention, by type; ``but_not`` are scopes to ignore: recomputation."""
         found: dict[str, float] = {}
         first, end = self._marks(step)
         for number, scope in zip(self.spans.cost[first.span : end.span], self.spans.scope[first.span : end.span], strict=True):
@@ -85,8 +85,8 @@ class RunTime:
         return found
 
     def tokens(self, step: int = -1, but_not: frozenset[int] = frozenset(), module_of_scope: Sequence[int] | Array = ()) -> int:
-        """What the embedding with the most look-ups looked up. ``module_of_scope`` tells embeddings apart that look up
-        equally much: of tokens and of positions, for one."""
+        """Lookups of the embedding with the most of them. ``module_of_scope`` distinguishes embeddings with
+        equally many, such as those of tokens and of positions."""
         found: dict[tuple[int, int], int] = {}
         first, end = self._marks(step)
         for number, scope in self._costs_and_scopes(first, end):
@@ -111,7 +111,7 @@ class RunTime:
         module_of_scope: Sequence[int] = (),
         module_paths: Sequence[str] = (),
     ) -> TimeBreakdown:
-        """``recomputed`` are the numbers of scopes that compute again."""
+        """``recomputed`` are the numbers of the scopes of recomputation."""
         first, end = self._marks(step)
         part = slice(first.span, end.span)
         stream, begin, seconds = self.spans.stream[part], self.spans.begin[part], self.spans.seconds[part]
@@ -135,7 +135,7 @@ class RunTime:
 
 
 def covered_seconds(begin: Array, seconds: Array) -> float:
-    """How long at least one of the spans lasts."""
+    """Total time covered by at least one span."""
     if not len(begin):
         return 0.0
     order = np.argsort(begin, kind="stable")

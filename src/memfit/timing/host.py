@@ -1,6 +1,6 @@
-"""The host's own pace: what it spends on issuing an operator, and between operators.
+"""The host's pace: the time to issue an operator, and the time between operators.
 
-An eager step of small kernels is as fast as Python. The figures are in the rates of the GPU, of the machine that it was in.
+An eager step of small kernels is as fast as Python. The figures are in the GPU's rates and were measured on that GPU's machine.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from memfit.timing.operators.calls import Bound, Call, Cost
 from memfit.timing.rates import MICRO, HostRates
 
 SECOND_OF_NODE: Final = frozenset(("mm", "bmm", "mul", "sum", "t", "transpose", "div"))
-"""Nodes of backward issue these in pairs: half of a node is for each."""
+"""Backward nodes issue these in pairs, so each costs half a node."""
 
 
 class HostPace:
-    """What the host spends, in seconds."""
+    """Host times, in seconds."""
 
     def __init__(self, rates: HostRates) -> None:
         self._rates = rates
@@ -23,7 +23,7 @@ class HostPace:
         self.gap = rates.gap * MICRO
         self.view = rates.view * MICRO * rates.in_forward
         self.node = rates.node * MICRO * rates.in_backward
-        """One node of backward that launches nothing."""
+        """A backward node that launches nothing."""
         self.kernel = rates.kernel * MICRO
         self.graph = rates.graph * MICRO
         self.collective = rates.collective * MICRO
@@ -36,10 +36,10 @@ class HostPace:
         self.distributed_operator = more.operator * MICRO, more.operator_backward * MICRO
         self.redistributed = more.redistributed * MICRO, more.redistributed_backward * MICRO
         self.local = more.local * MICRO, more.local_backward * MICRO
-        """What distributed tensors cost more, forward and backward."""
+        """The additional cost of distributed tensors, in forward and in backward."""
 
     def operator(self, call: Call, cost: Cost, in_backward: bool, is_distributed: bool = False) -> float:
-        """Issuing a call. ``is_distributed``: lists are of distributed tensors."""
+        """Seconds to issue a call. ``is_distributed``: its lists hold distributed tensors."""
         rates = self._rates
         if cost.bound is Bound.HOST:
             return self._on_host(call)

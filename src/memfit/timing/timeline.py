@@ -1,4 +1,4 @@
-"""Where the host and every stream have arrived: kernels queue, events order them, the host runs ahead or waits.
+"""The times of the host and of every stream: kernels queue, events order them, the host runs ahead or waits.
 
 ::
 
@@ -6,7 +6,7 @@
     stream 0        └─kernel─┐─kernel─┐─kernel──────┐      └─kernel─────┴─> finish
     group 1                  └─all-gather─────┘ └ exposed ┘
 
-Nothing here is measured by a clock: seconds are what operators were priced at.
+All seconds are prices; nothing is measured.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 QUEUE_DEPTH: Final = 1022
-"""So many launches can wait for a GPU; then the host waits too. CUDA's channels have 1024 entries."""
+"""Most launches that can be queued on a GPU before the host waits. CUDA's channels have 1024 entries."""
 
 ASK_SECONDS: Final = 3e-6
-"""What asking from Python whether something is done is taken to cost the host: not measured, but a loop that asks must end."""
+"""Assumed host seconds of a query from Python whether work is done. Not measured; above zero, so that polling loops end."""
 
 Captured = tuple[tuple[float, float, float], ...]
 """Kernels in order: seconds, the number of their cost, the number of their scope."""
@@ -34,26 +34,26 @@ COMMUNICATION: Final = -1
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """What ran, in the order in which it was issued: one entry of each column for a kernel."""
+    """What ran, in order of issue: one entry per kernel in each column."""
 
     stream: Array
     begin: Array
     seconds: Array
     cost: Array
-    """The number of what it cost, among the costs of the run."""
+    """The index of its cost among the run's costs."""
     scope: Array
-    """The ledger's number of the scope that it ran in."""
+    """The ledger's number of its scope."""
 
     @classmethod
     def from_rows(cls, rows: list[float]) -> Spans:
-        """Of a flat list, five numbers a kernel."""
+        """Reads a flat list with five numbers per kernel."""
         table = np.array(rows, dtype=np.float64).reshape(-1, 5)
         stream, begin, seconds, cost, scope = table.T
         return cls(stream.astype(np.int32), begin, seconds, cost.astype(np.int32), scope.astype(np.int64))
 
     @classmethod
     def joined(cls, parts: list[Spans]) -> Spans:
-        """One after the other."""
+        """Concatenates spans."""
         return cls(*(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(cls)))
 
     def __len__(self) -> int:
@@ -62,17 +62,17 @@ class Spans:
 
 @dataclass(frozen=True)
 class StepMark:
-    """A step begins: when, and with which span."""
+    """The beginning of a step: its time and its first span."""
 
     seconds: float
     span: int
     host_seconds: float
-    """What the host had spent on issuing work by then."""
+    """Host seconds spent on issuing work by then."""
 
 
 @dataclass(frozen=True)
 class TimelineState:
-    """Where a timeline was."""
+    """A snapshot of a timeline, for ``stretch_since``."""
 
     host: float
     waited: float
@@ -82,17 +82,17 @@ class TimelineState:
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """How far a stretch of a run took the host and the streams it used. Times count from where the host was when it began."""
+    """What a part of a run added to the host and to its streams. Times are relative to the host's time at its beginning."""
 
     host: float
     waited: float
     ready: dict[int, float]
-    """When each stream that was used is done."""
+    """When each used stream is done."""
     spans: Spans
     queue: tuple[float, ...]
 
     def between(self, other: Stretch, share: float) -> Stretch:
-        """So much of the way to another stretch that did the same with other sizes; this one where it did not."""
+        """Interpolates by a share towards another stretch that did the same with other sizes; returns this one if it did not."""
 
         def on_the_way(here: Any, there: Any) -> Any:
             return here + share * (there - here)
@@ -119,7 +119,7 @@ class Timeline:
         self._waited = 0.0
         self.num_spans = 0
         self.num_dropped = 0
-        """How many of the spans are no longer kept: where stretches were skipped, those of all steps but the last."""
+        """Number of spans that are no longer kept: if stretches were skipped, those of all steps but the last."""
         self._rows: list[float] = []
         self._skipped: list[Spans] = []
         self.steps: list[StepMark] = []
@@ -127,16 +127,16 @@ class Timeline:
         self._queue: deque[float] = deque()
 
     def spend(self, seconds: float) -> None:
-        """The host is busy."""
+        """Advances the host by some seconds."""
         self.host += seconds
 
     @property
     def host_spent(self) -> float:
-        """Of the host's time, what it did not spend waiting."""
+        """The host's time without waiting."""
         return self.host - self._waited
 
     def run(self, stream: int, seconds: float, cost: int, scope: int) -> None:
-        """A kernel is queued on a stream."""
+        """Queues a kernel on a stream."""
         begin, ready = self.host + self._launch, self._ready.get(stream, 0.0) + self._gap
         if ready > begin:
             begin = ready
@@ -154,12 +154,12 @@ class Timeline:
                 self.wait_on_host(oldest)
 
     def captured_since(self, span: int) -> Captured:
-        """What was issued from span number ``span`` on, to be run again."""
+        """The kernels issued from span number ``span`` on, for ``run_again``."""
         first = 5 * (span - self._num_before_rows())
         return tuple(zip(self._rows[first + 2 :: 5], self._rows[first + 3 :: 5], self._rows[first + 4 :: 5], strict=True))
 
     def run_again(self, stream: int, captured: Captured) -> None:
-        """A CUDA graph is launched: its kernels queue on one stream, and take one place in the queue of launches."""
+        """Launches a CUDA graph: its kernels queue on one stream and take one place in the queue of launches."""
         begin = max(self.host + self._launch, self._ready.get(stream, 0.0) + self._gap)
         for seconds, cost, scope in captured:
             self._rows += (stream, begin, seconds, cost, scope)
@@ -169,18 +169,18 @@ class Timeline:
         self._queue_launch(self._ready.get(stream, 0.0))
 
     def communicate(self, stream: int, group: int, seconds: float, cost: int, scope: int) -> float:
-        """A collective is queued behind what is on ``stream`` now, on a stream of its group's own; says when it will be over."""
+        """Queues a collective on its group's stream, after the current work of ``stream``; returns when it ends."""
         own = COMMUNICATION - group
         self.wait(own, self.arrival(stream))
         self.run(own, seconds, cost, scope)
         return self._ready[own]
 
     def arrival(self, stream: int) -> float:
-        """When what is on a stream now will be done."""
+        """When the current work of a stream is done."""
         return max(self._ready.get(stream, 0.0), self.host)
 
     def wait(self, stream: int, until: float) -> None:
-        """What comes next on a stream begins no earlier."""
+        """Makes later work of a stream start no earlier than a time."""
         if until > self._ready.get(stream, 0.0):
             self._ready[stream] = until
 
@@ -190,22 +190,22 @@ class Timeline:
             self.host = until
 
     def is_over(self, moment: float) -> bool:
-        """The host asks, and does not wait."""
+        """Queries without waiting whether a time has passed, which costs the host some time."""
         self.spend(ASK_SECONDS)
         return self.host >= moment
 
     def now_ns(self) -> int:
-        """When the default stream is done with what it was given, or the host where it is later: it never falls."""
+        """The later of the default stream's and the host's time; it never decreases."""
         ready, host = self._ready.get(0, 0.0), self.host
         return int(1e9 * (ready if ready > host else host))
 
     def synchronize(self) -> None:
-        """The host waits for every stream."""
+        """Makes the host wait for every stream."""
         self.wait_on_host(max(self._ready.values(), default=0.0))
         self._queue.clear()
 
     def mark_step(self) -> None:
-        """A step begins when all that came before it is done, as it does where the loss is looked at."""
+        """Starts a step when all earlier work is done, as in a loop that reads the loss."""
         self.synchronize()
         self.steps.append(StepMark(self.host, self.num_spans, self.host_spent))
         if self._skipped:
@@ -214,14 +214,14 @@ class Timeline:
             self.num_dropped = self.num_spans
 
     def spans(self) -> Spans:
-        """What ran so far, and is kept."""
+        """The spans that are kept."""
         return Spans.joined([*self._skipped, Spans.from_rows(self._rows)])
 
     def moment(self) -> TimelineState:
         return TimelineState(self.host, self._waited, dict(self._ready), self.num_spans)
 
     def stretch_since(self, began: TimelineState) -> Stretch:
-        """What happened since then."""
+        """The stretch since a snapshot."""
         first = 5 * (began.span - self._num_before_rows())
         spans = Spans.from_rows(self._rows[first:])
         used = {stream: ready for stream, ready in self._ready.items() if began.ready.get(stream) != ready}
@@ -234,7 +234,7 @@ class Timeline:
         )
 
     def skip(self, stretch: Stretch, first_scope: int, outer_scope: int) -> None:
-        """As if the stretch had run again now. Its scopes count from ``first_scope``; below 0 they are ``outer_scope``."""
+        """Advances as if the stretch had run again. Its scopes begin at ``first_scope``; negative ones become ``outer_scope``."""
         began, begin = self.host, stretch.spans.begin + self.host
         for stream, ready in stretch.ready.items():
             here = np.flatnonzero(stretch.spans.stream == stream)
@@ -257,13 +257,13 @@ class Timeline:
         return self.num_spans - len(self._rows) // 5
 
     def now(self) -> StepMark:
-        """This moment, where everything that was issued is done."""
+        """A step mark at the time when all issued work is done."""
         self.synchronize()
         return StepMark(self.host, self.num_spans, self.host_spent)
 
 
 def _queued(begin: Array, seconds: Array, free: float, gap: float) -> Array:
-    """When kernels of one stream begin that could begin at ``begin``, where the stream is free at ``free``."""
+    """The start times of one stream's kernels that could start at ``begin``, with the stream free from ``free``."""
     before = np.concatenate(([0.0], np.cumsum(seconds + gap)[:-1]))
     earliest = begin - before
     earliest[0] = max(earliest[0], free)

@@ -14,16 +14,16 @@ from memfit.torch_compat.dispatch import TorchDispatchMode
 from memfit.torch_compat.versions import need
 
 graph_task_id: Callable[[], int] = need(torch._C, "_current_graph_task_id")
-"""The backward pass that runs in this thread, -1 outside one."""
+"""The backward pass that runs in this thread, -1 outside a pass."""
 
 current_node: Callable[[], Any] = need(torch._C, "_current_autograd_node")
 """The autograd node whose backward runs in this thread."""
 
 next_sequence_nr: Callable[[], int] = need(torch._C._autograd, "_get_sequence_nr")
-"""The number that this thread's next autograd node will have: nodes made in a module's forward lie between two readings of it."""
+"""The sequence number of this thread's next autograd node. Nodes of a module's forward lie between two readings."""
 
 LEAF_SEQUENCE_NR = 2**64 - 1
-"""What gradient accumulation nodes answer as their sequence number."""
+"""The sequence number of gradient accumulation nodes."""
 
 run_engine: Callable[..., Any] = need(torch.autograd.graph, "_engine_run_backward")
 """A backward pass."""
@@ -32,7 +32,7 @@ ENGINE_RUNS: tuple[tuple[Any, str], ...] = (
     (torch.autograd, "_engine_run_backward"),
     (torch.autograd.graph, "_engine_run_backward"),
 )
-"""Where the function is found by those who start a pass."""
+"""The places from which passes are started."""
 need(*ENGINE_RUNS[0])
 
 
@@ -49,22 +49,22 @@ _queue_callback: Callable[[Callable[[], None]], None] = need(torch.autograd.Vari
 
 
 def use_counts(tensor: torch.Tensor) -> tuple[int, int]:
-    """How many owners a tensor and its storage have, temporary ones of the call in progress included."""
+    """The use counts of a tensor and of its storage, including temporary ones of the current call."""
     return tensor._use_count(), _storage_use_count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
 
 
 def queue_callback(function: Callable[[], None]) -> None:
-    """Has the engine call ``function`` when this thread's pass is over."""
+    """Makes the engine call ``function`` when this thread's pass is over."""
     _queue_callback(function)
 
 
 def call_after_backward(function: Callable[[], None]) -> None:
-    """Has the engine call ``function`` when this thread's pass is over, after what FSDP, DDP and others asked for."""
+    """Makes the engine call ``function`` when this thread's pass is over, after the callbacks of FSDP, DDP and others."""
     _queue_callback(lambda: _queue_callback(function))
 
 
 def called_by_the_engine(dispatcher: CodeType) -> bool:
-    """Was the operator that a dispatch mode is at work on issued by the engine itself, rather than by Python code that it called?
+    """True if the engine itself issued the operator that a dispatch mode handles, not Python code that the engine called.
 
     ``dispatcher`` is the code of the mode's ``__torch_dispatch__``. Autograd's own threads have no Python frame below it; on the
     caller's thread it is the one that started backward.
@@ -99,13 +99,13 @@ _exclusive: tuple[int, int] | None = None
 
 
 def held_by_the_engine_alone(gradient: torch.Tensor) -> bool:
-    """Would autograd, without a dispatch mode in the way, have added into this gradient in place?"""
+    """True if autograd, without a dispatch mode, would have accumulated into this gradient in place."""
     dense = gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
     return dense and use_counts(gradient) == _exclusive
 
 
 def calibrate() -> None:
-    """Learns once what ``held_by_the_engine_alone`` compares with."""
+    """Measures once the use counts that ``held_by_the_engine_alone`` compares with."""
     global _exclusive
     if _exclusive is None:
         _exclusive = _exclusive_use_counts()

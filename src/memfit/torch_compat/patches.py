@@ -30,22 +30,22 @@ import torch
 
 _MISSING = object()
 Make = Callable[[Any], Any]
-"""Gives what is put in a place, from what is there below it."""
+"""Returns the value for a place, given the value below it."""
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One thing that is replaced right now."""
+    """One active replacement."""
 
     place: str
     who: str
     why: str
     was_there: bool = True
-    """Was there anything to replace? Otherwise it is new to torch, or torch has moved it."""
+    """True if there was something to replace; otherwise torch lacks the name, or has moved it."""
 
 
 class Patches:
-    """What somebody has replaced, and what else they want done when they leave. Undoing never stops half-way."""
+    """One owner's replacements and clean-up functions. ``undo`` never stops half-way."""
 
     def __init__(self, who: str) -> None:
         self.who = who
@@ -54,7 +54,7 @@ class Patches:
         self._libraries: dict[tuple[str, str], torch.library.Library] = {}
 
     def because(self, why: str) -> Patches:
-        """The same patches; what is replaced from here on is for this reason."""
+        """Sets the reason for the following replacements; returns the same object."""
         self._why = why
         return self
 
@@ -91,7 +91,7 @@ class Patches:
         self._undo.append(lambda: _kernels.pop(id(entry)))
 
     def when_imported(self, name: str, action: Callable[[Any], None]) -> None:
-        """Does something with a module: now, if somebody has imported it, or as soon as somebody does."""
+        """Calls ``action`` with a module: now if it is imported, else as soon as it is."""
         if name in sys.modules:
             action(sys.modules[name])
             return
@@ -106,7 +106,7 @@ class Patches:
         self._watch(ImportWatcher(lambda wanted: wanted == name, around))
 
     def before_import(self, name: str, action: Callable[[], None]) -> None:
-        """Does something before a module is imported, when it is first looked for: now, if somebody has imported it."""
+        """Calls ``action`` before a module is imported, when it is first looked for; now if it is already imported."""
         if name in sys.modules:
             action()
             return
@@ -131,7 +131,7 @@ class Patches:
         self._watch(ImportWatcher(is_watched, around))
 
     def around_imports(self, prefixes: tuple[str, ...], around: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Has modules whose names begin so imported inside of a context."""
+        """Imports modules with these prefixes inside a context."""
         self._watch(ImportWatcher(lambda wanted: wanted.startswith(prefixes), lambda module: around()))
 
     def _watch(self, watcher: ImportWatcher) -> None:
@@ -147,11 +147,11 @@ class Patches:
             self._why = before
 
     def finally_call(self, action: Callable[[], Any]) -> None:
-        """Something else to undo."""
+        """Adds a function for ``undo`` to call."""
         self._undo.append(action)
 
     def undo(self) -> None:
-        """Puts everything back, the newest first."""
+        """Undoes everything, newest first."""
         error: BaseException | None = None
         while self._undo:
             try:
@@ -166,7 +166,7 @@ class Patches:
 
 
 def active_patches() -> list[Patch]:
-    """Everything that is replaced right now, by place."""
+    """All active replacements, by place."""
     with _lock:
         laid = [Patch(str(place), layer.who, layer.why, place.was_there) for place in _places.values() for layer in place.layers]
         return sorted([*laid, *_kernels.values()], key=lambda patch: patch.place)
@@ -174,9 +174,9 @@ def active_patches() -> list[Patch]:
 
 @contextmanager
 def set_aside(is_chosen: Callable[[Any, Any], bool]) -> Iterator[Aside]:
-    """For a while, places hold what was there before anybody patched them.
+    """Context manager: places hold their original values.
 
-    ``is_chosen`` is asked with each owner and name. Contexts like this one may be nested.
+    ``is_chosen`` selects places by owner and name. Contexts may be nested.
     """
     with _lock:
         aside = Aside([place for place in _places.values() if is_chosen(place.owner, place.name)])
@@ -196,7 +196,7 @@ class Aside:
 
     @property
     def originals(self) -> list[Any]:
-        """What they hold now."""
+        """The values that the places hold now."""
         return [place.own() for place in self._places]
 
     def step_aside(self) -> None:
@@ -209,7 +209,7 @@ class Aside:
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
-        """Everything is in its place again for a while."""
+        """Context manager: all replacements are in place again."""
         self.step_back()
         try:
             yield
@@ -228,7 +228,7 @@ class _Layer:
 
 
 class _Place:
-    """Somewhere that a value can be set, with what was there and what has been laid over it."""
+    """A place whose value can be set, with its original value and the layers over it."""
 
     def __init__(self, owner: Any, name: Any) -> None:
         self.owner, self.name = owner, name  # the owner is held, so that its identity stays its own
@@ -260,7 +260,7 @@ class _Place:
         self._rebuild()
 
     def step_aside(self) -> None:
-        """The original shows until ``step_back`` has been called as often."""
+        """Shows the original until ``step_back`` has been called as often."""
         self._num_aside += 1
         if self._num_aside == 1:
             self._before_aside = (self.own(), list(self.layers))
@@ -294,11 +294,11 @@ class _Place:
         self.put(self._value)
 
     def own(self) -> Any:
-        """What is set at this very place."""
+        """The value set at this very place."""
         raise NotImplementedError
 
     def found(self) -> Any:
-        """What a reader finds there, ``None`` if nothing."""
+        """The value that a reader finds there, ``None`` if there is none."""
         raise NotImplementedError
 
     def put(self, value: Any) -> None:
@@ -349,7 +349,7 @@ _lock = threading.RLock()
 
 
 def _renew_lock() -> None:
-    """The child of a fork may have been given a lock that a thread of its parent held."""
+    """For the child of a fork: a thread of the parent may have held the lock."""
     global _lock
     _lock = threading.RLock()
 
@@ -359,7 +359,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Environments give a new string for every question."""
+    """Compares values; environments return a new string for every lookup."""
     return one is other or (isinstance(one, str) and one == other)
 
 
@@ -373,7 +373,7 @@ def _path(thing: Any) -> str:
 
 
 def _lay(place: _Place, layer: _Layer) -> Callable[[], None]:
-    """Gives what takes the layer away again."""
+    """Adds a layer; returns the function that removes it."""
     with _lock:
         place = _places.setdefault(place.key, place)
         place.lay(layer)
@@ -388,7 +388,7 @@ def _lay(place: _Place, layer: _Layer) -> Callable[[], None]:
 
 
 class ImportWatcher:
-    """Sees modules being looked for and imported, which is otherwise done as ever."""
+    """Watches modules being found and imported, without changing how."""
 
     def __init__(
         self,

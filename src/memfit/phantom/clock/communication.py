@@ -1,6 +1,6 @@
-"""Collectives on the clock: each runs on a stream of its group's own, behind what the current stream has so far.
+"""Collectives on the clock. Each runs on its group's own stream, after the work already on the current stream.
 
-Whoever waits for one waits on the current stream, as NCCL's ``work.wait()`` does; the host goes on.
+Waiting for one blocks the current stream, as NCCL's ``work.wait()`` does, and not the host.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _KINDS: Final[dict[str, Seconds]] = {
     "gather": collectives.all_gather_seconds,
     "scatter": collectives.broadcast_seconds,
 }
-"""What prices an operator, by what is in its name. The bytes are those of its larger side."""
+"""The price function of an operator, by a part of its name. It takes the bytes of the operator's larger side."""
 
 
 @dataclass
 class GroupUse:
-    """What a process group was used for."""
+    """How a process group was used."""
 
     description: str
     """``mesh_tp``; empty for the whole world and without a name."""
     ranks: tuple[int, ...]
     peers: set[int] = field(default_factory=set)
-    """Ranks of this node that an all-to-all sends to or receives from, by their places in the group."""
+    """Group ranks on this node that an all-to-all sends to or receives from."""
 
 
 class Communication:
@@ -56,25 +56,25 @@ class Communication:
     def __init__(self, timeline: Timeline, links: Interconnect, number: Callable[[Cost], int], host_seconds: float) -> None:
         self._timeline, self._links, self._number, self._host_seconds = timeline, links, number, host_seconds
         self.last_end = 0.0
-        """When the last collective that was issued will be over."""
+        """When the last issued collective ends."""
         self.last_group = ""
-        """The name of the group that it was issued in."""
+        """The name of that collective's group."""
         self._groups: dict[str, int] = {}
         self.group_names: dict[int, str] = {}
-        """What each group is called, by its number; empty where it has no name but a number."""
+        """The description of each group, by its number; empty without one."""
         self.uses: dict[str, GroupUse] = {}
-        """What each group is used for, by its name in torch."""
+        """The use of each group, by its name in torch."""
         self._under_way: dict[int, float] = {}
-        """When functional collectives that were not waited for yet will be over, by the storage of what they give."""
+        """When pending functional collectives end, by the storage of their result."""
 
     @property
     def host_seconds(self) -> float:
-        """When the host is done with what it has issued so far."""
+        """The host's current time."""
         return self._timeline.host
 
     @property
     def num_steps(self) -> int:
-        """How many steps have begun."""
+        """Number of steps begun so far."""
         return len(self._timeline.steps)
 
     def tick_of(self, func: Any) -> Callable[[Any, Any, Any, int], None] | None:
@@ -87,12 +87,12 @@ class Communication:
         return None if kind is None else partial(self._collect, name, _KINDS[kind])
 
     def wait(self, until: float | None = None) -> None:
-        """The current stream waits for a collective: for the last one where none is named."""
+        """Makes the current stream wait for a collective, by default the last one."""
         self._timeline.wait(current_stream_number(), self.last_end if until is None else until)
 
     def _wait_for(self, given: torch.Tensor) -> None:
-        """For the collective that gives this tensor. Compiled code waits in backward again, for what was there in forward: others
-        that were issued since are no matter."""
+        """Waits for the collective that produces this tensor. Compiled code waits again in backward for results of forward;
+        collectives issued since then do not matter."""
         until = self._under_way.pop(given.untyped_storage()._cdata, None)
         if until is not None:
             self.wait(until)
@@ -120,8 +120,8 @@ class Communication:
         self._issue(name, spent, size, group, scope)
 
     def _peers(self, args: Any, ranks: list[int]) -> Iterable[int]:
-        """Whom an all-to-all sends to or receives from, of those in this node. What is split by sizes leaves out those with none:
-        torch's context parallelism passes keys and values to a neighbour like that."""
+        """The ranks on this node that an all-to-all sends to or receives from. Ranks with a split size of zero are left out:
+        torch's context parallelism sends keys and values to one neighbour that way."""
         mine, per_node = dist.get_rank(), self._links.gpus_per_node
         splits = [value for value in args if isinstance(value, (list, tuple)) and len(value) == len(ranks)]
         sizes = [split for split in splits if all(isinstance(size, int) for size in split)]
@@ -146,7 +146,7 @@ class Communication:
 
 
 def _group_of(args: Any) -> tuple[str, list[int]]:
-    """The name of the group that an operator is given, and its ranks in the world."""
+    """The name of the group among an operator's arguments, and the group's global ranks."""
     for value in args:
         group = None
         if isinstance(value, torch.ScriptObject):
@@ -165,7 +165,7 @@ def _group_of(args: Any) -> tuple[str, list[int]]:
 
 
 def _description_of(group: str) -> str:
-    """``mesh_tp``, the description that the group was made with; empty for the whole world and without a name."""
+    """The description that the group was made with, ``mesh_tp``; empty for the whole world or without a description."""
     if not group:
         return ""
     described: str = resolve_group(group).group_desc
@@ -173,7 +173,7 @@ def _description_of(group: str) -> str:
 
 
 def _are_adjacent(ranks: list[int], gpus_per_node: int) -> bool:
-    """Do they fill nodes one after the other, or lie in one node?"""
+    """True if the ranks lie in one node or fill consecutive nodes."""
     if len({rank // gpus_per_node for rank in ranks}) == 1:
         return True
     return ranks == list(range(ranks[0], ranks[0] + len(ranks)))

@@ -1,4 +1,4 @@
-"""A call of an operator on torch's tensors, as ``timing`` wants it described."""
+"""Turns a call of an operator on torch's tensors into a ``timing`` description."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _TYPES: Final = {
     torch.complex64: "c64",
     torch.complex128: "c128",
 }
-"""Other types are of as many bytes as ``uint8``: none of them is priced by its type."""
+"""Other types count as one byte: none of them has a price of its own."""
 
 
 def describe(func: Any, args: Any, result: Any) -> Call:
-    """What ``func`` was given and made."""
+    """The call of ``func`` with these arguments and this result."""
     results = result if isinstance(result, (tuple, list)) else () if result is None else (result,)
     return Call(name_of(func), tuple(_describe_one(value) for value in args), tuple(_describe_one(value) for value in results))
 

@@ -1,4 +1,4 @@
-"""Kernels that are no operators: Triton's, written by hand or by ``torch.compile``."""
+"""Kernels that are not operators: Triton kernels, written by hand or by ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _SLOW_FUNCTION = re.compile(r"\b(?:libdevice|tl_math|tl)\.(?:exp2?|log|tanh|erf|
 
 @dataclass(frozen=True)
 class TritonSource:
-    """Of one kernel."""
+    """What the source of a Triton kernel says about its cost."""
 
     accesses: tuple[tuple[int, int], ...]
-    """For each parameter: in how many places it is read, and in how many written."""
+    """Per parameter: the number of places where it is read and where it is written."""
     has_slow_loop: bool
-    """It goes through its rows piece by piece, and computes a function of every element that takes many instructions."""
+    """True if it loops over its rows and computes an expensive function of every element."""
 
     def elements(self, arguments: Sequence[Any]) -> int:
-        """How often its body runs: the numbers that it is given are the sizes of its grid."""
+        """How often its body runs. Its integer arguments are the sizes of its grid."""
         count = 1
         for value in arguments:
             if isinstance(value, int):
@@ -43,7 +43,7 @@ class TritonSource:
         return count
 
     def moved_bytes(self, arguments: Sequence[Any]) -> int:
-        """A tensor that is read and written counts twice, one of which few elements are looked up by these alone."""
+        """Bytes read and written. A tensor that is both counts twice; one with few looked-up elements counts only these."""
         elements, total = self.elements(arguments), 0
         for value, accesses in zip(arguments, self.accesses, strict=False):  # block sizes are not given
             if isinstance(value, torch.Tensor):
@@ -53,7 +53,7 @@ class TritonSource:
 
 @lru_cache(maxsize=4096)
 def read_source(source: str) -> TritonSource | None:
-    """``None`` where it is not as Inductor writes it."""
+    """Reads a kernel's source; ``None`` if Inductor did not write it."""
     found = _SIGNATURE.search(source)
     if found is None:
         return None
@@ -74,7 +74,7 @@ def read_source(source: str) -> TritonSource | None:
 
 
 def launched(name: str, arguments: Sequence[Any], source: TritonSource | None = None) -> None:
-    """A kernel would run now."""
+    """Advances the clock by a kernel launch."""
     world = find_world()
     if world is None:
         return
@@ -92,7 +92,7 @@ def launched(name: str, arguments: Sequence[Any], source: TritonSource | None = 
 
 
 class CapturedGraph:
-    """What runs between its making and ``end``: a CUDA graph, which takes as long when it is launched again."""
+    """A CUDA graph: what runs between construction and ``end``. Launching it again takes the same time."""
 
     def __init__(self) -> None:
         world = find_world()

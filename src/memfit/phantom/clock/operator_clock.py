@@ -2,7 +2,7 @@
 
 ::
 
-    operator, shapes, strides, types ──> Cost     asked once for each different call, then remembered
+    operator, shapes, strides, types ──> Cost     priced once for each different call, then cached
     Cost ──> Timeline                             the host issues it, its stream runs it, some make the host wait
 """
 
@@ -35,29 +35,29 @@ Tick = Callable[[Any, Any, Any, int], None]
 _WAITING: Final = frozenset(
     ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2", "unique_consecutive")
 )
-"""The host needs what they find, and waits for it."""
+"""Operators whose result the host needs, and waits for."""
 
 _MAY_LOOK: Final = frozenset(f"aten::{name}" for name in MAY_LOOK)
 
 _TURNING: Final = frozenset(("aten::t", "aten::transpose"))
-"""Views that a node of backward makes beside its products."""
+"""Views that a backward node makes besides its matrix products."""
 
 MOST_NAMES: Final = 8
-"""Of operators, in one assumption."""
+"""Most operators named in one assumption."""
 
 _COLLECTIVES: Final = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class FollowedRun(Protocol):
-    """What a clock asks of the recorder of its run."""
+    """The recorder of the run, as the clock sees it."""
 
     @property
     def num_deferred(self) -> int:
-        """How many operators were on tensors that are made of others, as distributed ones are."""
+        """Number of operators on tensors that consist of others, such as distributed tensors."""
 
     @property
     def running_scope(self) -> int:
-        """The scope that runs now, -1 for none."""
+        """The innermost open scope, -1 if there is none."""
 
 
 class _NoRun:
@@ -76,7 +76,7 @@ class OperatorClock:
         self._numbers: dict[Cost, int] = {}
         self._run: FollowedRun = _NoRun()
         self.num_recomputing = 0
-        """How many modules are being computed again, one inside the other: their operators are forward's, amid backward."""
+        """Depth of nested recomputation; operators inside count as forward although backward runs."""
         self._assumed: dict[str, None] = {}
         self._unpriced: dict[str, None] = {}
 
@@ -87,21 +87,21 @@ class OperatorClock:
         return cls(target.gpu, rates_of(target.gpu), links)
 
     def follow(self, run: FollowedRun) -> None:
-        """Where kernels run and how many operators were on distributed tensors is asked of ``run`` from now on."""
+        """Uses ``run`` from now on to find the current scope and the number of operators on distributed tensors."""
         self._run = run
 
     @property
     def num_distributed(self) -> int:
-        """How many operators on distributed tensors there have been."""
+        """Number of operators on distributed tensors so far."""
         return self._run.num_deferred
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What had to be assumed to price what ran."""
+        """The assumptions behind the prices."""
         return (*self._assumed, *self._guesses())
 
     def _guesses(self) -> Iterator[str]:
-        """One sentence about all operators that no rule prices: which, how often they ran in the last step, and their share of its
+        """One sentence about all operators without a price rule: which, how often they ran in the last step, and their share of its
         time on the GPU."""
         if not self._unpriced:
             return
@@ -118,11 +118,11 @@ class OperatorClock:
         )
 
     def give_up_on(self, func: Any, error: Exception) -> None:
-        """A call that could not be priced: its time is missing, its memory is not."""
+        """Notes that a call could not be priced: its time is missing, but not its memory."""
         self._assumed[f"the time of {func} is not counted: it could not be priced ({type(error).__name__}: {error})"] = None
 
     def tick_of(self, func: Any) -> Tick | None:
-        """What an operator does to the clock; ``None`` where it does nothing. Asked once for each operator."""
+        """The function that advances the clock for an operator; ``None`` if it takes no time. Called once per operator."""
         schema = getattr(func, "_schema", None)
         if schema is None:
             return None
@@ -135,12 +135,12 @@ class OperatorClock:
         return self._looking_tick() if schema.name in _MAY_LOOK else self._pricing_tick()
 
     def launch(self, cost: Cost, host_seconds: float) -> None:
-        """A kernel that is no operator: compiled code launches them, inside the module that was compiled."""
+        """Advances the clock by a kernel that is not an operator, such as one of compiled code."""
         self.timeline.spend(host_seconds)
         self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), self._run.running_scope)
 
     def _view_tick(self, schema: Any) -> Tick:
-        """For an operator that only looks at a tensor in another way: half of all operators do."""
+        """The tick of an operator that only makes views, as half of all operators do."""
         timeline, view = self.timeline, self.pace.view
         in_backward = view if schema.name in _TURNING else self.pace.node
 
@@ -150,7 +150,7 @@ class OperatorClock:
         return tick
 
     def _pricing_tick(self) -> Tick:
-        """For one operator: this runs after each of its calls, and is as short as it can be."""
+        """The tick of an operator, which runs after each of its calls and must be short."""
         timeline, run = self.timeline, self.timeline.run
         known_forward: dict[Any, tuple[float, float, int, bool]] = {}
         known_backward: dict[Any, tuple[float, float, int, bool]] = {}
@@ -179,7 +179,7 @@ class OperatorClock:
         return tick
 
     def _looking_tick(self) -> Tick:
-        """For an operator of few, whose host may look at numbers on the GPU before it issues any kernel."""
+        """The tick of the few operators whose host code may read values from the GPU before it launches kernels."""
         timeline = self.timeline
         prices: dict[Any, tuple[float, float, int, bool]] = {}
 
@@ -224,13 +224,13 @@ class OperatorClock:
 
 
 def _is_view(schema: Any) -> bool:
-    """Does it only look at a tensor in another way?"""
+    """True for operators that only make views."""
     returns = schema.returns
     return bool(returns) and all(one.alias_info is not None and not one.alias_info.is_write for one in returns)
 
 
 def _waits(func: Any, call: Call) -> bool:
-    """Does the host wait for it? A copy to the host is waited for unless it goes to pinned memory."""
+    """True if the host waits for the call, as for a copy to the host that does not go to pinned memory."""
     if call.name in _WAITING:
         return True
     is_copy = call.name in ("_to_copy", "copy_")

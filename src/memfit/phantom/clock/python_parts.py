@@ -1,4 +1,4 @@
-"""What torch does in Python where no operator shows it: policies that are asked about every operator, distributed tensors."""
+"""Host time of Python code in torch that no operator shows: checkpoint policies and distributed tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def install(patches: Patches, timeline: Timeline, pace: HostPace) -> None:
-    """The host spends time there, until the patches are undone."""
+    """Makes calls of these functions advance the host's time."""
     for mode in policy_modes():
         patches.wrap(mode, "__torch_dispatch__", _spending(timeline, pace.policy_operator, pace.policy_operator))
 

@@ -1,4 +1,4 @@
-"""What an operator returned for tensors of the same description, it returns again.
+"""A cache of operators' results, by the description of their arguments.
 
 A training step asks the same few hundred questions for every layer. Torch remembers the answers, but describing the question and
 making the answer is expensive there, because it must allow for symbolic shapes, sparse layouts and tracing. There are none of these
@@ -49,11 +49,11 @@ _NOTHING: Final = ((0,), (1,))
 
 
 class _Unknown(Exception):
-    """There is something in the arguments that this file does not describe."""
+    """Raised for arguments that cannot be described."""
 
 
 class _Same(NamedTuple):
-    """The argument itself, changed in place."""
+    """The output is an argument, changed in place."""
 
     argument: int
 
@@ -64,14 +64,14 @@ class _New(NamedTuple):
     dtype: torch.dtype
     device: torch.device
     attributes: dict[str, Any]
-    """What torch writes on such a tensor beside."""
+    """Further attributes that torch sets on the tensor."""
     view_of: int
     """The argument whose storage it shares, -1 if it has its own."""
     offset: int
 
 
 class _Number(NamedTuple):
-    """No tensor: the length of the longest sequence, for one."""
+    """An output that is a number, such as the length of the longest sequence."""
 
     value: int
 
@@ -80,17 +80,17 @@ Recipe = _Same | _New | _Number | None
 
 
 class DispatchCache:
-    """Asked before torch is."""
+    """Answers operators, asking torch only for new descriptions."""
 
     def __init__(self, ask_odd: Callable[..., Any] | None = None) -> None:
-        """``ask_odd`` is asked about what is no plain tensor."""
+        """``ask_odd`` answers calls with arguments other than plain tensors."""
         self._ask_odd = ask_odd
         self._recipes: dict[Any, tuple[type | None, tuple[Recipe, ...]]] = {}
         self._recipes_without_values: dict[Any, tuple[type | None, tuple[Recipe, ...]]] = {}
-        """For tensors of whose values nothing is known."""
+        """Recipes for calls whose arguments have no known values."""
 
     def answer(self, ask: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """What ``ask`` would return, from memory if it was asked before."""
+        """The result of ``ask``, from the cache if the description is known."""
         try:
             key = _describe(func, args, kwargs)
         except _Unknown:
@@ -150,7 +150,7 @@ def _describe_one(value: Any, parts: list[Any]) -> None:
 
 
 def _write_down(args: Any, result: Any) -> tuple[type | None, tuple[Recipe, ...]] | None:
-    """How to make the same result again; ``None`` if it is not plain enough."""
+    """The recipe for making the same result again; ``None`` if there is none."""
     outputs = result if type(result) in (tuple, list) else (result,)
     try:
         recipes = tuple(_recipe(args, output) for output in outputs)

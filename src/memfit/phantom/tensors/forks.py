@@ -1,4 +1,4 @@
-"""A forked child, such as a data loader's worker, has a copy of the world: it leaves the world before anything else happens there.
+"""Forked children, such as data loaders' workers, leave their copy of the world before anything else runs.
 
 ::
 
@@ -7,7 +7,7 @@
     work on the GPU              is refused, as CUDA refuses it in a forked process
     everything else              stays as it is: files are still those that the prediction shows
 
-Raising where a worker sends its batch would not help: that happens in a thread of its own, and the parent waits for ever. So
+Raising where a worker sends its batch would not help: that happens in a separate thread, and the parent would wait forever. So
 what cannot be sent raises where it is received.
 """
 
@@ -37,13 +37,13 @@ REFUSAL = (
 
 
 class Forks:
-    """What a child must leave behind."""
+    """What a forked child must undo."""
 
     def __init__(self, patches: Patches, mode: PhantomMode, threads: Threads, values: Values) -> None:
         self._patches, self._mode, self._threads, self._values = patches, mode, threads, values
 
     def begin(self) -> None:
-        """The world is entered."""
+        """Called when the world is entered."""
         global _active
         _active = self
         self._patches.finally_call(_end)
@@ -60,7 +60,7 @@ class Forks:
         self._patches.replace_item(ForkingPickler._extra_reducers, FakeTensor, self._send)  # type: ignore[attr-defined]
 
     def _compute(self, cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """An operator on real tensors, where some had no data."""
+        """Runs an operator on real tensors in place of those without data."""
         if func is device_query:
             return inner(args[0].fake_device)
         return func(*tree_map(self._real, args), **tree_map(self._real, kwargs or {}))
@@ -73,7 +73,7 @@ class Forks:
         return self._values.on_host(value)
 
     def _send(self, tensor: Any) -> Any:
-        """For the pickler: what to call in the process that receives it, and with what."""
+        """For the pickler: the function that the receiving process calls, and its arguments."""
         with without_modes():
             try:
                 return multiprocessing.reductions.reduce_tensor(self._real(tensor).clone())
@@ -94,7 +94,7 @@ def _end() -> None:
 
 
 def _leave_in_child() -> None:
-    """A child of a fork begins."""
+    """Called at the start of a forked child."""
     if _active is not None:
         with contextlib.suppress(Exception):
             _active.leave_in_child()

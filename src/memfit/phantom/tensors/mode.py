@@ -1,4 +1,4 @@
-"""Which tensors hold data and which do not.
+"""The dispatch mode of the phantom GPU: decides which tensors hold data.
 
 Tensors on the phantom GPU have a shape, a type and a storage of the right size, and no data. Host tensors are real, so that data
 loaders, tokenizers and counters work as they do anywhere, apart from those too large to be worth it: a model built on the host
@@ -47,7 +47,7 @@ _FILLING = frozenset(
         aten.bernoulli_.float,
     )
 )
-"""They change nothing that a tensor without data has."""
+"""In-place operators that change only data: they do nothing here."""
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _TO_COPY = aten._to_copy.default
@@ -57,7 +57,7 @@ _UPDATING = ("aten::_foreach_", "aten::_fused_", "fsdp::split_with_sizes_copy", 
 is nothing to update."""
 
 LARGEST_REAL_BYTES = MIB
-"""A host tensor made from nothing but a shape is real up to this size."""
+"""Largest host tensor that is allocated for real when it is created from a shape."""
 
 _SIZE_FIRST = frozenset(("empty", "zeros", "ones", "full", "rand", "randn", "randint", "normal", "empty_strided", "empty_permuted"))
 
@@ -67,7 +67,7 @@ _WITH_RANDOM_STATE: dict[str, Callable[..., Any]] = {
     "run_with_rng_state": lambda rng_state, func, *args, **kwargs: func(*args, **kwargs),
     "run_and_save_rng_state": lambda func, *args, **kwargs: (torch.cuda.get_rng_state(), func(*args, **kwargs)),
 }
-"""Compiled code that recomputes calls operators that draw random numbers through these: the operator decides the memory."""
+"""Compiled code with recomputation calls random operators through these. The inner operator decides the memory."""
 
 
 class PhantomMode(FakeTensorMode):
@@ -89,7 +89,7 @@ class PhantomMode(FakeTensorMode):
 
     @property
     def avoid_device_init(self) -> bool:
-        """There is no device to initialise, whatever ``torch.cuda`` says."""
+        """Always true: there is no device to initialise."""
         return True
 
     @classmethod
@@ -99,7 +99,7 @@ class PhantomMode(FakeTensorMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Torch compiles although this mode is active, and has it off meanwhile."""
+        """Lets torch compile while this mode is active; torch disables it meanwhile."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -177,12 +177,12 @@ class PhantomMode(FakeTensorMode):
             ) from None
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
-        """The length of a jagged dimension is a number of its own, as it is without fake tensors: nothing is symbolic here."""
+        """The length of a jagged dimension, as without fake tensors: nothing is symbolic here."""
         self._num_jagged += 1
         return make_nested_int(self._num_jagged, 1)
 
     def _dispatch_odd(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """For arguments that are no plain tensors."""
+        """Dispatches calls with arguments that are not plain tensors."""
         if any(is_sparse(value) for value in args):
             with self:
                 answered = self._sparse.answer(func, args, kwargs)
@@ -200,22 +200,22 @@ class PhantomMode(FakeTensorMode):
         return result
 
     def share(self, turn: Any) -> None:
-        """Operators of several threads come from now on; ``turn`` is the lock that each takes."""
+        """Prepares for operators of several threads, each of which takes the lock ``turn``."""
         entered = self.enter_stack
         self.__class__ = _SharedMode
         assert isinstance(self, _SharedMode)
         self.begin(turn, entered)
 
     def switch_off(self) -> None:
-        """The world is left: what other threads still do is on the host, and real."""
+        """Called when the world is left: later work of other threads is real, on the host."""
         self.__class__ = _LeftMode
 
     def stay_behind(self) -> None:
-        """In a forked child: host tensors are real."""
+        """Called in a forked child: host tensors are real there."""
         self.__class__ = _ChildsMode
 
     def _is_large(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-        """Would this make a host tensor whose data are not worth allocating?"""
+        """True if the call would create a host tensor too large to allocate."""
         if not args or func.namespace != "aten" or func._schema.name.removeprefix("aten::") not in _SIZE_FIRST:
             return False
         device = kwargs.get("device")
@@ -235,13 +235,13 @@ class PhantomMode(FakeTensorMode):
 
 
 class _SharedMode(PhantomMode):
-    """What the mode becomes when a second thread enters it.
+    """The mode once a second thread has entered it.
 
-    Fake tensors keep two things on their mode that are of one thread: how often it has been entered, and whether a kernel runs.
+    Fake tensors keep two per-thread values on their mode: how often it was entered, and whether a kernel runs.
     """
 
     def begin(self, turn: Any, entered: list[Any]) -> None:
-        """``entered`` is what this thread, the first one, has on its stack."""
+        """``entered`` is the stack of the first thread."""
         self._turn, self._of_thread = turn, _OfThread()
         self._of_thread.entered = entered
 
@@ -273,7 +273,7 @@ class _OfThread(threading.local):
 
 
 class _LeftMode(_SharedMode):
-    """In a thread that outlives the world."""
+    """The mode of a thread that outlives the world."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         device = (kwargs or {}).get("device")
@@ -283,7 +283,7 @@ class _LeftMode(_SharedMode):
 
 
 class _ChildsMode(PhantomMode):
-    """In a forked child: it is not entered, and tensors stay as they are."""
+    """The mode in a forked child: it does nothing."""
 
     def from_tensor(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return tensor
@@ -293,14 +293,14 @@ class _ChildsMode(PhantomMode):
 
 
 class WorldIsOverError(PredictionError, RuntimeError):
-    """A thread goes on with the phantom GPU when the prediction is over."""
+    """A thread used the phantom GPU after the prediction had ended."""
 
     def __init__(self) -> None:
         super().__init__("the prediction is over, and its GPU with it: end this thread before the last step ends")
 
 
 def _is_real_on_host(tensor: torch.Tensor) -> bool:
-    """What is copied from the GPU to the host is real there, if it is worth it: whatever reads it finds ordinary numbers."""
+    """True if a copy of the tensor to the host gets real data, so that readers find ordinary numbers."""
     return tensor.numel() * tensor.dtype.itemsize <= LARGEST_REAL_BYTES or host_data_of(tensor) is not None
 
 

@@ -1,4 +1,4 @@
-"""Threads that a script starts are in the world as well.
+"""Brings threads that a script starts into the world.
 
 ::
 
@@ -36,11 +36,11 @@ _FACTORIES = ("empty.memory_format", "empty_strided")
 
 
 LONGEST_WAIT_SECONDS = 5.0
-"""How long the end of a prediction waits for threads that are still at work."""
+"""Seconds that the end of a prediction waits for running threads."""
 
 
 class Threads:
-    """The threads that are in one world."""
+    """The threads in one world."""
 
     def __init__(self, mode: PhantomMode, assumptions: Assumptions) -> None:
         self._mode = mode
@@ -58,12 +58,12 @@ class Threads:
         self._threads: set[threading.Thread] = set()
 
     def begin(self) -> None:
-        """This thread is about to enter the world."""
+        """Called before the first thread enters the world."""
         self._inside.add(threading.get_ident())
         self._flags = flags_of_modes()
 
     def invite(self, guest: Any) -> Callable[[], None]:
-        """A mode that every thread enters after the world's own; gives what ends that.
+        """Adds a mode that every thread enters after the world's own; returns a function that removes it.
 
         ``guest.share(lock)`` is called before a second thread enters it."""
         self._guests.append(guest)
@@ -72,14 +72,14 @@ class Threads:
         return lambda: self._guests.remove(guest)
 
     def modes(self) -> list[TorchDispatchMode]:
-        """The modes of a thread that is in the world, the innermost last."""
+        """The modes of a thread in the world, innermost last."""
         return [self._mode, *self._guests]
 
     # -- entering and leaving --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """This thread is in the world for a while, if there still is one."""
+        """Context manager: puts this thread into the world, if the world still exists."""
         thread = threading.get_ident()
         if self._is_over or thread in self._inside:
             yield
@@ -101,7 +101,7 @@ class Threads:
                     self.put_flags_back()
 
     def share(self) -> None:
-        """There will be a second thread."""
+        """Prepares the modes for a second thread."""
         if not self._is_shared:
             self._is_shared = True
             self._mode.share(self._turn)
@@ -109,18 +109,18 @@ class Threads:
                 guest.share(self._turn)
 
     def finish(self) -> None:
-        """The world is about to be left; threads that are still at work do no more there."""
+        """Called before the world is left: running threads no longer take part."""
         with self._turn:
             self._is_over = True
             if self._is_shared:
                 self._mode.switch_off()
 
     def stay_behind(self, refusal: PredictionError) -> None:
-        """In a forked child: its threads are its own, and the GPU is not there."""
+        """Called in a forked child, which has threads of its own and no GPU."""
         self._is_over, self._refusal = True, refusal
 
     def put_flags_back(self) -> None:
-        """Whoever leaves last found the flags as another thread had set them."""
+        """Restores torch's flags, which the last thread to leave may have saved from another one."""
         if self._is_shared:
             put_flags_back(self._flags)
 
@@ -131,7 +131,7 @@ class Threads:
             self._failures.append((what, error))
 
     def failure(self) -> tuple[str, BaseException] | None:
-        """What memfit refused in a thread, if the script has not read it: the prediction ends with it too."""
+        """The error with which memfit refused a thread's work, unless the script has read it: it ends the prediction too."""
         self._wait()
         unread = [("a task of a thread pool", error) for _, error in self._unread.values()]
         for what, error in unread:
@@ -141,7 +141,7 @@ class Threads:
         return next(iter((*self._failures, *refused)), None)
 
     def _wait(self) -> None:
-        """Python does not end before its threads have, apart from daemons; here they get some seconds, as some wait for ever."""
+        """Waits some seconds for non-daemon threads, as Python does without a limit."""
         until = time.monotonic() + LONGEST_WAIT_SECONDS
         wait(list(self._tasks), timeout=LONGEST_WAIT_SECONDS)
         for thread in list(self._threads):
@@ -152,7 +152,7 @@ class Threads:
             self._assumptions.add(f"{len(waiting)} threads were still at work after the last step, and were not waited for")
 
     def _escaped(self, thread: threading.Thread, error: Exception) -> None:
-        """An error that the thread did not catch: Python prints it, and goes on."""
+        """Handles an error that a thread did not catch: the run goes on, as it does after Python has printed it."""
         if self._is_over and isinstance(error, WorldIsOverError):
             return
         if isinstance(error, PredictionError):
@@ -219,7 +219,7 @@ class Threads:
             self._unread[id(future)] = (future, error)
 
     def read(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        """For ``Future.result`` and ``Future.exception``: from here on the error is the script's own matter."""
+        """For ``Future.result`` and ``Future.exception``: from here on the script handles the error."""
 
         def read_and_forget(future: Future[Any], timeout: float | None = None) -> Any:
             try:
@@ -273,7 +273,7 @@ class Threads:
 
 
 class OutsiderError(PredictionError, RuntimeError):
-    """A thread that is not in the world works on the phantom GPU."""
+    """A thread outside the world used the phantom GPU."""
 
     def __init__(self, thread: str) -> None:
         super().__init__(
@@ -298,12 +298,12 @@ def install(patches: Patches, threads: Threads) -> None:
 
 
 def _is_worker_of_a_pool(thread: threading.Thread) -> bool:
-    """It enters the world for each task, and leaves it again: a pool may be used when the prediction is over."""
+    """True for a pool's worker, which enters the world only for a task: the pool may be used after the prediction."""
     target = getattr(thread, "_target", None)
     return getattr(target, "__module__", None) == ThreadPoolExecutor.__module__
 
 
 def _exception_of(future: Future[Any]) -> BaseException | None:
-    """Without reading it, as far as the script is concerned."""
+    """The exception of a future, without marking it as read by the script."""
     found: BaseException | None = vars(future)["_exception"]
     return found
