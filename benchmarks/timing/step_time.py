@@ -180,7 +180,7 @@ def measure_here(name: str, part: pathlib.Path, with_calls: bool) -> NoReturn:
 # -- predicted -------------------------------------------------------------------------------------------------------------------
 
 
-def predict_one(name: str) -> dict[str, Any]:
+def predict_one(name: str, gpu: str) -> dict[str, Any]:
     import memfit
 
     def build() -> Any:
@@ -192,7 +192,7 @@ def predict_one(name: str) -> dict[str, Any]:
         return lambda: run.step(lambda what: None)
 
     began = time.perf_counter()
-    prediction = memfit.predict(build, gpu="H200", world_size=max(1, world_size(name)), steps=3, interconnect="fake")
+    prediction = memfit.predict(build, gpu=gpu, world_size=max(1, world_size(name)), steps=3, interconnect="fake")
     spent, parts = time.perf_counter() - began, prediction.time_breakdown
     assert prediction.step_seconds is not None
     assert parts is not None
@@ -203,6 +203,8 @@ def predict_one(name: str) -> dict[str, Any]:
         "idle_ms": round(1000 * parts.idle, 3),
         "tokens_per_second": prediction.tokens_per_second,
         "mfu": prediction.mfu,
+        "peak_allocated": prediction.peak_allocated,
+        "peak_reserved": prediction.peak_reserved,
         "seconds": round(spent, 1),
     }
 
@@ -275,13 +277,14 @@ if __name__ == "__main__":
     parser.add_argument("workloads", nargs="*")
     parser.add_argument("--measure", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--predict-here", metavar="NAME")
+    parser.add_argument("--gpu", default="H200", help="a card of that machine, as calibrated.py made it")
     parser.add_argument("--calls", action="store_true", help="also every operator of a step, with its time on the GPU")
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=1e9, help="no further workload begins after these")
     options = parser.parse_args()
     if options.predict_here:
         warnings.filterwarnings("ignore")
-        print("RESULT " + json.dumps(predict_one(options.predict_here)))
+        print("RESULT " + json.dumps(predict_one(options.predict_here, options.gpu)))
     elif options.measure:
         names = options.workloads or list(workloads())
         measure(names, options.measure, options.seconds, options.calls)

@@ -55,6 +55,7 @@ SURFACE = {
     ],
     "memfit watch": ["--against", "--every", "--first", "--help", "--out", "--save-to", "-h", "-o", "COMMAND"],
     "memfit top": ["--help", "--interval", "--json", "--once", "-h", "FILE"],
+    "memfit calibrate": ["--help", "--name", "--out", "--seconds", "-h", "-o"],
     "memfit doctor": ["--help", "--json", "--patches", "-h"],
 }
 

@@ -37,9 +37,11 @@ COMMANDS = (
     "run",
     "watch",
     "top",
+    "calibrate",
     "doctor",
 )
-"""In the order of the help; each is a module of ``commands/``."""
+"""In the order of the help; each is a module of ``commands/``, or of the folder in it for those about this machine."""
+OF_THIS_MACHINE = ("calibrate", "doctor")
 
 _PIPE_CLOSED, _MISUSED, _INTERRUPTED = 1, 2, 130
 
@@ -77,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def load(command: str) -> ModuleType:
     """The module of a command."""
-    return importlib.import_module(f"memfit.cli.commands.{command}")
+    folder = "machine." if command in OF_THIS_MACHINE else ""
+    return importlib.import_module(f"memfit.cli.commands.{folder}{command}")
 
 
 def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:

@@ -42,7 +42,7 @@ KEPT_BYTES: Final = 600 * MIB
 550 to 620 of an H100, an H200, an L40 and an RTX 6000 Ada."""
 KEPT_SOURCE: Final = "not seen: 600 MiB less than its total is assumed"
 
-_SIZES: Final = ("total", "usable", "context", "communicator", "l2_cache", "last_level_cache")
+_SIZES: Final = ("total", "usable", "context", "communicator", "cublas_workspace", "l2_cache", "last_level_cache")
 """Keys of the file that are amounts of memory."""
 
 
@@ -63,6 +63,8 @@ class Gpu:
     context_bytes: int = 666 * MIB
     communicator_bytes: int = 688 * MIB
     """Of NCCL's first communicator."""
+    cublas_workspace_bytes: int = 0
+    """What cuBLAS keeps for a thread and a stream, where it was measured; 0: as torch's source has it for the architecture."""
     caveat: str = ""
     """What makes its memory less sure than that of others."""
     is_usual: bool = False

@@ -5,5 +5,5 @@
     before a run    predict.py, run.py, compare.py, plan.py, demo.py
     a run           watch.py, top.py
     after it        show.py, report.py, diff.py, export.py, fit.py, explain.py
-    memfit itself   doctor.py
+    this machine    machine/
 """

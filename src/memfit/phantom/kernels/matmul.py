@@ -21,7 +21,9 @@ BLOCKS_SINCE = (10, 0)
 
 
 def cublas_workspace(target: Target) -> int:
-    """ATen/cuda/CublasHandlePool.cpp: a large one for the GPUs that profit from it."""
+    """ATen/cuda/CublasHandlePool.cpp: a large one for the GPUs that profit from it. What was measured on the card comes first."""
+    if target.gpu.cublas_workspace_bytes:
+        return target.gpu.cublas_workspace_bytes
     major, minor = target.capability
     is_large = (major, minor) == (9, 0) or (target.torch >= (2, 12) and major in (9, 10, 12))
     return 4096 * 8 * KIB if is_large else (4096 * 2 + 16 * 8) * KIB

@@ -8,6 +8,7 @@
     comparison.py   what a table of configurations says, and what to do
     plan.py         what a search found, how it searched, and how sure it is
     watching.py     how a watched run compares with its prediction
+    calibration.py  what ``memfit calibrate`` prints
     diagnosis.py    what ``memfit doctor`` prints
 
 A verdict is put into words in ``views/verdicts.py``, beside its bar on the terminal.

@@ -1,0 +1,150 @@
+"""The order in which a card is measured, and how figures become a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from memfit.calibrate.card import card_table
+from memfit.calibrate.file import to_toml
+from memfit.calibrate.fitting import FittedRates, fit
+from memfit.calibrate.host import host_table, transfer_table
+from memfit.calibrate.leaves import LeafKind, find_leaves, scaled
+from memfit.calibrate.meter import CardMeter, Measurements
+from memfit.data import FOLDER, read_toml
+from memfit.hardware import Gpu
+
+TEMPLATE: Final = "h200.toml"
+"""The file of rates whose formulas' numbers are moved."""
+LEAST_SUSTAINED: Final = 0.3
+"""Of the share that one product reaches: below it, something else ran on the card."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    measured: Measurements
+    fitted: FittedRates
+    tables: dict[str, Any]
+    """Of the file."""
+
+    def to_toml(self) -> str:
+        return to_toml(self.tables)
+
+
+def measure(meter: CardMeter, *, seconds: float = 150.0, tell: Tell = lambda line: None) -> Measurements:
+    """Everything that there is time for, most important first. Interrupting it keeps what was measured until then."""
+    ends = time.monotonic() + seconds
+    found = Measurements(card=meter.card())
+    tell(f"{found.card.name}: {found.card.usable_bytes / 2**30:.2f} GiB, {found.card.num_sms} multiprocessors")
+
+    def memory() -> None:
+        found.memory = meter.memory()
+
+    parts: list[tuple[str, Callable[[], None]]] = [
+        ("what a process takes beside its tensors", memory),
+        ("the host's pace", lambda: found.host.update(meter.host())),
+        ("copies between host and card", lambda: found.copies.update(meter.copies())),
+        ("products without a pause, while the card gets hot", lambda: found.sustained.update(meter.sustained())),
+    ]
+    parts += [(f"kernels: {family}", _kernels(meter, family, found)) for family in meter.kernel_families]
+    try:
+        for number, (what, part) in enumerate(parts):
+            if time.monotonic() > ends:
+                found.errors.append(f"no time was left for {', '.join(name for name, _ in parts[number:])}")
+                break
+            tell(f"{number + 1} of {len(parts)}: {what}")
+            try:
+                part()
+            except (RuntimeError, ValueError, OSError, AttributeError) as error:
+                found.errors.append(f"{what}: {type(error).__name__}: {error}".splitlines()[0][:200])
+    except KeyboardInterrupt:
+        found.errors.append("interrupted")
+        tell("interrupted: what was measured until now is kept")
+    return found
+
+
+def _kernels(meter: CardMeter, family: str, found: Measurements) -> Callable[[], None]:
+    def part() -> None:
+        calls, errors = meter.kernels(family)
+        found.calls.extend(calls)
+        found.errors.extend(f"{family}: {error}" for error in errors)
+
+    return part
+
+
+def conclude(
+    measured: Measurements, *, name: str = "", about: Mapping[str, Any] | None = None, template: Mapping[str, Any] | None = None
+) -> Calibration:
+    """The file's tables. ``about`` goes into its table ``calibration``: versions, date, seconds."""
+    known = dict(template if template is not None else read_toml(FOLDER / "rates" / TEMPLATE))
+    table = card_table(measured, _copied(measured), name)
+    gpu = Gpu.from_table(table["name"], {key: value for key, value in table.items() if key != "name"}, "gpu")
+    fitted = fit(measured.calls, _in_proportion(known, gpu), gpu)
+    tables = dict(fitted.tables)
+    tables["products"] = {**tables["products"], "sustained_share": _sustained(measured, tables, gpu)}
+    tables["transfers"] = transfer_table(measured.copies, tables["transfers"])
+    tables["host"] = host_table(measured.host, tables["host"])
+    calibration = {
+        **(about or {}),
+        "card": measured.card.name,
+        **{f"{key}_version": value for key, value in measured.card.versions.items()},
+        "num_calls": len(measured.calls),
+        "off_before": round(fitted.before, 4),
+        "off_after": round(fitted.after, 4),
+        "measured": _measured_parts(measured, fitted),
+        "not_measured": sorted({leaf.section for leaf in find_leaves(tables)} - fitted.measured),
+        "errors": measured.errors[:20],
+    }
+    if measured.memory is not None:
+        calibration["memory"] = asdict(measured.memory)
+    return Calibration(measured, fitted, {**tables, "gpu": table, "calibration": calibration})
+
+
+def _in_proportion(template: Mapping[str, Any], gpu: Gpu) -> dict[str, Any]:
+    """The template's figures at the peaks of this card: the same shares of them."""
+    by = {
+        LeafKind.MEMORY: gpu.memory_bandwidth / (template["memory_bandwidth"] * 1e9),
+        LeafKind.ARITHMETIC: gpu.f32_flops / template["f32_flops"],
+    }
+    # Shares stay; figures in bytes and elements a second grow with the peaks that they are a part of.
+    factors = {
+        leaf: by[leaf.kind]
+        for leaf in find_leaves(template)
+        if leaf.kind in by and not any("share" in str(key) for key in leaf.path)
+    }
+    found = scaled(template, factors)
+    return {**found, "measured_on": gpu.name, "memory_bandwidth": gpu.memory_bandwidth / 1e9, "f32_flops": gpu.f32_flops}
+
+
+def _sustained(measured: Measurements, tables: Mapping[str, Any], gpu: Gpu) -> float:
+    """Of the peak of half types; in the template's proportion to one product where it was not measured."""
+    one = float(tables["products"]["power_share"])
+    kind = "bf16" if "bf16" in measured.sustained else "f16"
+    if kind not in measured.sustained:
+        return float(tables["products"]["sustained_share"])
+    share = measured.sustained[kind] / gpu.product_flops(kind)
+    return round(share if share > LEAST_SUSTAINED * one else one, 4)
+
+
+def _copied(measured: Measurements) -> float:
+    """Bytes a second of the fastest large copy."""
+    found = [
+        sum(tensor.size_bytes for tensor in (*timed.call.inputs, *timed.call.outputs)) / timed.seconds
+        for timed in measured.calls
+        if timed.call.name in ("clone", "mul") and timed.call.outputs[0].size_bytes > 2**26
+    ]
+    return max(found, default=500e9)
+
+
+def _measured_parts(measured: Measurements, fitted: FittedRates) -> list[str]:
+    parts = {
+        "memory": measured.memory is not None,
+        "host": bool(measured.host),
+        "transfers": bool(measured.copies),
+        "sustained": bool(measured.sustained),
+    }
+    return [*(name for name, is_there in parts.items() if is_there), *sorted(fitted.measured)]

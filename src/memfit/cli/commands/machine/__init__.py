@@ -1,0 +1,7 @@
+"""Commands about this machine.
+
+::
+
+    doctor.py      what memfit finds on it
+    calibrate.py   its GPU, measured
+"""
