@@ -41,6 +41,12 @@ OWN = (
     "features",
     "batch_finder",
     "lstm_buckets",
+    "distillation",
+    "scaler_accumulation",
+    "rollouts",
+    "contrastive",
+    "adversarial",
+    "trainer_function",
 )
 
 
