@@ -22,7 +22,7 @@ TRACES = Path(__file__).parents[4] / "benchmarks" / "truth" / "traces"
 def join(*windows, follows=False):
     clock = Clock(0)
     builder = LedgerBuilder(RunInfo(versions={"torch": "2.11.0"}), clock=clock)
-    joiner = Joiner(builder, clock, parse_alloc_conf("", "2.11"), lambda device: f"cuda:{device}")
+    joiner = Joiner(builder, clock, parse_alloc_conf("", "2.11"), lambda device: f"cuda:{device}", str)
     for _ in range(3):
         builder.module(f"m{_}", "Linear")
     for number, window in enumerate(windows):

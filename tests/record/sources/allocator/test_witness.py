@@ -33,9 +33,9 @@ class Net(nn.Module):
         return self.second(self.drop(torch.relu(self.first(x)))) * scale
 
 
-def train(steps=8):
+def train(steps=8, net=None):
     torch.manual_seed(0)
-    net = Net()
+    net = net or Net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
     losses = []
     for _ in range(steps):
@@ -83,13 +83,46 @@ def test_backward_is_placed_without_hooks_once_it_was_seen():
         train(steps=9)
         assert not tracker._session._marks.places_backward
     ledger = tracker.ledger.check()
-    born = [set(), set()]
-    for block in range(len(ledger.blocks)):
-        step = int((ledger.step_starts <= ledger.birth[block]).sum()) - 1
-        if ledger.block_phase[block] == Phase.BACKWARD and step in (1, 8):
-            born[step == 8].add((ledger.module_path(int(ledger.block_module[block])), ledger.events.size[ledger.birth[block]]))
-    assert born[0] == born[1] != set()
-    assert {"first", "second"} <= {module for module, _ in born[1]}
+    assert born_in_backward(ledger, step=1) == born_in_backward(ledger, step=8) != set()
+    assert {"first", "second"} <= {module for module, _ in born_in_backward(ledger, step=8)}
+
+
+def born_in_backward(ledger, step):
+    """The modules and sizes of what was allocated in a step's backward."""
+    steps = [int((ledger.step_starts <= birth).sum()) - 1 for birth in ledger.birth.tolist()]
+    return {
+        (ledger.module_path(int(ledger.block_module[block])), int(ledger.events.size[ledger.birth[block]]))
+        for block in range(len(ledger.blocks))
+        if ledger.block_phase[block] == Phase.BACKWARD and steps[block] == step
+    }
+
+
+def test_a_second_recording_of_a_model_needs_no_hooks():
+    net = Net()
+    with SimulatedHistory(device="cpu") as history:
+        with Tracker(history=history) as first:
+            train(steps=6, net=net)
+        with Tracker(net, history=history) as second:
+            train(steps=3, net=net)
+            assert not second._session._marks.places_backward
+        with Tracker(history=history) as of_another:
+            train(steps=3)
+            assert of_another._session._marks.places_backward
+    assert born_in_backward(second.ledger.check(), step=2) == born_in_backward(first.ledger.check(), step=3) != set()
+
+
+def test_a_model_that_surprises_gets_its_hooks_back():
+    net = Net()
+    with SimulatedHistory(device="cpu") as history:
+        with Tracker(history=history):
+            train(steps=6, net=net)
+        with Tracker(history=history) as surprised:
+            net(torch.randn(2, 16)).sum().backward()
+            net.first(torch.randn(2, 16)).sum().backward()
+        assert "of no module" in " ".join(surprised.ledger.info.notes)
+        with Tracker(history=history) as careful:
+            train(steps=1, net=net)
+            assert careful._session._marks.places_backward
 
 
 def test_a_backward_that_was_not_seen_before_brings_the_hooks_back():

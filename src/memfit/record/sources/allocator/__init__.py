@@ -17,7 +17,7 @@
     └─ alarms.py       AlarmWatch: memory that grows from step to step, fragmentation
 
     joining.py     asks extents.py how much the allocator gave for each request and which blocks cuBLAS keeps, and
-                   backward_plans.py where backward is, once that was seen
+                   backward_plans.py where backward is, once that was seen, in this recording or an earlier one
 
 Whatever is done for each block is done by the allocator itself; Python pays for modules and steps.
 """

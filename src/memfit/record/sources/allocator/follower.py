@@ -14,6 +14,7 @@ from memfit.ledger import Category, Phase
 from memfit.record.listener import Listener
 from memfit.record.module_names import ModuleNames
 from memfit.record.roles import ModelCalls
+from memfit.record.sources.allocator.backward_plans import KNOWN_MODELS
 from memfit.record.sources.allocator.facts import AddressRoles
 from memfit.record.sources.allocator.history import AllocatorHistory
 from memfit.record.sources.allocator.marks import MODULE_BITS, NOT_MARKED, MarkKind, Marks
@@ -36,6 +37,9 @@ class RunFollower(Listener):
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
         self._gradients_are_due = False
         self._on_failure = on_failure
+        self._roots: dict[int, weakref.ref[nn.Module]] = {}
+        self.is_known_model = False
+        """Has an earlier recording placed the backward of the first model that is called?"""
 
     def describe_failure(self, error: BaseException) -> str:
         problem = f"the recorder failed and detached: {type(error).__name__}: {error}"
@@ -52,6 +56,10 @@ class RunFollower(Listener):
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that were seen and still exist."""
         return [optimizer for reference in self._optimizers.values() if (optimizer := reference()) is not None]
+
+    def roots(self) -> list[nn.Module]:
+        """The modules that were called in no other one and still exist."""
+        return [root for reference in self._roots.values() if (root := reference()) is not None]
 
     def learn_what_is_due(self) -> None:
         """Looks at gradients, if a model has run since they were last looked at, and writes down what was learned."""
@@ -120,6 +128,8 @@ class RunFollower(Listener):
             return
         try:
             self.models.enter_root(module, arguments)
+            if id(module) not in self._roots:
+                self._meet_root(module)
             if isinstance(module, nn.parallel.DistributedDataParallel):
                 self.ddp_modules.add(self.models.number_of(module))
             self._gradients_are_due = True
@@ -127,10 +137,19 @@ class RunFollower(Listener):
         except Exception as error:
             self.fail(error)
 
+    def _meet_root(self, module: nn.Module) -> None:
+        if not self._roots:
+            self.is_known_model = KNOWN_MODELS.is_placed(module)
+            self.marks.places_backward = not self.is_known_model
+        self._roots[id(module)] = weakref.ref(module)
+
     def _number_of(self, module: nn.Module) -> int:
         if not self.failed:
             try:
-                return self.models.number_of(module)
+                number = self.models.number_of(module)
+                if not self.is_known_model or not KNOWN_MODELS.is_quiet(module):
+                    return number
+                self.marks.left_out.add(number)
             except Exception as error:
                 self.fail(error)
         return NOT_MARKED

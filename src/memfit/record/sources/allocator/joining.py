@@ -14,7 +14,7 @@ allocation is born in the scope that is open then; a fact finds the block that i
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -123,9 +123,15 @@ class Joiner:
     """Writes windows to a builder, one after the other."""
 
     def __init__(
-        self, builder: LedgerBuilder, clock: Clock, settings: AllocatorSettings, device_name: Callable[[int], str]
+        self,
+        builder: LedgerBuilder,
+        clock: Clock,
+        settings: AllocatorSettings,
+        device_name: Callable[[int], str],
+        module_name: Callable[[int], Hashable],
     ) -> None:
-        self._builder, self._clock, self._settings, self._device_name = builder, clock, settings, device_name
+        self._builder, self._clock, self._settings = builder, clock, settings
+        self._device_name, self._module_name = device_name, module_name
         self._live: dict[int, _Live] = {}
         self._extents: dict[int, Extents] = {}
         self._pending: dict[int, tuple[int, int]] = {}
@@ -341,7 +347,7 @@ class Joiner:
     def _enter(self, module: int) -> None:
         position = self._position
         if not position.passes:
-            self.plans.note_forward(module)
+            self.plans.note_forward(self._module_name(module))
         is_root = not position.scopes.depth
         scope = position.enter_module(module, module)
         if is_root and module in self.ddp_modules:

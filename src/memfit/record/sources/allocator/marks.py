@@ -108,6 +108,8 @@ class Marks:
         self._numbers: dict[int, int] = {}
         self._deaths: dict[int, weakref.ref[nn.Module]] = {}
         self._depth = 0
+        self.left_out: set[int] = set()
+        """The modules whose calls are not marked."""
         self._hooked: set[int] = set()
         self._handles: list[Any] = []
         self.places_backward = True
@@ -155,6 +157,7 @@ class Marks:
 
     def leave_out(self, modules: set[int]) -> None:
         """From now on, calls of these modules are not marked."""
+        self.left_out |= modules
         for identity, number in self._numbers.items():
             if number in modules:
                 self._numbers[identity] = NOT_MARKED

@@ -29,6 +29,7 @@ from memfit.record.listener import warn
 from memfit.record.module_names import ModuleNames
 from memfit.record.session import RecordingSession, mind_forks
 from memfit.record.sources.allocator.alarms import AlarmWatch, StepFigures
+from memfit.record.sources.allocator.backward_plans import KNOWN_MODELS
 from memfit.record.sources.allocator.follower import RunFollower
 from memfit.record.sources.allocator.history import AllocatorHistory, DeviceFigures
 from memfit.record.sources.allocator.levels import LevelReporter, OnStep
@@ -112,6 +113,7 @@ class HistorySession(RecordingSession):
         self._detach()
         with self._safely():
             self._ledger.write()
+            self._remember_models()
             self._ledger.joiner.end()
             self._ledger.write_levels()
             self._say_what_is_missing()
@@ -248,6 +250,8 @@ class HistorySession(RecordingSession):
 
     def _calibrate(self) -> None:
         """From now on, no more is marked than is needed."""
+        if self._follower.is_known_model and self._step != CALIBRATION_STEPS[-1]:
+            return
         self._read()
         self._ledger.write()
         if self._step == CALIBRATION_STEPS[0]:
@@ -260,6 +264,17 @@ class HistorySession(RecordingSession):
     def _place_backward_if_needed(self) -> None:
         plans = self._ledger.joiner.plans
         self._marks.places_backward = plans.has_inner_passes or plans.num_unplaced > 0
+
+    def _remember_models(self) -> None:
+        """The next recording of these models begins where this one ends; not if one of their passes could not be placed."""
+        plans, roots = self._ledger.joiner.plans, self._follower.roots()
+        if plans.num_unplaced or plans.has_inner_passes:
+            KNOWN_MODELS.forget(roots)
+        elif plans.num_placed:
+            quiet = self._marks.left_out
+            KNOWN_MODELS.learn(roots, [module for module, number in self._names.living() if number in quiet])
+        if plans.num_unplaced:
+            self._ledger.note(f"{plans.num_unplaced} backward passes were unlike those before: what they allocated is of no module")
 
     def _leave_out_quiet_modules(self) -> None:
         quiet = self._ledger.quiet_modules()

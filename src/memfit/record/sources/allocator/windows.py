@@ -33,6 +33,11 @@ class ModuleRows:
     def path(self, module: int) -> str:
         return self.rows[module][0] if module >= 0 else ""
 
+    def kind_and_path(self, module: int) -> tuple[str, str]:
+        """What a module is called in every recording of its model."""
+        path, kind, _ = self.rows[module]
+        return kind, path
+
 
 class WindowLedger:
     """Writes windows to a ledger.
@@ -114,7 +119,7 @@ class WindowLedger:
     def _begin(self, info: RunInfo, journal: Journal | None) -> None:
         clock = Clock(self._start_ns)
         self.builder = LedgerBuilder(info, journal, clock)
-        self.joiner = Joiner(self.builder, clock, self._settings, self._device_name)
+        self.joiner = Joiner(self.builder, clock, self._settings, self._device_name, self.modules.kind_and_path)
         self._num_modules_written = 0
 
     def _write(self, window: Window, *, follows: bool) -> None:
