@@ -4,9 +4,9 @@
     python benchmarks/recording/turns_on_gpu.py bert swin    # some of them; the others stay as they are
     python benchmarks/recording/turns_on_gpu.py --out FILE   # writes FILE in place of the results
 
-Models with many small modules and operators, small batches. A round is six bare steps, then six under ``memfit.track``; its slowdown
-is the time of the tracked ones over that of the bare ones. The first round is of a model that no recording has seen; the median is
-that of all rounds.
+Models with many small modules and operators, and small batches. A round is six bare steps, then six under ``memfit.track``; its
+slowdown is the time of the tracked ones over that of the bare ones. The first round is of a model that no recording has seen; the
+median is that of all rounds.
 """
 
 from __future__ import annotations
