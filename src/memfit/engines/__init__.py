@@ -7,7 +7,8 @@
     ├─ fsdp2/      fully_shard
     ├─ fsdp1/      FullyShardedDataParallel
     ├─ ddp/        DistributedDataParallel
-    └─ deepspeed/  ZeRO, which scripts apply
+    ├─ deepspeed/  ZeRO, which scripts apply
+    └─ megatron/   Megatron-core, which scripts apply
 
 An engine's own file imports no torch, so that flags, comparisons and searches can ask it.
 """

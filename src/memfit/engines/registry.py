@@ -11,13 +11,14 @@ from memfit.engines.deepspeed import DeepSpeed
 from memfit.engines.engine import Engine, UnitTensor
 from memfit.engines.fsdp1 import Fsdp1
 from memfit.engines.fsdp2 import Fsdp2
+from memfit.engines.megatron import Megatron
 from memfit.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fsdp2(), Fsdp1(), Ddp(), DeepSpeed())}
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Fsdp2(), Fsdp1(), Ddp(), DeepSpeed(), Megatron())}
 """In the order of help texts. A new engine is added here."""
 
 

@@ -110,24 +110,26 @@ def _install() -> None:
         _patches.finally_call(handle.remove)
     patch_loaded()
     for name in {name for engine in ENGINES.values() for name in engine.hooks() if loaded(name) is None}:
-        _patches.when_imported(name, lambda _: patch_loaded())  # what an engine makes before the first forward counts too
+        # What an engine makes before the first forward counts too.
+        _patches.when_imported(name, lambda module: patch_loaded(module))
 
 
-def patch_loaded() -> None:
-    """Patches the optional parts of torch that the run has imported by now; called again where a run may have imported more."""
+def patch_loaded(imported: Any = None) -> None:
+    """Patches the optional parts of torch that the run has imported by now, ``imported`` at this moment; called again where a run
+    may have imported more."""
     with _lock:
         for engine in ENGINES.values():
             for name, hook in engine.hooks().items():
-                if (module := _not_yet_patched(name)) is not None:
+                if (module := _not_yet_patched(name, imported)) is not None:
                     hook(module, _patches, _engines)
         for name, patch in _OPTIONAL.items():
-            if (module := _not_yet_patched(name)) is not None:
+            if (module := _not_yet_patched(name, imported)) is not None:
                 patch(module)
 
 
-def _not_yet_patched(name: str) -> Any | None:
+def _not_yet_patched(name: str, imported: Any) -> Any | None:
     """The module if the run has imported it and it is not patched yet, else ``None``. Marks it as patched."""
-    module = loaded(name)
+    module = imported if getattr(imported, "__name__", None) == name else loaded(name)
     if module is None or name in _patched:
         return None
     _patched.add(name)

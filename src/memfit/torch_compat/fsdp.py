@@ -40,8 +40,9 @@ def need_everything() -> None:
 
 
 def loaded(name: str) -> Any | None:
-    """A module of torch that the run has imported, else ``None``."""
-    return sys.modules.get(name)
+    """A module that the run has imported to its end, else ``None``: of modules that import each other one is there too early."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
 # -- looking at a run ----------------------------------------------------------------------------------------------------------

@@ -51,3 +51,39 @@ def test_norms_keep_their_input_and_a_number_or_two_for_each_row():
             assert (4, 8, 64) in kept
             out.sum().backward()
             assert norm.weight.grad.shape == (64,)
+
+
+def test_softmax_makes_its_result_and_works_in_place_backwards():
+    with phantom():
+        from scaled_masked_softmax_cuda import backward, forward, get_batch_per_block
+
+        scores = torch.empty(2, 4, 128, 128, dtype=torch.bfloat16, device="cuda")
+        probabilities = forward(scores, None, 1.0)
+        assert (probabilities.shape, probabilities.dtype) == (scores.shape, scores.dtype)
+        assert backward(scores, probabilities, 1.0) is scores
+        assert (get_batch_per_block(128, 128, 2, 4), get_batch_per_block(1024, 1024, 2, 4)) == (8, 4)
+
+
+def test_lists_of_tensors_are_scaled_in_place_and_have_norms():
+    with phantom():
+        import amp_C
+        from apex.multi_tensor_apply import multi_tensor_applier
+
+        flag, tensors = torch.zeros(1, dtype=torch.int, device="cuda"), [torch.empty(8, device="cuda") for _ in range(3)]
+        assert multi_tensor_applier(amp_C.multi_tensor_scale, flag, [tensors, tensors], 2.0) is None
+        norm, each = multi_tensor_applier(amp_C.multi_tensor_l2norm, flag, [tensors], True)
+        assert (norm.shape, each.shape, norm.dtype) == ((1,), (3,), torch.float32)
+
+
+def test_megatrons_norms_are_called_as_functions():
+    with phantom():
+        from apex.contrib.layer_norm.layer_norm import FastLayerNormFN
+        from apex.normalization.fused_layer_norm import FusedLayerNormAffineFunction
+
+        x, weight = torch.ones(4, 64, device="cuda", requires_grad=True), torch.ones(64, device="cuda", requires_grad=True)
+        for made in (
+            FusedLayerNormAffineFunction.apply(x, weight, weight, (64,), 1e-5),
+            FastLayerNormFN.apply(x, weight, weight, 1e-5),
+        ):
+            made.sum().backward()
+        assert weight.grad.shape == (64,)

@@ -40,6 +40,16 @@ from memfit.torch_compat.patches import Patches
 
 __all__ = ["STAND_INS", "StandIn", "install"]
 
+OF_APEX = (
+    "amp_C",
+    "fused_weight_gradient_mlp_cuda",
+    "scaled_upper_triang_masked_softmax_cuda",
+    "scaled_masked_softmax_cuda",
+    "scaled_softmax_cuda",
+    "generic_scaled_masked_softmax_cuda",
+)
+"""Compiled modules beside the package, which are built with it."""
+
 STAND_INS = (
     StandIn(package="triton", distribution="triton", version="3.6.0", file="triton", is_everywhere=True),
     StandIn(package="flash_attn", distribution="flash_attn", version="2.8.3", file="flash_layers"),
@@ -47,6 +57,7 @@ STAND_INS = (
     StandIn(package="flash_attn_2_cuda", distribution="flash_attn", version="2.8.3", file="flash_attention", instead=True),
     StandIn(package="xformers", distribution="xformers", version="0.0.30", file="xformers"),
     StandIn(package="apex", distribution="apex", version="0.1", file="apex", answers_checks=False),
+    *(StandIn(package=name, distribution="apex", version="0.1", file="apex", answers_checks=False) for name in OF_APEX),
     StandIn(package="deepspeed", distribution="deepspeed", version="0.19.8", file="deepspeed", answers_checks=False),
 )
 """Packages that are answered for where they are not installed."""

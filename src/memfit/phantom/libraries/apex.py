@@ -1,9 +1,10 @@
-"""NVIDIA's apex: fused optimizers and norms, where it is not installed.
+"""NVIDIA's apex: fused optimizers, norms and softmax, where it is not installed, with the compiled modules that Megatron imports.
 
 Facts: apex/optimizers/fused_adam.py and its neighbours (the averages are float32, whatever the parameter is), fused_sgd.py (one
 buffer like the parameter), fused_lamb.py; apex/normalization/fused_layer_norm.py and csrc/layer_norm_cuda_kernel.cu (input, mean
 and inverse deviation are kept, backward sums 16 parts of the weights' gradients in float32). The update itself is one kernel over
-all tensors, and takes nothing.
+all tensors, and takes nothing. csrc/megatron: softmax makes its result alone and works in place backwards; gradients of weights are
+added where they belong. csrc/multi_tensor_l2norm_kernel.cu: 320 parts, and the norms.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit.phantom.clock.launches import launched
 from memfit.phantom.current import current
 from memfit.phantom.libraries.stand_ins import Fill, filling
 
 PARTS = 16
+NORM_PARTS = 320
+ROWS_IN_A_BLOCK = 4
+"""Of softmax: four warps, each with one row, or with two that are short."""
+SHORT_ROW = 128
 
 
 class FusedAdam(torch.optim.Optimizer):
@@ -107,6 +113,22 @@ class _FusedNorm(torch.autograd.Function):
         return made, *(*grads, None, None)[:2], None, None, None
 
 
+class FusedLayerNormAffineFunction(torch.autograd.Function):
+    """Called by Megatron as it is."""
+
+    @staticmethod
+    def apply(x: torch.Tensor, weight: Any, bias: Any, shape: Any, eps: float, memory_efficient: bool = False, *more: Any) -> Any:
+        return _FusedNorm.apply(x, weight, bias, torch.Size(shape).numel(), True, memory_efficient)  # type: ignore[no-untyped-call]
+
+
+class FastLayerNormFN(torch.autograd.Function):
+    """The norm of ``apex.contrib``."""
+
+    @staticmethod
+    def apply(x: torch.Tensor, weight: Any, bias: Any, eps: float, memory_efficient: bool = False) -> Any:
+        return _FusedNorm.apply(x, weight, bias, weight.numel(), True, memory_efficient)  # type: ignore[no-untyped-call]
+
+
 class FusedLayerNorm(nn.Module):
     has_mean = True
 
@@ -142,7 +164,57 @@ class MixedFusedRMSNorm(FusedRMSNorm):
     """The same."""
 
 
-_NORMS = filling(FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm)
+# -- compiled modules ----------------------------------------------------------------------------------------------------------
+
+
+class MultiTensorApply:
+    """Calls an operator on lists of tensors."""
+
+    available = True
+
+    def __init__(self, chunk_size: int) -> None:
+        self.chunk_size = chunk_size
+
+    def __call__(self, operator: Callable[..., Any], flag: torch.Tensor, lists: Any, *args: Any) -> Any:
+        return operator(self.chunk_size, flag, lists, *args)
+
+
+def _in_place(chunk_size: int, flag: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]], *options: Any) -> None:
+    launched("multi_tensor", [tensor for tensors in lists for tensor in tensors])
+
+
+def _l2norm(chunk_size: int, flag: torch.Tensor, lists: Any, per_tensor: bool = False, *options: Any) -> Any:
+    tensors = lists[0]
+    parts = flag.new_zeros(NORM_PARTS, dtype=torch.float32)
+    norms = flag.new_empty(len(tensors) if per_tensor else 0, dtype=torch.float32)
+    launched("multi_tensor_l2norm", [*tensors, parts])
+    return flag.new_empty(1, dtype=torch.float32), norms
+
+
+def _softmax(scores: torch.Tensor, *mask_and_scale: Any) -> torch.Tensor:
+    probabilities = torch.empty_like(scores, memory_format=torch.contiguous_format)
+    launched("scaled_softmax", [scores, probabilities])
+    return probabilities
+
+
+def _softmax_backward(grad: torch.Tensor, probabilities: torch.Tensor, scale: Any) -> torch.Tensor:
+    grad = grad.contiguous()
+    launched("scaled_softmax_backward", [grad, grad, probabilities])
+    return grad
+
+
+def _batch_per_block(query_length: int, key_length: int, batch: int, heads: int) -> int:
+    return ROWS_IN_A_BLOCK * (2 if key_length <= SHORT_ROW else 1)
+
+
+def _add_weight_gradient(x: torch.Tensor, grad: torch.Tensor, main_grad: torch.Tensor) -> None:
+    launched("wgrad_gemm_accum", [x, grad, main_grad, main_grad])
+
+
+_SOFTMAX = filling(forward=_softmax, backward=_softmax_backward, get_batch_per_block=_batch_per_block)
+_NORMS = filling(
+    FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm, FusedLayerNormAffineFunction, FastLayerNormFN
+)
 _OPTIMIZERS = filling(FusedAdam, FusedLAMB, FusedNovoGrad, FusedAdagrad, FusedSGD)
 
 
@@ -151,4 +223,18 @@ MODULES: dict[str, Fill] = {
     "apex.optimizers": _OPTIMIZERS,
     "apex.normalization": _NORMS,
     "apex.normalization.fused_layer_norm": _NORMS,
+    "apex.contrib.layer_norm.layer_norm": _NORMS,
+    "apex.multi_tensor_apply": filling(MultiTensorApply, multi_tensor_applier=MultiTensorApply(2048 * 32)),
+    "amp_C": filling(
+        **dict.fromkeys(("multi_tensor_scale", "multi_tensor_axpby", "multi_tensor_adam", "multi_tensor_sgd"), _in_place),
+        multi_tensor_l2norm=_l2norm,
+    ),
+    "fused_weight_gradient_mlp_cuda": filling(
+        wgrad_gemm_accum_fp32=_add_weight_gradient, wgrad_gemm_accum_fp16=_add_weight_gradient
+    ),
+    "scaled_upper_triang_masked_softmax_cuda": _SOFTMAX,
+    "scaled_masked_softmax_cuda": _SOFTMAX,
+    "scaled_softmax_cuda": _SOFTMAX,
+    "generic_scaled_masked_softmax_cuda": _SOFTMAX,
 }
+"""Those that are no part of the package are built with it."""

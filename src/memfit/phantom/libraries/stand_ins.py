@@ -129,6 +129,8 @@ class Finder(importlib.abc.MetaPathFinder):
     def __init__(self, stand_ins: Mapping[str, StandIn], world: CurrentWorld) -> None:
         self._stand_ins = stand_ins
         self._world = world
+        self._told: dict[str, str] = {}
+        """Where a script first went on without a distribution."""
         self._installed = frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
@@ -144,15 +146,16 @@ class Finder(importlib.abc.MetaPathFinder):
     def _is_wanted(self, stand_in: StandIn, question: _Question) -> bool:
         if question.is_torchs:
             return stand_in.package in sys.modules  # what the script has imported is there as a whole
-        if stand_in.is_everywhere or stand_in.instead or stand_in.package in self._installed:
+        if stand_in.is_everywhere or stand_in.instead or self._installed & {stand_in.package, stand_in.distribution}:
             return True
         if question.is_check:
             return stand_in.answers_checks
         if question.can_do_without:
             if question.is_the_scripts:
+                name = stand_in.distribution
                 self._world.say(
-                    f"{stand_in.package} is not installed here, and {question.place} goes on without it: if it is installed where "
-                    f"the run will be, say so with {VARIABLE}={stand_in.package}"
+                    f"{name} is not installed here, and {self._told.setdefault(name, question.place)} goes on without it: if it is "
+                    f"installed where the run will be, say so with {VARIABLE}={name}"
                 )
             return False
         return True
