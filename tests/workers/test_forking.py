@@ -32,3 +32,28 @@ print(torch._C._get_privateuse1_backend_name())
 def test_torch_is_left_as_it_was(apart: bool, name: str):
     done = run_prepared(UNTOUCHED.format(apart=apart))
     assert done.stdout.strip() == name, done.stderr
+
+
+AT_ONCE = """
+import os, threading
+from concurrent.futures import ThreadPoolExecutor
+from memfit.workers.forking import in_a_child
+
+inside, most = [], 0
+
+def begin():
+    inside.append(threading.get_ident())
+    global most
+    most = max(most, len(inside))
+    threading.Event().wait(0.01)  # another thread has time to come in between
+
+os.register_at_fork(before=begin, after_in_parent=lambda: inside.pop())
+with ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(lambda n: in_a_child(lambda: n), range(8))) == list(range(8))
+print(most)
+"""
+
+
+def test_children_are_started_one_after_the_other():
+    done = run_prepared(AT_ONCE)
+    assert done.stdout.strip() == "1", done.stderr

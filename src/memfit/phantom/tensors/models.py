@@ -26,6 +26,7 @@ from memfit.torch_compat.dispatch import tree_leaves, without_subclass_functions
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 from memfit.torch_compat.tensors import TensorBase, swap_insides
+from memfit.torch_versions import TorchVersion
 
 
 def install_parameters(patches: Patches, mode: PhantomMode) -> None:
@@ -130,6 +131,8 @@ def install_initialisation(patches: Patches, target: Target, assumptions: Assump
     if target.torch < DRAWN_AGAIN_SINCE:
         patches.replace(INITIALISATION, TRUNCATED_NORMAL, _truncated_in_place)
         return
+    if TorchVersion.parse(torch.__version__).release < DRAWN_AGAIN_SINCE:
+        patches.replace(INITIALISATION, TRUNCATED_NORMAL, _truncated_with_masks)
 
     def say(original: Truncate) -> Truncate:
         def truncate(tensor: torch.Tensor, *args: float, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -148,6 +151,16 @@ def _truncated_in_place(
     """Takes no memory, and draws one number for each element, as torch did."""
     with torch.no_grad():
         return tensor.uniform_(-1, 1, generator=generator).clamp_(min=a, max=b)
+
+
+def _truncated_with_masks(
+    tensor: torch.Tensor, mean: float, std: float, a: float, b: float, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """Draws once and looks what lies outside, as torch does first."""
+    with torch.no_grad():
+        tensor.normal_(mean, std, generator=generator)
+        (tensor < a) | (tensor > b)
+        return tensor
 
 
 # -- classes of tensors and parameters that libraries make -------------------------------------------------------------------
