@@ -56,7 +56,7 @@ from memfit.analysis import find_peak, find_step_peaks
 from memfit.analysis.owners import find_owners
 from memfit.analysis.timeline import MemoryTimeline, events_on
 from memfit.ledger import Category, Ledger, Phase
-from memfit.ledger.moments import running_at, steps_at
+from memfit.ledger.columns import running_at, steps_at
 from memfit.ledger.schema import Slack
 from memfit.record.sources.allocator.joining import BEFORE
 from memfit.torch_compat import memory_history

@@ -1,4 +1,4 @@
-"""What can be chosen when a model is trained: one row per choice.
+"""The options of a training recipe: one row per choice.
 
 ::
 
@@ -10,7 +10,7 @@ asked for, what a comparison varies by default, what it leaves out as hopeless, 
 run. A new optimizer or strategy is one more row here. (A strategy also needs a member in ``memfit.fsdp``, whose words are torch's;
 engines are those of ``memfit.engines``.)
 
-Tables are dictionaries in the order in which people read them. Nothing in here imports torch: types and classes of torch are named.
+Tables are dictionaries in the order of help texts. Imports no torch: torch's types and classes are given by name.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from memfit.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One of the words that a field of a recipe takes."""
+    """One value of a recipe's field."""
 
     name: str
     cost: int = 0
-    """Among the choices of its kind: of two that fit, the lower is cheaper to run."""
+    """Rank among the choices of its kind: of two that fit, the lower one is cheaper to run."""
     compared: bool = False
-    """Is it compared by default?"""
+    """True if it is compared by default."""
 
 
 class Split(Enum):
@@ -47,15 +47,15 @@ class Split(Enum):
 class Strategy(Choice):
     split: Split
     reshards: bool = True
-    """Are parameters given back between forward and backward? If not, all of them are whole at once."""
+    """True if parameters are freed between forward and backward; otherwise all of them are whole at once."""
     engine: str = "fsdp2"
-    """Which one does it unless another is named."""
+    """The default engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice(Choice):
     shards: bool = True
-    """Can it split anything?"""
+    """True if it can shard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,11 @@ class Optimizer(Choice):
     torch_name: str
     """The class in ``torch.optim``."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What that class is given, beside the parameters and the learning rate."""
+    """Arguments of that class besides parameters and learning rate."""
     state_copies: int = 0
-    """How often it keeps something as large as the weights."""
+    """Number of state tensors as large as the weights."""
     lighter: str = ""
-    """Another that computes the same, but needs less memory in its step."""
+    """An equivalent optimizer that needs less memory in its step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,22 +77,22 @@ class Precision(Choice):
     weight_bytes: int
     """The size of one of them."""
     computes: str = ""
-    """The type of the computation; empty where it is that of the weights."""
+    """The type of the computation; empty if it is that of the weights."""
     scales_loss: bool = False
-    """Is the loss scaled, because the gradients of this type would vanish?"""
+    """True if the loss is scaled, because gradients of this type would underflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Choice):
-    """In which order a pipeline runs its microbatches."""
+    """The order in which a pipeline runs its microbatches."""
 
     torch_name: str
     """As ``torch.distributed.pipelining`` calls it."""
     stages_a_rank: int = 1
     is_v: bool = False
-    """Is the second stage of a rank counted from the end, such that the first rank holds the last stage too?"""
+    """True if a rank's second stage is counted from the end, so that the first rank also holds the last stage."""
     shards: bool = True
-    """Does it train with sharded stages? Gradients of weights that are computed apart from the others get lost in FSDP2 of torch
+    """True if it trains with sharded stages. FSDP2 loses gradients of weights that are computed apart from the others in torch
     2.13: ``tests/parallel`` compares them."""
 
     def stages_of(self, rank: int, pp: int) -> list[int]:
@@ -109,11 +109,11 @@ class Float8(Choice):
     recipe: str = ""
     """What torchao calls it; empty for none."""
     gathers: bool = False
-    """Are sharded weights gathered in 8 bits?"""
+    """True if sharded weights are gathered in 8 bits."""
 
 
 def layers_of_stages(num_layers: int, num_stages: int) -> list[int]:
-    """How many layers each stage of a pipeline has: as equally many as can be, the embedding and the head counted as one each."""
+    """Number of layers per pipeline stage, as equal as possible; embedding and head count as one layer each."""
     sizes = [(num_layers + 2) // num_stages + (stage < (num_layers + 2) % num_stages) for stage in range(num_stages)]
     sizes[0] -= 1
     sizes[-1] -= 1
@@ -204,30 +204,30 @@ OPTIMIZERS: Final = _table(
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """Something that can be chosen: a field of a recipe, a flag, and a column of a comparison."""
+    """One option: a field of a recipe, a flag, and a column of a comparison."""
 
     flags: tuple[str, ...]
     default: str
-    """What is taken where nothing was said, in the words of the help."""
+    """The default, in the words of the help."""
     summary: str = ""
-    """What the flag takes, where that is not the name of a row."""
+    """Placeholder of the flag's value, if it is not the name of a row."""
     choices: Mapping[str, Choice] | None = None
-    """The rows; ``None`` where any number or mesh will do."""
+    """The rows; ``None`` if it takes any number or mesh."""
     bare: str = ""
-    """What the flag means where no value is given with it; empty where it needs one."""
+    """The value of the flag if none is given; empty if it requires one."""
     open: bool = False
-    """May a recipe leave it to the GPUs? Then it is empty until it is settled."""
+    """True if it may be left to the GPUs; it is empty until the recipe is settled."""
     is_number: bool = False
     more_costs_more: bool = False
-    """Of two numbers that fit, is the lower one cheaper to run?"""
+    """True if the lower of two fitting numbers is cheaper to run."""
     usual: Any = None
     """The value that a comparison does not mention; ``None`` to mention every value."""
     saves: str = ""
-    """What the cheaper choice has least of, for a recommendation."""
+    """What the cheaper choice minimises, for a recommendation."""
 
     @property
     def help(self) -> str:
-        """For the flag: what it takes, and its default."""
+        """The help of the flag: its values and its default."""
         words = ", ".join(filter(None, (self.summary, ", ".join(self.choices or ()))))
         return f"{words}; {self.default}"
 
@@ -352,7 +352,7 @@ CHEAPER_FIRST: Final = ("offload", "precision", "checkpointing", "pp", "cp", "tp
 
 
 def check_choice(axis: str, word: str) -> None:
-    """Refuses a word that is not in the table of an axis."""
+    """Raises ``ConfigError`` for a word that is not in the table of an axis."""
     known = AXES[axis].choices
     if known is None or word in known or (AXES[axis].open and not word):
         return
@@ -360,7 +360,7 @@ def check_choice(axis: str, word: str) -> None:
 
 
 def cost_of(axis: str, word: Any) -> int:
-    """What a choice costs, compared with others of its kind; nothing for what is not in the table, or was not chosen."""
+    """The rank of a choice's cost among its kind; 0 if it is not in the table, or was not chosen."""
     if AXES[axis].more_costs_more:
         return word if isinstance(word, int) else 0
     row = (AXES[axis].choices or {}).get(word)
@@ -368,5 +368,5 @@ def cost_of(axis: str, word: Any) -> int:
 
 
 def compared(rows: Iterable[Choice]) -> tuple[str, ...]:
-    """The names of those that are compared by default."""
+    """The names of the choices that are compared by default."""
     return tuple(row.name for row in rows if row.compared)

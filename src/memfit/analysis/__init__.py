@@ -1,4 +1,4 @@
-"""Questions to a ledger; every answer is a pure function of it.
+"""Analyses of a ledger, each a pure function of it.
 
 ::
 
@@ -20,7 +20,7 @@
     report.py      all that the views show
     diff/          two runs, compared
 
-Events are not walked one by one, save by ``largest_live``: a million of them take seconds. Nothing in here imports torch.
+Only ``largest_live`` loops over events in Python: a million of them take seconds. Imports no torch.
 """
 
 from memfit.analysis.course import Course, Leg, find_course
@@ -46,7 +46,7 @@ from memfit.analysis.peaks import (
 from memfit.analysis.phases import PhaseSpan, trace_phases
 from memfit.analysis.report import DeviceReport, Report, build_report
 from memfit.analysis.timeline import Breakdown, MemoryTimeline, trace_categories, trace_total
-from memfit.ledger.moments import INIT, running_at
+from memfit.ledger.columns import INIT, running_at
 
 __all__ = [
     "INIT",

@@ -4,7 +4,7 @@
 
     init │ step 0 │ step 1 │ evaluation 0 │ step 2 │ save 0 │ step 3 ...
 
-A training step ends where an evaluation or a save begins. Where nothing says what a script did, there are steps alone.
+A training step ends where an evaluation or a save begins. A ledger without activity has only steps.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Leg:
 
     kind: ActivityKind
     number: int
-    """Of the step, evaluation or save, from 0; ``INIT`` of what precedes the first step."""
+    """The number of the step, evaluation or save, from 0; ``INIT`` before the first step."""
     step: int
-    """Of a step its own number; of others the last step that had begun by then, ``INIT`` before the first."""
+    """For a step its own number; for others that of the last step begun, ``INIT`` before the first."""
     peak_bytes: int
-    """At least what it began with."""
+    """The peak, which is at least the memory in use at its beginning."""
     batch: str
-    """The shape of its largest batch, ``8 x 1900``; empty where nothing says it."""
+    """The shape of its largest batch, ``8 x 1900``; empty if unknown."""
 
     @property
     def batch_elements(self) -> int:
@@ -47,7 +47,7 @@ class Course:
 
     @property
     def steps(self) -> tuple[Leg, ...]:
-        """Without what precedes the first."""
+        """The training steps, without initialisation."""
         return tuple(leg for leg in self.legs if leg.kind is ActivityKind.TRAINING and leg.number != INIT)
 
     @property
@@ -56,7 +56,7 @@ class Course:
 
     @property
     def largest_batch(self) -> Leg | None:
-        """The step that was given most; of several, the first."""
+        """The step with the largest batch; the first of several."""
         known = [leg for leg in self.steps if leg.batch]
         return max(known, key=lambda leg: leg.batch_elements, default=None)
 
@@ -78,7 +78,7 @@ class Course:
 
 
 def _highest(legs: Sequence[Leg]) -> Leg | None:
-    """The first of the highest."""
+    """The leg with the highest peak; the first of several."""
     return max(legs, key=lambda leg: leg.peak_bytes, default=None)
 
 
@@ -115,7 +115,7 @@ def _joined(first: Leg, second: Leg) -> Leg:
 
 
 def _begin(ledger: Ledger) -> tuple[Array, Array, Array, Array]:
-    """Where stretches of the run begin, in order: the event, and the kind, number and batch of what begins there."""
+    """The beginnings of legs in order: the event, kind, number and batch of each."""
     activity, training = ledger.activity, int(ActivityKind.TRAINING)
     if not ledger.info.covered.evaluations:  # calls without gradients in every step are a part of it
         is_training = activity.kind == ActivityKind.EVALUATION
@@ -135,7 +135,7 @@ def _begin(ledger: Ledger) -> tuple[Array, Array, Array, Array]:
 
 
 def _saving(ledger: Ledger) -> Array:
-    """Where state dicts are made, where that belongs to a save: nothing but saves follows before the next batch."""
+    """The events at which state dicts are made for a save: only saves follow before the next batch."""
     begun = ledger.scope_enter[(ledger.scopes.phase == Phase.CHECKPOINT) & (ledger.scopes.parent == -1)]
     following = np.searchsorted(ledger.activity.event, begun)
     kinds = np.append(ledger.activity.kind, ActivityKind.TRAINING)
@@ -143,6 +143,6 @@ def _saving(ledger: Ledger) -> Array:
 
 
 def _number_of_save(ledger: Ledger, begun: Array) -> Array:
-    """Of the save that follows."""
+    """The number of the next save."""
     numbers: Array = np.append(ledger.activity.number, 0)[np.searchsorted(ledger.activity.event, begun)]
     return numbers

@@ -1,4 +1,4 @@
-"""Memory that grows from step to step, and the blocks that it is made of."""
+"""Memory that grows from step to step, and the blocks behind it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from memfit.analysis.timeline import trace_total
 from memfit.ledger import Ledger
 
 FEWEST_STEPS: Final = 10
-"""Fewer say nothing: the first steps make gradients and the optimizer's state."""
+"""Fewest steps for a finding: the first ones create gradients and optimizer state."""
 NUM_STRETCHES: Final = 4
-"""Equal parts of the later half of the run: in each of them, memory must have grown."""
+"""Number of equal parts of the later half of the run; memory must grow in each of them."""
 STEADY: Final = 0.5
-"""Each part grows by at least this share of the mean."""
+"""Each part must grow by at least this share of the mean."""
 LEAST_BYTES: Final = 1024
-"""A step, on average: a counter and a list of losses are no leak worth mentioning."""
+"""Least growth per step that is reported: a counter or a list of losses is not a leak."""
 NUM_PLACES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """What every step leaves behind, on average of the later half of the run."""
+    """Memory that every step leaves behind, averaged over the later half of the run."""
 
     bytes_a_step: float
     at_end: int
-    """Bytes in use when the last step had ended."""
+    """Bytes in use at the end of the last step."""
     places: tuple[tuple[str, str, int], ...]
-    """What stays: the operator that made it, the module that it is from, and its bytes in that half, largest first."""
+    """What stays, largest first: operator, module and bytes, from that half."""
     num_steps: int
 
     def full_at_step(self, peak: int, capacity: int) -> int | None:
-        """The step in which memory runs out, given the peak so far and what the allocator can get; ``None`` if it has by now."""
+        """The step in which memory runs out, given the peak so far and the allocator's limit; ``None`` if it already has."""
         return None if peak > capacity else self.num_steps + int((capacity - peak) / self.bytes_a_step)
 
     def to_json(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class Growth:
 
 
 def find_growth(ledger: Ledger, device: int) -> Growth | None:
-    """What grows on a device; ``None`` where nothing does, or too few steps were seen."""
+    """The growth on a device; ``None`` if there is none, or too few steps were seen."""
     starts = ledger.step_starts
     if len(starts) < FEWEST_STEPS:
         return None
@@ -64,7 +64,7 @@ def find_growth(ledger: Ledger, device: int) -> Growth | None:
 
 
 def _places(ledger: Ledger, device: int, first: int, last: int) -> tuple[tuple[str, str, int], ...]:
-    """Of blocks that were born between two events and outlive the second: operator, module and bytes."""
+    """Operator, module and bytes of the blocks allocated between two events that outlive the second."""
     stay = np.flatnonzero(
         (ledger.blocks.device == device) & (ledger.birth >= first) & (ledger.birth < last) & (ledger.death >= last)
     )

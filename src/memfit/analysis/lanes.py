@@ -1,4 +1,4 @@
-"""What each stream did when: one lane for each stream, and few enough spans in it to be kept and drawn.
+"""The work of each stream over time: one lane per stream, with few enough spans to keep and draw.
 
 ::
 
@@ -24,16 +24,16 @@ class Lane:
 
     stream: int
     group: str
-    """What its process group is called; empty where it is no group's, or has no name."""
+    """The name of its process group; empty without a group or a name."""
     work: Work
-    """In the order of time."""
+    """Spans in order of time."""
 
     @property
     def busy_ns(self) -> int:
         return int(self.work.busy_ns.sum())
 
     def busy_by_kind(self) -> dict[WorkKind, int]:
-        """Nanoseconds of each kind that there is, in the order of kinds."""
+        """Nanoseconds by kind of work, in the order of kinds."""
         sums = np.bincount(self.work.kind, weights=self.work.busy_ns, minlength=len(WorkKind)).tolist()
         return {kind: round(sums[kind]) for kind in WorkKind if sums[kind]}
 
@@ -64,7 +64,7 @@ def trace_lanes(ledger: Ledger, most_spans: int | None = None) -> list[Lane]:
 
 
 def find_window(ledger: Ledger) -> LaneWindow | None:
-    """The last step, from its first event to the end of all that it issued; ``None`` where no work of it is known."""
+    """The last step, from its first event to the end of all work it issued; ``None`` if its work is unknown."""
     if not len(ledger.work) or not len(ledger.step_starts) or not ledger.info.has_clock:
         return None
     first = int(ledger.step_starts[-1])
@@ -103,12 +103,12 @@ def thin(work: Work, most: int, module_parents: Array) -> Work:
 
 
 def take(work: Work, rows: Array) -> Work:
-    """Some of the rows."""
+    """A selection of rows."""
     return Work(**{name: column[rows] for name, column in work.columns().items()})
 
 
 def _put_together(work: Work, starts: Array, module_parents: Array) -> Work:
-    """Rows from each of ``starts`` to the next are one."""
+    """Merges the rows from each of ``starts`` to the next."""
     ends = np.append(starts[1:], len(work))
     first = take(work, starts)
     kind = np.where(_is_one(work.kind, starts), first.kind, WorkKind.OTHER).astype(np.uint8)
@@ -129,13 +129,13 @@ def _put_together(work: Work, starts: Array, module_parents: Array) -> Work:
 
 
 def _is_one(column: Array, starts: Array) -> Array:
-    """Per piece: is the column the same in all of it?"""
+    """Per piece: true if the column is constant in it."""
     same: Array = np.minimum.reduceat(column, starts) == np.maximum.reduceat(column, starts)
     return same
 
 
 def _longest(work: Work, starts: Array, ends: Array) -> Array:
-    """Per piece: the operator that was busy for longest in it."""
+    """Per piece: the operator that was busy longest."""
     num_ops = int(work.op.max()) + 1
     piece = np.repeat(np.arange(len(starts)), ends - starts)
     pairs, which = np.unique(piece * num_ops + work.op, return_inverse=True)
@@ -147,7 +147,7 @@ def _longest(work: Work, starts: Array, ends: Array) -> Array:
 
 
 def _common_parent(modules: set[int], parents: Array) -> int:
-    """The innermost module that all of them are in, or -1. A parent's number is below that of what is in it."""
+    """The innermost module that contains all of them, or -1. A parent's number is smaller than its children's."""
     while len(modules) > 1:
         innermost = max(modules)
         modules = (modules - {innermost}) | {int(parents[innermost])}

@@ -1,4 +1,4 @@
-"""The lives of blocks: what made them, what they are, when they came and went."""
+"""The lifetimes of blocks: what made them, what they are, when they were allocated and freed."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class BlockLife:
     block: int
     op: str
     module: str
-    """The path of the module that owns it, empty where none does."""
+    """The path of the module that owns it; empty if none does."""
     name: str
-    """What it is called, ``layers.0.weight``: for a gradient or optimizer state its parameter's name. Empty where it has none."""
+    """Its name, ``layers.0.weight``; for a gradient or optimizer state that of the parameter. Empty without one."""
     category: Category
     device: str
     size_bytes: int
     birth_event: int
     birth_ns: int
     death_event: int | None
-    """``None`` where it outlives the ledger."""
+    """``None`` if it outlives the ledger."""
     death_ns: int | None
     lifetime_ns: int
-    """Until its end or the ledger's."""
+    """Its duration, until it was freed or the ledger ends."""
 
 
 def trace_lifetimes(ledger: Ledger) -> list[BlockLife]:
-    """Every block, in order of birth number, with the most it ever held."""
+    """All blocks by number, each with the most bytes it ever held."""
     return describe_blocks(ledger, np.arange(len(ledger.blocks)), ledger.block_peak_bytes)
 
 
 def largest_blocks_at(ledger: Ledger, event: int, device: int, count: int) -> list[BlockLife]:
-    """The blocks that held most on a device right after an event, with what they held then; the largest first."""
+    """The largest blocks on a device right after an event, with their sizes then, largest first."""
     held = ledger.block_bytes_at(event)
     blocks = np.flatnonzero((held > 0) & (ledger.blocks.device == device))
     largest = blocks[np.argsort(-held[blocks], kind="stable")][:count]

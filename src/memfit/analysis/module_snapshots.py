@@ -1,4 +1,4 @@
-"""What was in use each time something ran: when it began, when it ended, and at the highest moment between."""
+"""Memory in use each time something ran: at its beginning, at its end, and at its peak."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from memfit.ledger import Ledger, Phase
 from memfit.ledger.schema import Array
 
 Snapshot = dict[str, Breakdown]
-"""What was in use on each device, by the device's name."""
+"""Memory in use by device name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScopeSnapshots:
-    """One time that something ran. A module has one for each time it ran in each phase."""
+    """One execution of something. A module has one for each execution in each phase."""
 
     scope: int
     module: int
-    """-1 where a phase ran as a whole."""
+    """The module; -1 for a phase as a whole."""
     phase: Phase
     enter: Snapshot
     peak: Snapshot
-    """Each device at its own highest moment."""
+    """Each device at its own peak."""
     exit: Snapshot | None
-    """``None`` where the ledger ends before the scope does."""
+    """``None`` if the ledger ends before the scope."""
 
 
 def take_snapshots(ledger: Ledger, scopes: Array | None = None) -> list[ScopeSnapshots]:
-    """The snapshots of the scopes asked for, or of all, in the order in which they were entered."""
+    """The snapshots of the given scopes, by default of all, in order of entry."""
     scopes = np.arange(len(ledger.scopes)) if scopes is None else scopes
     first, last = ledger.scope_enter[scopes], np.minimum(ledger.scope_exit[scopes], len(ledger.events) - 1)
     devices = range(len(ledger.devices))

@@ -1,4 +1,4 @@
-"""The modules of a run as a tree, with what each holds by family.
+"""The modules of a run as a tree, with the memory of each by family.
 
 ::
 
@@ -6,7 +6,7 @@
     ├── (Llama)                 a module with all below it
     │   ├── embed
     │   └── layers
-    │       └── layers.*        modules that differ only in their numbers are one, if they are to be
+    │       └── layers.*        optionally, modules that differ only in their numbers are one
     └── outside all modules
 
 A family's figures are of the moment at which that family took most on the device, so that they add up: what a module has is what
@@ -30,14 +30,14 @@ OUTSIDE = "outside all modules"
 
 
 class Family(Enum):
-    """A few kinds of memory, for where a table of all categories would be too wide."""
+    """A coarse kind of memory, for tables in which all categories would be too wide."""
 
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
     OPTIMIZER_STATE = "optimizer state"
     ACTIVATIONS = "activations"
     THE_REST = "the rest"
-    """Temporaries, buffers, inputs, workspaces and what collectives need."""
+    """Temporaries, buffers, inputs, workspaces and buffers of collectives."""
 
 
 _MEMBERS = {
@@ -49,28 +49,28 @@ _MEMBERS = {
 
 
 def family_of(category: Category) -> Family:
-    """Every category has one family."""
+    """The family of a category."""
     return next((family for family, members in _MEMBERS.items() if category in members), Family.THE_REST)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleNode:
-    """A module, or several of one kind, with all modules below."""
+    """A module, or several merged ones, with all modules below."""
 
     parent: int
-    """The number of the node above; -1 for the root, which is the device."""
+    """The number of the parent; -1 for the root, which is the device."""
     path: str
     kind: str
-    """The class; empty where there is none, or several."""
+    """The class; empty if there is none or several."""
     num_modules: int
     calls: int
     bytes_at_peak: int
     at_peak: dict[Family, int]
-    """What ``bytes_at_peak`` is made of."""
+    """``bytes_at_peak`` by category."""
     highest: dict[Family, int]
-    """Each family at its own highest moment on the device."""
+    """Bytes by family, each at the family's own peak on the device."""
     peak_forward_bytes: int
-    """The most in use on the device, by whatever, while its forward ran."""
+    """Peak of the whole device while its forward ran."""
     peak_backward_bytes: int
 
 
@@ -106,7 +106,7 @@ def _path(group: list[ModuleStats], device: str, node: int, *, merged: bool) -> 
 
 
 def _nodes(ledger: Ledger, modules: tuple[ModuleStats, ...], *, merged: bool) -> tuple[Array, list[int]]:
-    """Per module its node, and for what no module owns the last one; per node the one above it."""
+    """The node of each module, with a last one for what no module owns; and the parent of each node."""
     node_of, parents, known = np.empty(len(modules) + 1, dtype=np.int64), [-1], dict[tuple[int, str], int]()
     for number, (module, above) in enumerate(zip(modules, ledger.modules.parent.tolist(), strict=True)):
         parent = int(node_of[above]) if above >= 0 else 0
@@ -120,7 +120,7 @@ def _nodes(ledger: Ledger, modules: tuple[ModuleStats, ...], *, merged: bool) ->
 
 
 def _family_tables(ledger: Ledger, device: int, node_of: Array, num_nodes: int) -> tuple[Array, Array]:
-    """Per node and family, submodules aside: bytes at the device's peak, and at the family's."""
+    """Per node and family, without submodules: bytes at the device's peak, and at the family's own."""
     families = np.array([list(Family).index(family_of(category)) for category in Category])[ledger.categories]
     owners = node_of[find_owners(ledger)]
     here = ledger.blocks.device == device
@@ -141,7 +141,7 @@ def _highest(timeline: MemoryTimeline) -> int:
 
 
 def _sum_up(table: Array, parents: list[int]) -> Array:
-    """Adds to each node what those below it have; parents come first."""
+    """Adds to each node the sums of the nodes below it. Parents come first."""
     for node in range(len(parents) - 1, 0, -1):
         table[parents[node]] += table[node]
     return table

@@ -1,4 +1,4 @@
-"""What each module costs on a device; modules that repeat are one group: ``layers.*.attention.wq``."""
+"""The memory of each module on a device; repeated modules form one group: ``layers.*.attention.wq``."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class ModuleStats:
     kind: str
     """Its class."""
     calls: int
-    """How often its forward ran, recomputation aside."""
+    """Number of forward calls, without recomputation."""
     parameter_bytes: int
-    """Of its own and its submodules' parameters, shards of them where they are sharded; what is shared counts once."""
+    """Bytes of its own and its submodules' parameters, or of their shards. Shared ones count once."""
     buffer_bytes: int
     input_bytes: int
-    """Of the tensors passed to forward; the most of all calls."""
+    """Bytes of the tensors passed to forward, the maximum over all calls."""
     output_bytes: int
     peak_forward_bytes: int
-    """The most in use on the device, by whatever, while its forward ran."""
+    """Peak of the whole device while its forward ran."""
     peak_backward_bytes: int
-    """The same for its backward, with the recomputation in it."""
+    """Peak of the whole device while its backward ran, recomputation included."""
     own_bytes_at_peak: int
-    """What it owned when the device was at its peak, submodules aside."""
+    """Bytes it owned at the device's peak, without submodules."""
     tree_bytes_at_peak: int
-    """The same with its submodules."""
+    """Bytes it owned at the device's peak, with submodules."""
 
 
 def gather_module_stats(ledger: Ledger, device: int) -> list[ModuleStats]:
@@ -63,7 +63,7 @@ def gather_module_stats(ledger: Ledger, device: int) -> list[ModuleStats]:
 
 
 def bytes_by_module(ledger: Ledger, event: int, device: int) -> Array:
-    """Per module: the bytes it owned right after an event, submodules aside. One more entry has what no module owned."""
+    """Per module: the bytes it owned right after an event, without submodules. The last entry is what no module owned."""
     held = np.where(ledger.blocks.device == device, ledger.block_bytes_at(event), 0)
     totals = np.zeros(len(ledger.modules) + 1, dtype=np.int64)
     np.add.at(totals, find_owners(ledger), held)
@@ -94,7 +94,7 @@ def _largest_by_module(ledger: Ledger, scopes: Array, sizes: Array) -> Array:
 
 
 def _held_in_tree(ledger: Ledger, device: int, *roles: Category) -> Array:
-    """Per module: the bytes of the blocks with these roles in it and below it, each counted once.
+    """Per module: the bytes of the blocks with these roles in it and below it. Each block counts once.
 
     Counted are the blocks that live when the module last finishes its forward: a parameter that was replaced, by a cast or by its
     shard, counts as what replaced it.
@@ -115,7 +115,7 @@ def _held_in_tree(ledger: Ledger, device: int, *roles: Category) -> Array:
 
 
 def _last_used(ledger: Ledger) -> Array:
-    """Per module: the event at which its forward last ended; its parent's where it has none; the last event where none has."""
+    """Per module: the event at which its forward last ended; by default its parent's, or else the last event."""
     end = len(ledger.events) - 1
     forward = _scopes_of(ledger, Phase.FORWARD)
     moment = np.full(len(ledger.modules), -1, dtype=np.int64)
@@ -127,7 +127,7 @@ def _last_used(ledger: Ledger) -> Array:
 
 
 def _sum_over_trees(ledger: Ledger, own: Array) -> Array:
-    """Adds to each module what its submodules have."""
+    """Adds to each module the sums of its submodules."""
     totals = own.tolist()
     for module, parent in reversed(list(enumerate(ledger.modules.parent.tolist()))):
         if parent >= 0:
@@ -140,14 +140,14 @@ class ModuleGroup:
     """Modules whose paths differ only in the numbers in them."""
 
     path: str
-    """With a star for each number; the module's own path where the group is a single module."""
+    """The path with a star for each number; a single module's own path."""
     num_modules: int
     bytes_at_peak: int
-    """What they owned when the device was at its peak, submodules aside."""
+    """Bytes they owned at the device's peak, without submodules."""
 
 
 def group_modules(modules: list[ModuleStats]) -> list[ModuleGroup]:
-    """The groups that owned anything at the peak, the largest first."""
+    """The groups that owned memory at the peak, largest first."""
     members: dict[str, list[ModuleStats]] = {}
     for module in modules:
         if module.own_bytes_at_peak:

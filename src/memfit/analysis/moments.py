@@ -1,4 +1,4 @@
-"""What was in use at some moments of a run: enough of them to draw it, whole and in detail.
+"""Memory in use at selected moments of a run, enough to draw it as a whole and in detail.
 
 ::
 
@@ -7,7 +7,7 @@
     zoom level 1  |  |   | |    | |  | |    | |   |  | | |  |    more, for a part of it
     ...
 
-Each level has the highest moment of equal pieces, and every moment asked for: a peak is on all of them, and a level with as many
+Each level has the highest moment of equal pieces, and every requested moment: a peak is on all levels, and a level with as many
 pieces as the run has events is the run itself.
 """
 
@@ -26,7 +26,7 @@ from memfit.ledger.schema import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Moments:
-    """Columns with one entry per moment, which is right after an event."""
+    """Columns with one entry per moment. A moment is right after an event."""
 
     events: Array
     time_ns: Array
@@ -53,7 +53,7 @@ def choose_moments(ledger: Ledger, device: int, counts: Sequence[int], keep: Seq
 
 
 def largest_live(ledger: Ledger, device: int, events: Array, count: int) -> Iterator[list[tuple[int, int]]]:
-    """Right after each of ``events``, which rise: the blocks that held most and what they held, the largest first."""
+    """The largest blocks and their sizes right after each of ``events``, which must be ascending; largest first."""
     changes = events_on(ledger, device)
     stops = np.searchsorted(changes, events, side="right").tolist()
     blocks, deltas = ledger.events.subject[changes].tolist(), ledger.deltas[changes].tolist()
@@ -70,7 +70,7 @@ def largest_live(ledger: Ledger, device: int, events: Array, count: int) -> Iter
 
 
 def _top(heap: list[tuple[int, int]], held: dict[int, int], count: int) -> list[tuple[int, int]]:
-    """The first entries of the heap that still hold; those that do not, or are said twice, are dropped on the way."""
+    """The first valid entries of the heap; drops outdated and repeated ones on the way."""
     found: list[tuple[int, int]] = []
     while heap and len(found) < count:
         entry = heapq.heappop(heap)

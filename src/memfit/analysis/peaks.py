@@ -1,4 +1,4 @@
-"""Where memory in use was highest, over a run and in each of its steps, and which operators made it."""
+"""The peaks of a run and of each of its steps, and the operators behind them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Peak(Moment):
 
     device: str
     event: int
-    """The event that brought it there; -1 where the device was never used."""
+    """The event that reached it; -1 if the device was never used."""
     time_ns: int
     size_bytes: int
     breakdown: Breakdown
@@ -26,7 +26,7 @@ class Peak(Moment):
 
 @dataclass(frozen=True, kw_only=True)
 class StepPeak:
-    """A step's peak, which is at least what the step began with, and what was left in use when it ended."""
+    """A step's peak, which is at least the memory at its beginning, and the memory in use at its end."""
 
     step: int
     peak: Peak
@@ -43,7 +43,7 @@ class Share:
 
 
 def find_peak(ledger: Ledger, device: int) -> Peak:
-    """The first moment at which most memory was in use."""
+    """The peak of a run; the first of several equal ones."""
     timeline = trace_total(ledger, device)
     return _peaks_at(ledger, device, timeline, timeline.events[[np.argmax(timeline.totals)]])[0]
 
@@ -59,17 +59,17 @@ def find_step_peaks(ledger: Ledger, device: int) -> list[StepPeak]:
 
 
 def breakdown_at(ledger: Ledger, event: int, device: int) -> Breakdown:
-    """What was in use right after an event, by category."""
+    """Memory in use right after an event, by category."""
     return breakdowns_at(ledger, np.array([event]), device)[0]
 
 
 def current_breakdown(ledger: Ledger, device: int) -> Breakdown:
-    """What is in use when the ledger ends, by category."""
+    """Memory in use at the end of the ledger, by category."""
     return breakdown_at(ledger, len(ledger.events) - 1, device)
 
 
 def share_out(breakdown: Breakdown) -> list[Share]:
-    """The categories of a breakdown with their fraction of it, the largest first."""
+    """The categories of a breakdown with their fractions, largest first."""
     total = sum(breakdown.values())
     shares = [Share(category=category, size_bytes=size, fraction=size / total) for category, size in breakdown.items()]
     return sorted(shares, key=lambda share: -share.size_bytes)
@@ -97,7 +97,7 @@ def _peaks_at(ledger: Ledger, device: int, timeline: MemoryTimeline, events: Arr
 
 @dataclass(frozen=True, kw_only=True)
 class OpShare:
-    """What one operator made of the memory in use at a moment."""
+    """One operator's part of the memory in use at a moment."""
 
     op: str
     num_blocks: int
@@ -105,7 +105,7 @@ class OpShare:
 
 
 def bytes_by_op(ledger: Ledger, event: int, device: int) -> list[OpShare]:
-    """The operators whose blocks were in use on a device right after an event, those with most first."""
+    """Memory in use on a device right after an event by operator, largest first."""
     held = ledger.block_bytes_at(event)
     live = np.flatnonzero((held > 0) & (ledger.blocks.device == device))
     ops, which = np.unique(ledger.blocks.op[live], return_inverse=True)

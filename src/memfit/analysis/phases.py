@@ -1,4 +1,4 @@
-"""What a run did, in order: forward, backward, the optimizer's step, and again."""
+"""The phases of a run in order: forward, backward, optimizer step, and again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from memfit.analysis.timeline import trace_total
 from memfit.ledger import Ledger, Phase
-from memfit.ledger.moments import steps_at
+from memfit.ledger.columns import steps_at
 from memfit.ledger.schema import Array
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseSpan:
-    """One phase from its beginning to its end; scopes of the same phase that follow each other within a step are one."""
+    """One phase from beginning to end. Consecutive scopes of one phase within a step are merged."""
 
     step: int
     """``INIT`` before the first."""
@@ -22,13 +22,13 @@ class PhaseSpan:
     first_event: int
     last_event: int
     peak_bytes: int
-    """The most in use on the device between them."""
+    """The device's peak between them."""
     end_bytes: int
-    """What was in use at the end."""
+    """Memory in use at the end."""
 
 
 def trace_phases(ledger: Ledger, device: int) -> list[PhaseSpan]:
-    """The outermost phases of a run, and what they cost on a device."""
+    """The outermost phases of a run, with their memory on a device."""
     outer = np.flatnonzero(ledger.scopes.parent == -1)
     first = ledger.scope_enter[outer]
     outer, first = outer[np.argsort(first)], np.sort(first)
@@ -47,7 +47,7 @@ def trace_phases(ledger: Ledger, device: int) -> list[PhaseSpan]:
 
 
 def _starts_of_runs(phases: Array, steps: Array) -> Array:
-    """Where a phase follows that is another, or of another step."""
+    """The positions at which the phase or the step changes."""
     if not len(phases):
         return np.empty(0, dtype=np.int64)
     changes = (np.diff(phases) != 0) | (np.diff(steps) != 0)

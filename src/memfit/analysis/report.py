@@ -1,4 +1,4 @@
-"""Everything that the views show of a ledger, worked out once."""
+"""Everything that the views show of a ledger, computed once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DeviceReport:
     modules: tuple[ModuleStats, ...]
     module_groups: tuple[ModuleGroup, ...]
     bytes_outside_modules: int
-    """What no module owned at the peak."""
+    """Bytes that no module owned at the peak."""
     largest_blocks: tuple[BlockLife, ...]
     """At the peak."""
     timeline: DrawnTimeline
@@ -55,7 +55,7 @@ class DeviceReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A run, ready to be shown. Every figure in a view is in here."""
+    """A run, ready to be shown: every figure of every view."""
 
     info: RunInfo
     num_events: int
@@ -72,7 +72,7 @@ class Report:
 
 
 def build_report(ledger: Ledger) -> Report:
-    """Works out all that the views need."""
+    """Computes everything that the views need."""
     return Report(
         info=ledger.info,
         num_events=len(ledger.events),

@@ -1,4 +1,4 @@
-"""How a run stands, on one rank or on all: what is in use now, how high it went, how much is left, and where that leads."""
+"""The current state of a run, on one rank or all: memory in use, peak, headroom and trend."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Status:
     rank: int
     device: str
     step: int
-    """The last that is over, ``INIT`` before the first."""
+    """The last finished step, ``INIT`` before the first."""
     allocated_bytes: int
     reserved_bytes: int | None
     """``None`` where it was not counted."""
@@ -35,7 +35,7 @@ class Status:
     peak_bytes: int
     capacity_bytes: int | None
     growth_per_step: float | None
-    """By how many bytes what is in use at the end of a step grows from one to the next; ``None`` where too few steps are known."""
+    """Growth per step of the memory in use at the end of a step; ``None`` with too few steps."""
     breakdown: Breakdown
     """What is in use by category, as of the last step that was kept in full."""
     breakdown_step: int
@@ -46,13 +46,13 @@ class Status:
 
     @property
     def headroom_bytes(self) -> int | None:
-        """What is left of the device, if it has this one process."""
+        """Free memory of the device if this is its only process."""
         held = self.reserved_bytes if self.reserved_bytes is not None else self.peak_bytes
         return None if self.capacity_bytes is None else self.capacity_bytes - held
 
     @property
     def steps_left(self) -> int | None:
-        """After how many steps the device is full if it goes on like this; ``None`` where it does not grow."""
+        """Steps until the device is full at this rate; ``None`` if memory does not grow."""
         if not self.growth_per_step or self.growth_per_step <= 0 or self.headroom_bytes is None:
             return None
         return int(max(self.headroom_bytes + (self.unused_bytes or 0), 0) / self.growth_per_step)
@@ -63,7 +63,7 @@ class Status:
 
 
 def find_status(ledger: Ledger) -> Status:
-    """Where a run stands, as far as its ledger tells."""
+    """The state of a run, from its ledger."""
     device = ledger.main_device
     if device is None:
         return _nothing(ledger)
@@ -105,7 +105,7 @@ def _rows_of(levels: Levels, device: int) -> Levels:
 
 
 def _growth(rows: Levels) -> float | None:
-    """From the lowest levels of the first and the last quarter of the latest rows: what comes and goes does not count."""
+    """Computed from the minima of the first and the last quarter of the latest rows, so that fluctuations do not count."""
     steps, allocated = rows.last_step[-NUM_ROWS:], rows.allocated[-NUM_ROWS:]
     inside = steps >= 0
     steps, allocated = steps[inside], allocated[inside]

@@ -1,4 +1,4 @@
-"""Memory in use over the events of a run, and the most in each of many ranges of them."""
+"""Memory in use over the events of a run, and its maximum in each of many ranges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MemoryTimeline:
         return self.totals[self._positions(events)]
 
     def highest_between(self, first: Array, last: Array) -> Array:
-        """Per range of events, both ends counted: the event at which most was in use. What the range begins with counts too."""
+        """Per range of events, both ends included: the event with most memory in use. The level at the beginning counts too."""
         where = range_maxima(self.totals, self._positions(first), self._positions(last) + 1)
         return np.maximum(self.events[where], first)
 
@@ -66,7 +66,7 @@ def trace_total(ledger: Ledger, device: int) -> MemoryTimeline:
 
 
 def trace_categories(ledger: Ledger, device: int) -> dict[Category, MemoryTimeline]:
-    """Memory in use on a device, for each category that ever holds any there."""
+    """Memory in use on a device, for each category that ever occurs there."""
     events = events_on(ledger, device)
     categories = ledger.categories[ledger.events.subject[events]]
     order = np.argsort(categories, kind="stable")
@@ -79,7 +79,7 @@ def trace_categories(ledger: Ledger, device: int) -> dict[Category, MemoryTimeli
 
 
 def breakdowns_at(ledger: Ledger, events: Array, device: int) -> list[Breakdown]:
-    """What was in use on a device right after each of ``events``, by category."""
+    """Memory in use on a device right after each of ``events``, by category."""
     timelines = trace_categories(ledger, device)
     columns = [timeline.at(events).tolist() for timeline in timelines.values()]
     return [
@@ -96,7 +96,7 @@ def events_on(ledger: Ledger, device: int) -> Array:
 
 
 def first_maxima(values: Array, starts: Array) -> Array:
-    """Where each piece of ``values`` has its first largest value. Pieces lie end to end; ``starts`` rises from 0."""
+    """The position of the first maximum in each piece of ``values``. Pieces are adjacent; ``starts`` ascends from 0."""
     largest = np.maximum.reduceat(values, starts)
     lengths = np.diff(starts, append=len(values))
     candidates = np.flatnonzero(values == np.repeat(largest, lengths))
@@ -104,7 +104,7 @@ def first_maxima(values: Array, starts: Array) -> Array:
 
 
 def range_maxima(values: Array, starts: Array, stops: Array) -> Array:
-    """Where each ``values[starts[i]:stops[i]]`` has its first largest value; no range may be empty.
+    """The position of the first maximum in each ``values[starts[i]:stops[i]]``; no range may be empty.
 
     The values are cut wherever a range begins or ends. Of 2, 4, 8, ... neighbouring pieces the best is found from two halves, and
     a range is covered by two such runs of the largest power of two that fits into it.

@@ -25,8 +25,8 @@ from memfit.explain.live_blocks import hold
 from memfit.explain.scene import Scene
 from memfit.hardware import Gpu, find_gpu
 from memfit.ledger import Device, EventKind, Failure, Ledger
+from memfit.ledger.columns import running_at
 from memfit.ledger.cutting import cut_at_failure
-from memfit.ledger.moments import running_at
 from memfit.ledger.schema import Blocks, Events
 from memfit.units import UNIT_BYTES
 

@@ -40,7 +40,7 @@ def find_units(model: nn.Module, units: Units) -> list[nn.Module]:
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """The blocks of the list with the most parameters, and their like in other lists: a decoder's beside an encoder's."""
+    """The blocks of the module list with the most parameters, and similar blocks in other lists, as in encoder-decoder models."""
     lists = [found for found in model.modules() if isinstance(found, nn.ModuleList | nn.Sequential) and len(found) > 1]
     if not lists:
         return []
@@ -64,7 +64,7 @@ def _of_classes(model: nn.Module, wanted: Sequence[type[nn.Module] | str]) -> li
 
 
 def _large_enough(model: nn.Module, fewest: int) -> list[nn.Module]:
-    """From the inside out: a module is a unit when what its own units leave of it is large enough."""
+    """From the inside out: a module is a unit if it is large enough without the units inside it."""
     if fewest < 1:
         raise ConfigError(f"units={fewest}: a unit has at least one parameter")
     taken: set[nn.Parameter] = set()
@@ -90,7 +90,7 @@ def _count(module: nn.Module) -> int:
 
 
 def replace_modules(model: nn.Module, patches: dict[nn.Module, nn.Module]) -> None:
-    """Puts each replacement where its module was, in every place."""
+    """Replaces modules in every place where they occur."""
     for parent in _distinct(model.modules()):
         if parent in patches.values():
             continue
@@ -105,7 +105,7 @@ def _distinct(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 @runtime_checkable
 class Applied(Protocol):
-    """What changes a model by itself: a ``memfit.Plan``."""
+    """Something that changes a model itself: a ``memfit.Plan``."""
 
     def apply_to(self, model: nn.Module) -> Any: ...
 
@@ -129,7 +129,7 @@ def check_checkpointing(given: Checkpointing) -> None:
 
 
 def checkpoint_units(model: nn.Module, units: Sequence[nn.Module], how: Checkpointing) -> list[nn.Module]:
-    """Wraps each unit where it stands in the model; gives the units as they are now."""
+    """Wraps each unit in place; returns the units as they are now."""
     if how is None:
         return list(units)
     if isinstance(how, Applied):

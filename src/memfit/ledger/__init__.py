@@ -7,12 +7,11 @@
                       └─> journal    └─> categories, deltas, lifetimes: derived, never stored
 
     schema.py      the tables and their columns, phases, categories, event kinds
-    columns.py     the tables together, and what follows from them alone
+    columns.py     the tables together, and what follows from them alone: births, deaths, moments
     builder.py     appends; the only way to make a ledger
     run_info.py    what is known of the run as a whole: versions, rank, coverage, the error that ended it
     ledger.py      the finished ledger, and the laws that hold for every ledger
     categories.py  what each block turned out to be
-    moments.py     the step, the phase and the module that an event fell in
     cutting.py     a ledger cut short at some moment, or with its last step repeated
     storage.py     files: safetensors when a run is over
     journal.py     the file while a run lasts: frames, each with a checksum
@@ -22,8 +21,8 @@ Nothing in here imports torch: a ledger can be read, checked and drawn on a mach
 """
 
 from memfit.ledger.builder import LedgerBuilder
+from memfit.ledger.columns import INIT, Moment, moments_at
 from memfit.ledger.ledger import Ledger
-from memfit.ledger.moments import INIT, Moment, moments_at
 from memfit.ledger.run_info import Coverage, Failure, RunInfo
 from memfit.ledger.schema import ActivityKind, Category, Device, EventKind, Phase, Work, WorkKind
 

@@ -13,8 +13,7 @@ from memfit.drawing import Drawn
 from memfit.errors import LedgerLawError
 from memfit.ledger import storage
 from memfit.ledger.categories import decide_categories
-from memfit.ledger.columns import Columns
-from memfit.ledger.moments import Moment, moments_at
+from memfit.ledger.columns import Columns, Moment, moments_at
 from memfit.ledger.schema import TABLES, Array, EventKind, Table, Work
 
 

@@ -21,13 +21,13 @@ class Latent:
     """Attention whose keys and values are made from a few numbers a token, as DeepSeek's."""
 
     kv_rank: int
-    """How many numbers keys and values are made from."""
+    """Size of the vector from which keys and values are computed."""
     query_rank: int = 0
-    """The same of queries; 0 where they are made from the token itself."""
+    """The same for queries; 0 if they are computed from the hidden state itself."""
     plain_dim: int
-    """The part of a head that no position turns."""
+    """The part of a head without rotary positions."""
     turned_dim: int
-    """The part that is turned, one for all heads of the keys."""
+    """The part with rotary positions, which all heads of the keys share."""
     value_dim: int
 
 
@@ -51,9 +51,9 @@ class ModelConfig:
     head_dim: int = 0
     """Left out: ``dim / heads``."""
     tied: bool = False
-    """Is the output head the embedding again?"""
+    """True if the output head shares the embedding's weight."""
     qk_norm: bool = False
-    """Are queries and keys normalised, head by head?"""
+    """True if queries and keys are normalised per head."""
     qkv_bias: bool = False
     gpt2: bool = False
     """LayerNorm, GELU, learned positions and biases everywhere, in place of RMSNorm, SwiGLU, rotary positions and none."""
@@ -62,13 +62,13 @@ class ModelConfig:
     """0 for a dense MLP."""
     experts_per_token: int = 0
     shared_experts: int = 0
-    """Experts that every token goes to, beside those it is sent to."""
+    """Experts that process every token, besides the routed ones."""
     dense_layers: int = 0
-    """How many of the first layers have a dense MLP in place of experts."""
+    """Number of first layers with a dense MLP in place of experts."""
     dense_hidden: int = 0
     """Width inside the MLP of those."""
     sigmoid_router: bool = False
-    """Are experts weighed one by one, and chosen with a correction for the popular ones, in place of a softmax over all?"""
+    """True if experts get sigmoid scores with a correction for load balance, in place of a softmax over all."""
     latent: Latent | None = None
     rope_theta: float = 10_000.0
 
@@ -81,27 +81,27 @@ class ModelConfig:
 
     @property
     def num_parameters(self) -> int:
-        """Each counted once, a tied head not at all."""
+        """Number of parameters; a tied head counts once."""
         embeddings = self.vocab * self.dim * (1 if self.tied else 2) + (self.context * self.dim if self.gpt2 else 0)
         return embeddings + sum(map(self.parameters_of_layer, range(self.layers))) + self._norm
 
     @property
     def num_expert_parameters(self) -> int:
-        """Of those, the ones of experts that tokens are sent to."""
+        """Number of parameters of routed experts."""
         return sum(map(self.has_experts, range(self.layers))) * self.experts_of_layer
 
     @property
     def experts_of_layer(self) -> int:
-        """Numbers in all experts of a layer that has some, without those that every token goes to."""
+        """Number of parameters of a layer's routed experts."""
         return 3 * self.dim * self.hidden * self.num_experts
 
     @property
     def rotated_dim(self) -> int:
-        """How much of a head is turned by its position."""
+        """Size of the part of a head with rotary positions."""
         return self.latent.turned_dim if self.latent else self.head_dim
 
     def kinds_of_layers(self) -> dict[bool, int]:
-        """How many layers have experts (``True``), and how many have none."""
+        """Number of layers with experts (``True``) and without (``False``)."""
         dense = min(self.dense_layers, self.layers) if self.num_experts else self.layers
         return {has_experts: count for has_experts, count in {False: dense, True: self.layers - dense}.items() if count}
 
@@ -148,7 +148,7 @@ class ModelConfig:
 
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length", "max_target_positions")
 _WITHOUT_CONTEXT = 512
-"""Where a config has none, as T5's."""
+"""The default for configs without one, such as T5's."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -180,7 +180,7 @@ _HEAD_SIZES: Final = ("head_dim", "d_kv", "attention_head_size", "kv_channels", 
 
 
 def _check_sizes(path: Path, config: dict[str, Any]) -> None:
-    """Also those of the models that a model is made of (``text_config``)."""
+    """Checks sizes, also those of nested configs (``text_config``)."""
     for name, value in config.items():
         if isinstance(value, dict):
             _check_sizes(path, value)
@@ -200,7 +200,7 @@ def _check_size(path: Path, name: str, value: Any, largest: int) -> None:
 
 
 def context_of(path: Path) -> int:
-    """The longest sequence that the model was made for."""
+    """The longest sequence that the model supports."""
     config = read_config(path)
     nested = [part for part in (config.get("text_config"), config.get("decoder")) if isinstance(part, dict)]
     for part in (config, *nested):
@@ -225,7 +225,7 @@ MODELS: Final = {name: _config(name, table) for name, table in _FACTS["models"].
 
 
 def find_model(name: str) -> ModelConfig:
-    """The model of that name, forgivingly: ``llama3-8b``, ``Llama-3-8B``, ``meta-llama/Llama-3.1-8B``, ``Qwen3 30B A3B``."""
+    """Finds a model by name, in any spelling: ``llama3-8b``, ``Llama-3-8B``, ``meta-llama/Llama-3.1-8B``, ``Qwen3 30B A3B``."""
     wanted = _plain(name.rsplit("/", 1)[-1])
     for known, model in _FACTS["other_names"].items():
         if _plain(known) == wanted:

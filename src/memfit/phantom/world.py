@@ -15,7 +15,7 @@ from memfit.errors import PredictionError
 from memfit.phantom import current, kernels, libraries
 from memfit.phantom.clock import python_parts
 from memfit.phantom.clock.operator_clock import OperatorClock
-from memfit.phantom.compile import control_flow, ignored_features
+from memfit.phantom.compile import ignored_features
 from memfit.phantom.compile.compiler import Compiler
 from memfit.phantom.current import CurrentWorld
 from memfit.phantom.device import device_alias, generators, memory, streams
@@ -130,7 +130,7 @@ class PhantomWorld:
         memory.install_pinned_memory(because("pinned memory is host memory that says it is pinned"))
         memory.install_pointers(because("addresses of memory that is not there"))
         ignored_features.install(because("CUDA graphs that a script captures, and TorchScript, are passed over"), assumptions)
-        control_flow.install(because("the inside of torch.cond and similar operators is seen"))
+        ignored_features.install_control_flow(because("the inside of torch.cond and similar operators is seen"))
         checkpoints.install(because("saving and loading without data"), assumptions)
         refusals.install(because("what needs a real GPU is refused by name"))
         libraries.install(because("kernels that are not torch's, and packages that need a GPU"), world)

@@ -109,10 +109,6 @@ class MemoryLimit:
         if self._live is not None:
             self._live.empty_cache()
 
-    def leaves_room_for(self, size: int) -> bool:
-        """Can ``size`` bytes more come and go without any chance of running out, unless memory is fragmented badly?"""
-        return self._in_use + size < self._capacity * 4 // 5
-
     def refuse_again(self) -> None:
         """Raises the last refusal where the ledger is by now."""
         last = self.refusals.pop()

@@ -47,9 +47,6 @@ MULTICAST_BASE: Final = 18 * MICRO
 """NVLS's latency inside a node: NCCL reckons with 8.4 and 9 to 10 microseconds, and takes LL below about a megabyte (nccl-tests
 issue 309)."""
 
-LAUNCH: Final = 5 * MICRO
-"""A kernel that does nothing takes so long: the floor of every collective."""
-
 
 def all_gather_seconds(total_bytes: float, num_ranks: int, links: Interconnect, ranks_are_adjacent: bool = True) -> float:
     """``total_bytes`` are what every rank has in the end."""

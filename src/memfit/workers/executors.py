@@ -34,12 +34,12 @@ _SLURM_FOLDER = "memfit_plan_jobs"
 
 
 class Runner:
-    """Takes jobs, and gives answers as they come."""
+    """Takes jobs and returns futures of their answers."""
 
     def __init__(self, submit: Callable[[Job], Future[Answer]], num_lanes: int, close: Callable[[], None]) -> None:
         self._submit, self._close = submit, close
         self.num_lanes = num_lanes
-        """So many jobs are worth having under way."""
+        """Number of jobs worth running at a time."""
 
     def submit(self, job: Job) -> Future[Answer]:
         return self._submit(job)
@@ -48,12 +48,12 @@ class Runner:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stops what is still under way."""
+        """Stops running jobs."""
         self._close()
 
 
 def open_runner(executor: str | Executor | None, num_jobs: int | None = None) -> Runner:
-    """By name, or an executor of the user's own; one worker process for each core where nothing is said."""
+    """A runner by name, or around a user's executor; by default one worker process per core."""
     if os.environ.get(IN_A_WORKER):
         raise ConfigError(
             "memfit.compare() or memfit.plan() was called while a cell was being predicted: put the call under "
@@ -126,7 +126,7 @@ def answer_in_own_process(job: Job) -> Answer:
 
 
 def _by(executor: Any, num_lanes: int, close: Callable[[], None]) -> Runner:
-    """Futures that are none of Python's own, as submitit's, are waited for by a thread."""
+    """Waits in a thread for a future that is not Python's own, such as submitit's."""
     waiting = ThreadPoolExecutor(num_lanes)
     asked: list[Any] = []
 

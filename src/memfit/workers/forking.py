@@ -41,7 +41,7 @@ thread's."""
 
 
 class TooLateToForkError(ConfigError):
-    """This process has run autograd, and no copy of it can."""
+    """This process has run autograd, so a forked child cannot."""
 
 
 def _too_late() -> TooLateToForkError:
@@ -52,7 +52,7 @@ def _too_late() -> TooLateToForkError:
 
 
 def has_a_gpu_to_spare() -> bool:
-    """Is there a GPU that this process may want to use, and a child process that could spare it?"""
+    """True if there is a GPU that this process may want to use, and a child process could predict instead."""
     if not torch.accelerator.is_available():
         return False
     if not CAN_FORK:
@@ -73,7 +73,7 @@ def import_before_forking() -> None:
 
 
 def in_a_child(make: Callable[[], Answer]) -> Answer:
-    """What ``make`` returns or raises, with torch in this process left as it is."""
+    """Runs ``make`` in a forked child; returns or raises what it does. Leaves torch in this process as it is."""
     if torch.cuda.is_initialized():
         raise _too_late()
     fork = multiprocessing.get_context("fork")
@@ -109,7 +109,7 @@ def _answer(make: Callable[[], Any], sender: Connection) -> None:
 
 
 def sendable(error: BaseException) -> BaseException:
-    """The error, or one that says the same where it cannot leave its process."""
+    """The error itself, or an equivalent one if it cannot be pickled."""
     if isinstance(error, StepFailedError):
         return StepFailedError(error.what, sendable(error.error), error.users_traceback, error.advice)
     try:

@@ -63,7 +63,7 @@ class WorkerLane:
         return self._worker
 
     def stop(self) -> None:
-        """The worker and the child it may be waiting for."""
+        """Stops the worker and the child that it may be waiting for."""
         worker, self._worker = self._worker, None
         if worker is None:
             return
@@ -74,7 +74,7 @@ class WorkerLane:
 
 
 def died(status: int) -> str:
-    """Why a process gave no answer."""
+    """Why a process gave no answer, in words."""
     killed = getattr(signal, "SIGKILL", None)  # Windows has none
     if killed is not None and status == -killed:
         return "its process was killed, most likely because the machine ran out of memory: try --jobs 1"
@@ -84,5 +84,5 @@ def died(status: int) -> str:
 
 
 def num_cores() -> int:
-    """Those that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -154,10 +154,13 @@ def test_a_measured_run_has_its_own_clock():
 def test_scopes_that_do_not_nest_are_on_tracks_of_their_own():
     builder = LedgerBuilder()
     first, second = builder.enter(Phase.FORWARD), builder.enter(Phase.BACKWARD)
-    builder.exit(first)
     builder.exit(second)
+    builder.exit(first)
     builder.device("cpu")
-    tracks = {(event["name"], event["cat"]): event["tid"] for event in events_of(builder.build()) if event["ph"] == "X"}
+    nested = builder.build()
+    order = [0, 1, 3, 2]  # a builder nests them; files of older releases may not
+    ledger = replace(nested, events=replace(nested.events, subject=nested.events.subject[order]))
+    tracks = {(event["name"], event["cat"]): event["tid"] for event in events_of(ledger) if event["ph"] == "X"}
     assert tracks["forward", "forward"] != tracks["backward", "backward"]
     assert tracks["forward", "phase"] == tracks["backward", "phase"]
 

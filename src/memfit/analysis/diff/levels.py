@@ -9,7 +9,7 @@ import numpy as np
 from memfit.analysis.diff.compared import Compared
 from memfit.analysis.timeline import trace_total
 from memfit.ledger import INIT, Ledger, Phase
-from memfit.ledger.moments import running_at, steps_at
+from memfit.ledger.columns import running_at, steps_at
 
 
 @dataclass(frozen=True, kw_only=True)

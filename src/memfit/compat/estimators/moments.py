@@ -20,7 +20,7 @@ import numpy as np
 from memfit.analysis.timeline import trace_categories, trace_total
 from memfit.compat.trackers.tracker_snapshots import class_name
 from memfit.ledger import Category, Ledger, Phase
-from memfit.ledger.moments import running_at
+from memfit.ledger.columns import running_at
 from memfit.ledger.schema import Array, EventKind
 
 Levels = Mapping[str, Array]

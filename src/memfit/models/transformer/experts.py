@@ -47,13 +47,13 @@ class GELU(nn.Module):
 
 
 class RoutedExperts(nn.Module):
-    """The experts' weights, and how the rows that were sorted to them go through."""
+    """The experts' weights, and the grouped product of the rows sorted to them."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_experts = config.num_experts
         self.group: dist.ProcessGroup | None = None
-        """The GPUs that share the experts; ``None`` where each has all of them."""
+        """The GPUs that share the experts; ``None`` if each has all of them."""
         self.gate_and_up = nn.Parameter(torch.empty(config.num_experts, config.dim, 2 * config.hidden))
         self.down = nn.Parameter(torch.empty(config.num_experts, config.hidden, config.dim))
         self.reset_parameters()
@@ -63,21 +63,21 @@ class RoutedExperts(nn.Module):
             nn.init.normal_(weight, std=0.02)
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Each row through the expert it was sorted to; ``counts`` says how many rows each has."""
+        """Runs each row through its expert; ``counts`` is the number of rows of each expert."""
         if self.group is None:
             return self._compute(rows, counts.cumsum(0).to(torch.int32))
         done: Tensor = self._compute_elsewhere(rows, counts, self.group)
         return done
 
     def _compute(self, rows: Tensor, ends: Tensor) -> Tensor:
-        """``ends`` says where each expert's rows end."""
+        """``ends`` are the ends of each expert's rows."""
         gate_and_up, down = (_local(weight) for weight in (self.gate_and_up, self.down))
         gate, up = F.grouped_mm(rows, gate_and_up, offs=ends).chunk(2, dim=-1)
         return F.grouped_mm(F.silu(gate) * up, down, offs=ends)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _compute_elsewhere(self, rows: Tensor, counts: Tensor, group: dist.ProcessGroup) -> Tensor:
-        """The rows to the GPUs that have their experts, and back."""
+        """Sends rows to the GPUs of their experts, and the results back."""
         with torch.no_grad():
             sent = counts.long()
             received = torch.empty_like(sent)
@@ -94,7 +94,7 @@ class RoutedExperts(nn.Module):
 
 class Experts(nn.Module):
     correction: Tensor
-    """What is added to the scores of experts that are chosen too rarely; the training loop sets it."""
+    """Correction of the scores for load balance, set by the training loop."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Experts(nn.Module):
         return out.view_as(x)
 
     def _choose(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """How much of which experts each token gets."""
+        """The experts of each token, and their weights."""
         if not self.config.sigmoid_router:
             weights, chosen = scores.softmax(-1).topk(self.config.experts_per_token)
             return weights, chosen

@@ -17,7 +17,7 @@ Rotation = tuple[Tensor, Tensor] | None
 
 
 class Attention(nn.Module):
-    """Every position looks at those before it."""
+    """Causal attention with grouped queries."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Attention(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """As DeepSeek's: what is kept of a token is small, and each head makes its keys and values from it."""
+    """DeepSeek's attention: keys and values of all heads are computed from a small vector per token."""
 
     def __init__(self, config: ModelConfig, latent: Latent) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def _heads(x: Tensor, head_dim: int) -> Tensor:
 
 
 def _turned(x: Tensor, rotation: Rotation) -> Tensor:
-    """Each pair of a head's numbers, turned by the angle of its position."""
+    """Applies rotary positions: rotates each pair of a head's numbers by the angle of its position."""
     if rotation is None:
         return x
     cosine, sine = rotation
@@ -96,7 +96,7 @@ def _turned(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class Block(nn.Module):
-    """One layer: attention, then an MLP, each beside the residual stream."""
+    """One layer: attention, then an MLP, each added to the residual stream."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens in, logits out. On a stage of a pipeline, what other stages have is ``None``, and hidden states go in or come out."""
+    """Maps tokens to logits. On a pipeline stage, modules of other stages are ``None``, and hidden states go in or come out."""
 
     embedding: nn.Embedding | None
     norm: nn.Module | None
@@ -128,12 +128,12 @@ class Transformer(nn.Module):
         self.norm = _norm(config)
         self.head = None if config.tied else nn.Linear(config.dim, config.vocab, bias=False)
         self.hidden_parts = 1
-        """Into how many parts hidden states are cut along the sequence, where tensor parallelism does it."""
+        """Number of parts into which tensor parallelism cuts hidden states along the sequence."""
         self.positions_here: Tensor | None = None
-        """The positions of this GPU's part of the sequences, where context parallelism cuts them; ``None`` for all of them."""
+        """The positions of this GPU's part of the sequences under context parallelism; ``None`` for all positions."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """``tokens``, or hidden states where another stage has the embedding."""
+        """Takes tokens, or hidden states if another stage has the embedding."""
         x = tokens if self.embedding is None else self.embedding(tokens)
         position = self._position(tokens)
         if self.positions is not None:

@@ -13,8 +13,7 @@
     origins.py         the kernel and the module that a buffer is for
     allocation.py      tells the recorder of it
     cuda_graphs.py     CUDA graphs of the mode reduce-overhead
-    control_flow.py    torch.cond and while_loop run the branch that is taken
-    ignored_features.py     CUDA graphs that a script captures, TorchScript: the code runs as it is written
+    ignored_features.py     CUDA graphs that a script captures, TorchScript, torch.cond: the code runs as plain Python
 """
 
 __not_compiled__ = True

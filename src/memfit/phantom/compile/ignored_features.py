@@ -1,7 +1,13 @@
-"""CUDA graphs that a script captures itself, and TorchScript: the code runs as it is written."""
+"""Features that run as plain Python here: CUDA graphs that a script captures, TorchScript, ``torch.cond`` and ``while_loop``.
+
+Torch runs control flow through its compiler, which is skipped here, or as one operator, whose inside no recorder sees. Here the
+branch that is taken runs as it stands in the script.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -10,6 +16,7 @@ import torch
 from memfit.phantom.clock.launches import CapturedGraph
 from memfit.phantom.device.streams import PrivatePool
 from memfit.phantom.values.assumptions import Assumptions
+from memfit.torch_compat.dispatch import CONTROL_FLOW
 from memfit.torch_compat.patches import Patches
 
 GRAPHS = (
@@ -110,3 +117,26 @@ class _Capture:
         self._graph.capture_end()
         self._context.__exit__(kind, error, trace)
         torch.cuda.current_stream().wait_stream(self._capturing)  # what runs here as it is captured would run in the first replay
+
+
+def install_control_flow(patches: Patches) -> None:
+    patches.replace(torch, "cond", _cond)
+    for name, stand_in in (("cond", _cond), ("while_loop", _while_loop)):
+        for module in CONTROL_FLOW[name]:
+            patches.when_imported(module, functools.partial(_replace, patches, name, stand_in))
+
+
+def _replace(patches: Patches, name: str, stand_in: Callable[..., Any], module: Any) -> None:
+    patches.replace(module, name, stand_in)
+
+
+def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()) -> Any:
+    return true_fn(*operands) if bool(pred) else false_fn(*operands)
+
+
+def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Any) -> Any:
+    carried = tuple(carried_inputs)
+    while bool(cond_fn(*carried)):
+        given = body_fn(*carried)
+        carried = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    return carried

@@ -15,7 +15,7 @@ import numpy as np
 
 from memfit.analysis import trace_lifetimes, trace_total
 from memfit.ledger import EventKind, Ledger, Phase
-from memfit.ledger.moments import steps_at
+from memfit.ledger.columns import steps_at
 from memfit.ledger.schema import Array
 from memfit.views.escaping import printable
 from memfit.views.exports.frames import BlockIndex

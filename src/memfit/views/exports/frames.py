@@ -18,7 +18,7 @@ import numpy as np
 
 from memfit.analysis.owners import find_names, find_owners
 from memfit.ledger import Category, Ledger, Phase
-from memfit.ledger.moments import steps_at
+from memfit.ledger.columns import steps_at
 from memfit.views.escaping import printable
 
 
