@@ -65,7 +65,7 @@ def text_of(result: object) -> str:
 
 
 class Drawn:
-    """A result that draws itself where somebody looks at it: in a notebook, when rich prints it, and as text."""
+    """A result that can be displayed: in a notebook, by rich, and as text."""
 
     def __str__(self) -> str:
         return text_of(self)

@@ -1,4 +1,4 @@
-"""GPUs: those that memfit knows, and those that somebody describes.
+"""GPUs: those that memfit knows, and those that users describe.
 
 ::
 

@@ -1,4 +1,4 @@
-"""GPUs that somebody describes.
+"""GPUs that users describe.
 
 ::
 

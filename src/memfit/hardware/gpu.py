@@ -38,7 +38,7 @@ TERA: Final = 1e12
 GIGA: Final = 1e9
 
 KEPT_BYTES: Final = 600 * MIB
-"""What a driver keeps of a card on which nobody looked: 387 to 463 MiB are kept of GeForce cards (RTX 4090, 4080 SUPER, 5060 Ti),
+"""What a driver keeps of a card that was not measured: 387 to 463 MiB are kept of GeForce cards (RTX 4090, 4080 SUPER, 5060 Ti),
 550 to 620 of an H100, an H200, an L40 and an RTX 6000 Ada."""
 KEPT_SOURCE: Final = "not seen: 600 MiB less than its total is assumed"
 

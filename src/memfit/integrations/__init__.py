@@ -1,4 +1,4 @@
-"""Training loops that somebody else runs.
+"""Callbacks for other libraries' training loops.
 
 ::
 

@@ -63,7 +63,7 @@ def _config(path: Path) -> Any:
         )
     try:
         return _transformers().AutoConfig.for_model(**plain)
-    except Exception as error:  # whatever it makes of values that nobody would write
+    except Exception as error:  # a config may hold any values
         raise _unusable(path, error) from error
 
 

@@ -32,7 +32,7 @@ def temporary_store() -> Iterator[str]:
 
 
 def _make() -> tuple[str, int]:
-    """A new folder and its lock. Whoever cleans up may take it for left over before it is locked: then another is made."""
+    """Makes a new folder and locks it. Tries again if another process has cleaned the folder up before it was locked."""
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
         with suppress(OSError):

@@ -218,7 +218,7 @@ class Union:
             return self._copy_up(spot, path)
 
     def writable(self, path: str) -> str:
-        """Where a file is that somebody else will open to write: the run's own copy, or the place for a new one."""
+        """The path to pass to code that will open a file for writing: the run's own copy, or the place for a new one."""
         spot = self.find(path)
         if spot is None or spot.status is not None:
             return path if spot is None else self.own(path)

@@ -1,4 +1,4 @@
-"""A plan as the lines that somebody would write by hand, with nothing but torch."""
+"""A plan as handwritten code that uses only torch."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def write_code(policy: CheckpointingPolicy | None, recipe: Mapping[str, Any] | N
 
 
 def _comment(text: object) -> str:
-    """On one line: a plan may be from anybody."""
+    """Text on one line: a plan file may come from a stranger."""
     return " ".join(str(text).split())
 
 

@@ -106,7 +106,7 @@ class Plan:
         return {name: recipe[name] for name in CHANGES_MODEL if recipe.get(name) not in CHANGES_MODEL[name]}
 
     def code(self) -> str:
-        """The lines that somebody would write by hand to train ``model`` as this plan does, with nothing but torch."""
+        """Handwritten code that trains ``model`` as this plan does, with only torch."""
         return write_code(self.checkpointing, self.recipe, self.world_size)
 
     def apply_to(self, model: Any) -> Any:

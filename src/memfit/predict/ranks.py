@@ -197,7 +197,7 @@ def _named(predict_rank: PredictRank, rank: int, stage_outputs: dict[int, Any]) 
 def kinds_of(layout: Layout) -> list[RankKind]:
     """The ranks of which no other is known to be like, rank 0 first, as rank 0 sees the job.
 
-    Ranks are laid out regularly: what is true of rank 0's neighbour along an axis is true of everybody's.
+    Ranks are laid out regularly: what holds for rank 0's neighbour along an axis holds for every rank's.
     """
     unequal = [group for group in layout.uneven if len(group) > 1 and group != layout.pipeline]
     ends = [sum(offsets) for offsets in itertools.product(*((0, group[-1] - group[0]) for group in unequal))]

@@ -95,7 +95,7 @@ class _Ending:
 
 
 def _has_default_action(number: signal.Signals) -> bool:
-    """Python knows its own handlers alone; Linux says of which signals anybody has one."""
+    """True if a signal has no handler. Python knows only its own handlers; Linux lists all signals that have one."""
     if signal.getsignal(number) is not signal.SIG_DFL:
         return False
     with suppress(OSError, StopIteration, ValueError):

@@ -21,7 +21,7 @@ _begun: list[int] = []
 
 
 def begin() -> None:
-    """Watches this program as soon as it imports torch. Whoever calls it has seen ``MEMFIT`` in the environment."""
+    """Watches this program as soon as it imports torch. Called only if ``MEMFIT`` is in the environment."""
     if os.getpid() not in _begun:
         _begun[:] = [os.getpid()]
         after_import("torch", _watch)

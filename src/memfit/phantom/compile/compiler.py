@@ -76,7 +76,7 @@ class Compiler:
         self._patches.when_imported(EXPORTS, lambda exports: self._patches.wrap(exports, EXPORT, self._around_export))
 
     def _around_export(self, export: Callable[..., Any]) -> Callable[..., Any]:
-        """``torch.export`` traces with sizes that are symbols, which nobody else may ask about."""
+        """``torch.export`` traces with symbolic sizes, which no other code may inspect."""
 
         def export_inside(*args: Any, **kwargs: Any) -> Any:
             self._begin()

@@ -24,7 +24,7 @@ def install(patches: Patches, parts: CompilerParts) -> None:
 
 
 class _OnHost(TorchDispatchMode):
-    """Whoever names the GPU means the host."""
+    """Maps the GPU to the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = tree_map_only(torch.device, _host_for, (args, kwargs or {}))

@@ -450,7 +450,7 @@ COMPILED: dict[str, Callable[..., Any]] = {
 
 
 def install(patches: Patches) -> None:
-    """For the compiled module, where somebody has imported it before."""
+    """For the compiled module, if it was imported before."""
 
     def replace(module: Any) -> None:
         if not is_stand_in(module):

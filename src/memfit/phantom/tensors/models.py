@@ -1,8 +1,8 @@
 """Models and parameters without data: moved and cast, initialised, made into classes of libraries, or built before the world.
 
 ``Module.to`` must leave every parameter the object it was, or tied weights come apart and optimizers made earlier lose theirs.
-Torch does that by exchanging the insides of two tensors, which it refuses while anybody holds a weak reference, as recorders
-do. Here the references are ours, and the exchange is harmless. ``tensor.data = other`` takes a tensor from one device to
+Torch does that by exchanging the insides of two tensors, which it refuses while weak references exist, as they do for
+recorders. Here the references are ours, and the exchange is harmless. ``tensor.data = other`` moves a tensor from one device to
 another where FSDP1 offloads; torch allows that between devices of its own, and would not between the host and ours.
 """
 

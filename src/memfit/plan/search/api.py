@@ -30,10 +30,10 @@ _FEWEST, _MOST = 8, 40
 """Candidates that are predicted at least and at most, then."""
 
 _FOR_THE_FRONTIER = 4
-"""So many more, to show what less memory costs and what more would buy."""
+"""Number of further configurations, to show what less memory costs and what more would buy."""
 
 _MOST_GPUS = 16
-"""So many times the GPUs are tried where nothing fits."""
+"""The largest multiple of the GPUs that is tried if nothing fits."""
 
 
 def plan(

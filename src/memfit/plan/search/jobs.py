@@ -19,7 +19,7 @@ _MANY = 4
 """From this many microbatches on, a step repeats itself enough: two steps say as much as three."""
 
 _IN_THE_END = 8
-"""So many microbatches of a batch without a pipeline are predicted for an answer."""
+"""Number of microbatches that are predicted for a batch without a pipeline."""
 
 
 def job_of(asked: Configuration, *, is_final: bool) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Infeasible:
     least_state_bytes: int
     """Weights, gradients and optimizer state alone, at the least of all configurations; 0 where it is not known."""
     world_size: int = 0
-    """So many of these GPUs would do; 0 where no number that was tried does."""
+    """Number of these GPUs on which it would fit; 0 if no number that was tried does."""
     on_more_gpus: Cell | None = None
     """The configuration that fits there."""
 

@@ -26,9 +26,9 @@ from memfit.predict.run.readings import are_the_same
 from memfit.predict.run.sizes import Fit, Unclear
 
 WATCHED: Final = 2
-"""So many calls with arguments of the same sizes must be alike."""
+"""Number of calls with arguments of the same sizes that must be alike."""
 FIRST_CHECK: Final = 32
-"""From so many calls on that were told, those whose number is a power of two are run all the same."""
+"""After this many replaced calls, those whose number is a power of two are run again as a check."""
 FEWEST_SAMPLES: Final = 4
 MOST_SAMPLES: Final = 64
 MOST_VARIABLES: Final = 3

@@ -26,7 +26,7 @@ from memfit.ledger.schema import Array
 ROUNDINGS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 LARGEST_DENOMINATOR: Final = 16
 NEARBY: Final = 3
-"""So many samples on each side of a point tell, where not all of them agree."""
+"""Number of samples on each side of a point that decide if not all samples agree."""
 _LIMIT: Final = 2**62
 
 

@@ -60,7 +60,7 @@ class Job:
 
 
 def read_command(words: Sequence[str], num_processes: int | None = None) -> Job:
-    """Reads what somebody would type without memfit. ``num_processes`` is ``--nproc``, which must not say otherwise."""
+    """Reads a command line as typed without memfit. ``num_processes`` is ``--nproc``, which must agree with it."""
     if not words:
         raise ConfigError("name what to run: memfit run train.py, or memfit run torchrun --nproc-per-node 8 train.py")
     if num_processes is not None and num_processes < 1:

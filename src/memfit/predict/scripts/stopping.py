@@ -384,7 +384,7 @@ class _Optimizers:
 
 
 class _Gradients:
-    """Whether somebody took the gradients of the last backward pass: cleared them, replaced them, changed them in place."""
+    """True if the gradients of the last backward pass were cleared, replaced or changed in place."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -24,7 +24,7 @@ from memfit.convolution import ConvGeometry, ConvPass
 from memfit.data import FOLDER, parse_table, read_toml
 
 BLOCKS_WITHOUT_DEVICE = 18
-"""So many blocks cuDNN reckons with where it cannot ask a driver."""
+"""Number of blocks that cuDNN assumes if it cannot ask a driver."""
 
 STEPS_OF_SUM = {"bf16": 30}
 OTHER_STEPS_OF_SUM = 6

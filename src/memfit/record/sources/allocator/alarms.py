@@ -31,7 +31,7 @@ SPAN: Final = 8
 """Steps whose lowest level is taken."""
 NUM_SPANS: Final = 3
 CLOSE_STEPS: Final = 4
-"""So many steps are looked at closely."""
+"""Number of steps that are recorded with stacks."""
 LEAST_GROWTH: Final = 64 * 1024
 """A rise of less than this in a span is nothing."""
 PATIENCE: Final = 200

@@ -95,7 +95,7 @@ class LevelReporter:
             yield StepFigures(self._history.device_name(device), self._history.capacity(device), **row)
 
     def tell(self, figures: StepFigures) -> list[str]:
-        """Calls everybody who wants to know. One that raises is called no more, and is named in what is returned."""
+        """Calls all listeners. Removes one that raises, and returns its error."""
         failures = []
         for tell in self._on_step:
             try:

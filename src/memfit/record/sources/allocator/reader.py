@@ -31,7 +31,7 @@ class HistoryReader:
         self.follows = False
         """Does what comes next follow what was last read?"""
         self.num_missing = 0
-        """Allocations that the history did not keep: too many of them, or somebody else began it anew."""
+        """Allocations missing from the history: there were too many, or other code restarted it."""
         self.cost_ns = 0
         """What the last reading took, with what was made of it."""
         self._states: list[State] = []
