@@ -20,6 +20,14 @@ TORCH_C: Any = torch._C
 """The module in which torch's Python asks its C++ for the current stream and the accelerator, and finds its readers and writers."""
 need_in(TORCH_C.__name__, "PyTorchFileReader", "PyTorchFileWriter")
 
+KERNEL_QUESTIONS = {
+    "_can_use_flash_attention": "flash",
+    "_can_use_mem_efficient_attention": "efficient",
+    "_can_use_cudnn_attention": "cudnn",
+}
+"""By which torch's Python asks whether a kernel would take a call of attention."""
+need_in(TORCH_C.__name__, *KERNEL_QUESTIONS)
+
 ProfilerBase: Any = need(torch.profiler.profiler, "_KinetoProfile")
 """What every profiler of torch is; it asks CUDA's own for help if it is told to."""
 

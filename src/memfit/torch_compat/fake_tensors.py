@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch._subclasses
+from torch._library.fake_impl import FakeImplCtx
 from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 
@@ -51,6 +52,25 @@ def is_unknown_shape(error: BaseException) -> bool:
     return isinstance(error, _UNKNOWN_SHAPE) or any(refusal in said for refusal in refusals)
 
 
+need(FakeImplCtx, "new_dynamic_size")
+
+
+@contextmanager
+def dynamic_sizes(answer: Callable[[int, int | None], int]) -> Iterator[None]:
+    """A ``register_fake`` that asks for a size which only data can tell gets a number, given the least and the most it can be."""
+    context: Any = FakeImplCtx
+    original = context.new_dynamic_size
+
+    def new_dynamic_size(self: Any, *, min: int = 0, max: int | None = None) -> int:
+        return answer(min, max)
+
+    context.new_dynamic_size = new_dynamic_size
+    try:
+        yield
+    finally:
+        context.new_dynamic_size = original
+
+
 @contextmanager
 def outside_modes() -> Iterator[None]:
     """No mode sees what is made here."""
@@ -76,6 +96,7 @@ __all__ = [
     "FakeTensorMode",
     "device_handlers",
     "device_query",
+    "dynamic_sizes",
     "fake_implementations",
     "forget_fake_answers",
     "is_unknown_shape",

@@ -63,6 +63,7 @@ def install(patches: Patches, target: Target) -> None:
         if rule.is_one_kernel:
             patches.implement("PrivateUse1", operator_name(operator), _never_runs)
     recurrent.install(patches)
+    attention.install(patches, target)
 
 
 def _never_runs(*args: Any) -> Any:

@@ -12,6 +12,7 @@ was measured; that of the others follows from their sources.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ import torch
 
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule
 from memfit.phantom.target import Target
+from memfit.torch_compat.devices import KERNEL_QUESTIONS, TORCH_C
+from memfit.torch_compat.patches import Patches
 
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
@@ -151,6 +154,25 @@ def _cudnn_accepts(call: AttentionCall, target: Target) -> bool:
         and (call.has_equal_heads or _is_grouped(call))
         and not torch.are_deterministic_algorithms_enabled()
     )
+
+
+# -- asked from Python ---------------------------------------------------------------------------------------------------------
+#
+# Nested tensors choose their kernel in Python (torch/nested/_internal/sdpa.py), by questions to C++ about the GPU.
+
+
+def install(patches: Patches, target: Target) -> None:
+    for question, name in KERNEL_QUESTIONS.items():
+        patches.replace(TORCH_C, question, functools.partial(_would_take, name, target))
+
+
+def _would_take(name: str, target: Target, params: Any, debug: bool = False) -> bool:
+    """Would the kernel take the call? cuDNN's comes last for nested tensors, and is left to those that come before."""
+    if params.query.is_nested and name == "cudnn":
+        return False
+    parts = (params.query, params.key, params.value, params.attn_mask)
+    call = AttentionCall(*parts, params.dropout, params.is_causal, None, params.enable_gqa)
+    return _ENABLED[name]() and _ACCEPTS[name](call, target)
 
 
 def _run_flash(call: AttentionCall) -> torch.Tensor:
@@ -308,6 +330,19 @@ def _flash_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequ
     return sizes
 
 
+def _flash_varlen_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+    """The same for sequences one after another: each is rounded up by as much as a block of rows."""
+    query, key, lengths = args[1], args[2], args[6]
+    if query.dim() != 3 or lengths is None:
+        return ()
+    total, heads, dim = query.shape
+    rows = total + 128 * (lengths.numel() - 1)
+    sizes = [4 * heads * rows, 4 * heads * rows * padded_dim(dim)]
+    if key.shape[1] != heads:
+        sizes += [key.shape[0] * heads * dim * query.element_size()] * 2
+    return sizes
+
+
 def padded_dim(dim: int) -> int:
     return round_up(dim, 32 if dim <= 128 else 64)
 
@@ -374,6 +409,11 @@ RULES = (
     Rule(
         operators=("_scaled_dot_product_flash_attention_backward",),
         takes=_flash_backward_blocks,
+        source=f"{CUDA}/flash_attn/flash_api.cpp",
+    ),
+    Rule(
+        operators=("_flash_attention_backward",),
+        takes=_flash_varlen_backward_blocks,
         source=f"{CUDA}/flash_attn/flash_api.cpp",
     ),
     Rule(

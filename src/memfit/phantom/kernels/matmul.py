@@ -53,6 +53,11 @@ def _cublas_or_cublaslt(args: Arguments) -> Sequence[Kept]:
     return (CUBLAS, CUBLASLT) if adds_bias else (CUBLAS,)
 
 
+def _cublas_of_linear(args: Arguments) -> Sequence[Kept]:
+    """With a bias, cuBLASLt adds it."""
+    return (CUBLAS, CUBLASLT) if len(args) > 2 and args[2] is not None else (CUBLAS,)
+
+
 def _cublas_and_cublaslt(args: Arguments) -> Sequence[Kept]:
     """cuBLAS's and cuBLASLt's workspaces, for each pair of a thread and a stream."""
     return (CUBLAS, CUBLASLT)
@@ -112,6 +117,9 @@ RULES = (
     Rule(operators=("addmm",), takes=_copies_after_first, keeps=_cublas_or_cublaslt, source=BLAS),
     Rule(operators=("baddbmm",), takes=_copies_after_first, keeps=_cublas, source=BLAS),
     Rule(operators=("addbmm",), keeps=_cublas, source=BLAS),
+    # As nested tensors and subclasses call them, below autograd: not in the parts that they are made of.
+    Rule(operators=("matmul",), keeps=_cublas, source=BLAS),
+    Rule(operators=("linear",), keeps=_cublas_of_linear, source=BLAS),
     Rule(operators=("_scaled_mm",), returns=_scaled_mm, keeps=_cublas_and_cublaslt, source=f"{BLAS}, ScaledBlas.cpp"),
     Rule(
         operators=("_grouped_mm",),

@@ -8,6 +8,7 @@
     threads.py              threads that a script starts are in the world as well
     forks.py                forked children, such as a data loader's workers, are not
     models.py               models and parameters: moved and cast, initialised, classes of libraries, built before the world
+    unknown_operators.py    operators of others that say nothing of what they return, or that data decide
     classes.py              type(x) of a tensor without data, as a script sees it
     torch_state.py          what a script sets for all of torch; inference mode
     tensor_annotations.py   what memfit writes onto tensors, by name

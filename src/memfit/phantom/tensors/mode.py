@@ -7,6 +7,7 @@ costs no more than one built on the GPU. Whatever is computed from a tensor with
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from memfit.phantom.device.memory import mark_pinned
 from memfit.phantom.kernels import RULES
 from memfit.phantom.tensors.dispatch_cache import DispatchCache
 from memfit.phantom.tensors.sparse import SPARSE_FACTORIES, SparseAnswers, is_sparse
+from memfit.phantom.tensors.unknown_operators import UnknownOperators, unknown_operator
 from memfit.phantom.values.answers import Values
 from memfit.phantom.values.host_data import follow, host_data_of, keep_host_data, may_be_known
 from memfit.phantom.values.host_draws import FILLING as DRAWING
@@ -84,8 +86,10 @@ class PhantomMode(FakeTensorMode):
         self.largest_real_bytes = LARGEST_REAL_BYTES
         self._answers = RULES.returns_beside(values.answers())
         self._num_jagged = 0
+        self._jagged: dict[bytes, Any] = {}
         self._sparse = SparseAnswers(values.assumptions)
         self._draws = HostDraws()
+        self._unknown = UnknownOperators(values)
 
     @property
     def avoid_device_init(self) -> bool:
@@ -147,12 +151,15 @@ class PhantomMode(FakeTensorMode):
         try:
             result = self._cache.answer(self.dispatch, func, types, args, kwargs)
         except RuntimeError as error:
-            if is_unknown_shape(error):
-                raise _unknown_operator(func) from None
-            raise
+            if not is_unknown_shape(error):
+                raise
+            again = functools.partial(self.dispatch, func, types, args, kwargs)
+            result = self._unknown.answer(again, self, func, args, kwargs)
         self._note(func, args, kwargs, result)
         if source is not None:
             keep_host_data(result, source)
+        elif func is _TO_COPY and result.dtype is torch.int64:
+            _keep_jagged(result, args[0])
         return result
 
     def _copied_to_host(self, types: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
@@ -181,6 +188,15 @@ class PhantomMode(FakeTensorMode):
         self._num_jagged += 1
         return make_nested_int(self._num_jagged, 1)
 
+    def name_jagged(self, offsets: torch.Tensor) -> None:
+        """Offsets that are known to be the same are of the same dimension: below the alias of the device, C++ copies them."""
+        data = host_data_of(offsets)
+        if data is not None and offsets.nested_int_memo is None:  # type: ignore[attr-defined]
+            key = data.numpy().tobytes()
+            if key not in self._jagged:
+                self._jagged[key] = self.create_symbolic_nested_int()
+            offsets.nested_int_memo = self._jagged[key]  # type: ignore[attr-defined]
+
     def _dispatch_odd(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Dispatches calls with arguments that are not plain tensors."""
         if any(is_sparse(value) for value in args):
@@ -196,7 +212,7 @@ class PhantomMode(FakeTensorMode):
             and not result._values().shape[0]
             and func not in SPARSE_FACTORIES
         ):
-            raise _unknown_operator(func)  # torch forgets the elements, and says nothing
+            raise unknown_operator(func)  # torch forgets the elements, and says nothing
         return result
 
     def share(self, turn: Any) -> None:
@@ -299,18 +315,12 @@ class WorldIsOverError(PredictionError, RuntimeError):
         super().__init__("the prediction is over, and its GPU with it: end this thread before the last step ends")
 
 
+def _keep_jagged(copied: torch.Tensor, offsets: torch.Tensor) -> None:
+    """A jagged dimension is known by its offsets, also by a copy of them."""
+    if isinstance(offsets, FakeTensor) and offsets.nested_int_memo is not None:
+        copied.nested_int_memo = offsets.nested_int_memo  # type: ignore[attr-defined]
+
+
 def _is_real_on_host(tensor: torch.Tensor) -> bool:
     """True if a copy of the tensor to the host gets real data, so that readers find ordinary numbers."""
     return tensor.numel() * tensor.dtype.itemsize <= LARGEST_REAL_BYTES or host_data_of(tensor) is not None
-
-
-def _unknown_operator(func: Any) -> NeedsGpuError:
-    """Error for an operator without a shape function."""
-    name = f"{func.namespace}::{func._opname}"
-    if func.namespace in ("aten", "prims"):
-        return NeedsGpuError(f"the operator {name}", "Neither torch nor memfit knows what it returns: please report it.")
-    return NeedsGpuError(
-        f"the operator {name}",
-        f'Tell torch what it returns, with @torch.library.register_fake("{name}"), or switch to an implementation in plain '
-        "PyTorch for the prediction.",
-    )

@@ -35,6 +35,7 @@ def install_parameters(patches: Patches, mode: PhantomMode) -> None:
     patches.replace(nn.Parameter, "__new__", staticmethod(_without_data(make_parameter, mode)))
     patches.replace(torch.utils, "swap_tensors", _despite_references(swap_tensors))
     patches.replace(FakeTensor, "__deepcopy__", _deepcopy)
+    patches.wrap(FakeTensor, "get_nested_int", functools.partial(_naming_jagged, mode))
     patches.replace(torch.Tensor, "data", _across_devices(patches, mode))
     _allow_data_across_devices(patches)
     patches.append(optimizer_foreach_types, FakeTensor)
@@ -87,6 +88,14 @@ def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
         if tensor.is_leaf and tensor.grad is not None:
             memo[id(tensor)].grad = _deepcopy(tensor.grad, memo)
     return memo[id(tensor)]  # type: ignore[no-any-return]
+
+
+def _naming_jagged(mode: PhantomMode, get_nested_int: Callable[..., Any]) -> Callable[..., Any]:
+    def get(offsets: torch.Tensor, *, coeff: int = 1) -> Any:
+        mode.name_jagged(offsets)
+        return get_nested_int(offsets, coeff=coeff)
+
+    return get
 
 
 def _across_devices(patches: Patches, mode: PhantomMode) -> property:

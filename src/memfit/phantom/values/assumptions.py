@@ -53,6 +53,7 @@ class Assumptions:
 #     {"imbalance": 1.5}        the busiest expert receives one and a half times the mean
 #     {"boxes": 300}            a detector keeps 300 boxes of an image
 #     {"longest": 8192}         the longest sequence of the data has 8,192 tokens
+#     {"vision::nms": 300}      what an operator of a library finds, where its fake says that data decide
 #     {"number": 2.5}           what .item() reads from the GPU
 #
 # The place is written as ``Prediction.assumptions`` writes it, so that an assumption can be copied and answered. A place goes
@@ -71,6 +72,7 @@ KINDS = {
     "number": "a number read from the GPU",
 }
 _PLACE = re.compile(r"[^/\\]+:\d+")
+_OPERATOR = re.compile(r"\w+::\w+")
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,10 @@ class Expected:
 
     def __post_init__(self) -> None:
         for name, value in self.by_name.items():
-            if name not in KINDS and not _PLACE.fullmatch(name):
+            if name not in KINDS and not _PLACE.fullmatch(name) and not _OPERATOR.fullmatch(name):
                 raise ConfigError(
-                    f"cannot expect anything of {name!r}: name a place like train.py:31, or one of {', '.join(KINDS)}"
+                    f"cannot expect anything of {name!r}: name a place like train.py:31, an operator of a library like vision::nms, "
+                    f"or one of {', '.join(KINDS)}"
                 )
             if isinstance(value, bool) or not isinstance(value, (int, float)) or (name != "number" and value < 0):
                 raise ConfigError(f"cannot expect {value!r} of {name}: give a count, or a fraction of what there could be")

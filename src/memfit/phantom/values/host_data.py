@@ -125,9 +125,9 @@ def count_set(data: torch.Tensor) -> int:
 
 def follow(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
     """What an operator makes of known data is known of its result."""
-    first = args[0] if args else None
-    if type(first) in (list, tuple) and first:
-        first = first[0]
+    first: Any = args[0] if args else None
+    if type(first) in (list, tuple):
+        first = next((part for part in first if host_data_of(part) is not None), None)
     if host_data_of(first) is None:
         return
     if func.namespace in _COLLECTIVES:

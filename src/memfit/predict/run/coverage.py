@@ -47,7 +47,7 @@ class CoverageCounter:
         """An outermost call of a model; ``is_entered``: is that in the ledger by now, or does it come next?"""
         self._look_for_libraries()
         self._num_forwards += 1
-        shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+        shapes = tuple(_shape_of(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
         if torch.is_grad_enabled():
             self._is_evaluating = False
         elif not self._is_evaluating:
@@ -151,3 +151,8 @@ def _is_generating() -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def _shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Of a jagged batch, that of all its sequences one after another: its own has no length."""
+    return tuple((tensor.values() if tensor.layout is torch.jagged else tensor).shape)

@@ -153,11 +153,13 @@ class KnownCalls:
             self._reasons.append((type(module).__name__, history.reasons))
         if history.is_small or history.num_failures > MOST_FAILURES:
             return original(module, *args, **kwargs)
+        parameters: list[torch.Tensor] = list(module.parameters())
+        key: Key | None = None
         try:
-            parameters: list[torch.Tensor] = list(module.parameters())
             key = Key.of(state_of_call(module, args, kwargs), (kept_casts(self._casts), gradients_of(parameters)))
         except NotRepeatableError as error:
             history.fail(error.reason)
+        if key is None:  # here, so that an error of the script's own has no other one before it
             return original(module, *args, **kwargs)
         is_waiting = any(graph.module() is module for graph in self._graphs)  # its gradients would have to be added up
         known = None if is_waiting else history.family(key).find(key.sizes, _tensors((args, kwargs)))
