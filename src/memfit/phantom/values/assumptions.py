@@ -86,7 +86,7 @@ class Expected:
         for name, value in self.by_name.items():
             if name not in KINDS and not _PLACE.fullmatch(name) and not _OPERATOR.fullmatch(name):
                 raise ConfigError(
-                    f"cannot expect anything of {name!r}: name a place like train.py:31, an operator of a library like vision::nms, "
+                    f"cannot expect anything of {name!r}: name a place like train.py:31, an operator like vision::nms, "
                     f"or one of {', '.join(KINDS)}"
                 )
             if isinstance(value, bool) or not isinstance(value, (int, float)) or (name != "number" and value < 0):
