@@ -48,6 +48,10 @@ def _made_again(kind: type[MemfitError], args: tuple[Any, ...], fields: dict[str
     return error
 
 
+class TerminatedError(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM). Handled as Ctrl-C is: what is known so far is told."""
+
+
 class ConfigError(MemfitError, ValueError):
     """An invalid argument or setting."""
 

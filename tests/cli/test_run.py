@@ -54,14 +54,18 @@ def test_without_json_the_script_prints_where_it_always_does():
     assert Path("x.memfit").is_file()
 
 
-def test_what_was_assumed_stands_next_to_the_verdict(capsys: pytest.CaptureFixture[str]):
+def test_the_verdict_says_what_it_is_about_and_how_much_was_assumed(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "train.py"]) == 0
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    found = capsys.readouterr()
+    assert "losses and scores that the script prints are made up" in found.err
+    lines = [line.strip() for line in found.out.splitlines()]
     verdict = next(number for number, line in enumerate(lines) if line.startswith("It fits on H200"))
-    assert lines[verdict + 1].startswith("Seen: 3 training steps")
-    assert lines[verdict + 2].startswith("assumed: ")
-    ladder = next(number for number, line in enumerate(lines) if line.startswith("allocated"))
-    assert any("train.py:13" in line for line in lines[verdict:ladder])
+    assert lines[verdict + 1] == "train.py on H200"
+    assert lines[verdict + 2].startswith("Seen: 3 training steps")
+    assert lines[verdict + 3].startswith("allocated")
+    assert "3 assumptions (memfit show --assumptions)" in lines
+    assert main(["show", "--assumptions"]) == 0
+    assert "train.py:13" in capsys.readouterr().out
 
 
 def test_a_run_that_never_trained_is_not_said_to_fit(capsys: pytest.CaptureFixture[str]):

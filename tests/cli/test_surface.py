@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import memfit
-from memfit.cli import COMMANDS, build_parser, load, main
+from memfit.cli import COMMANDS, GROUPS, build_parser, load, main
 
 SUBJECT = ("--hf", "--model")
 RECIPE = (
@@ -29,7 +30,7 @@ HELP = ("--help", "-h")
 SURFACE = {
     "memfit": ["--help", "--version", "-h", "COMMAND"],
     "memfit demo": ["--help", "-h"],
-    "memfit show": ["--help", "--json", "-h", "FILE"],
+    "memfit show": ["--assumptions", "--help", "--json", "-h", "FILE"],
     "memfit report": ["--gpu", "--help", "--out", "-h", "-o", "FILE"],
     "memfit fit": ["--alloc-conf", "--gpu", "--help", "--json", "--process-groups", "--torch-version", "-h", "FILE"],
     "memfit explain": ["--gpu", "--help", "--json", "-h", "FILE"],
@@ -76,7 +77,44 @@ def test_the_surface_is_what_it_was():
 
 
 def test_commands_are_listed_under_their_own_names():
-    assert [f"memfit {name}" for name in COMMANDS] == [name for name in SURFACE if " " in name]
+    assert {f"memfit {name}" for name in COMMANDS} == {name for name in SURFACE if " " in name}
+
+
+def test_the_help_has_every_command_in_a_group(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for title, commands in GROUPS.items():
+        assert f"{title}:" in said
+        assert all(f"\n  {command} " in said for command in commands)
+
+
+def test_every_command_has_examples_that_can_be_read():
+    parser = build_parser()
+    for name, command in parser.commands.choices.items():
+        assert command.examples, name
+        for line, what in (*command.examples, *parser.examples):
+            assert what
+            assert parser.parse_args(shlex.split(line)[1:]).command in COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["pred"], "memfit: error: there is no command 'pred'; did you mean predict?"),
+        (["train.py"], "a script is predicted by memfit run train.py"),
+        (["predict", "--modle", "gpt2"], "memfit predict: error: unrecognized arguments: --modle; did you mean --model?"),
+        (["predict", "train.py"], "train.py is a script: memfit run train.py predicts it as it is"),
+        (["predict", "--hf", "org/never-fetched"], "hf download org/never-fetched config.json"),
+    ],
+)
+def test_a_word_that_was_meant_otherwise(words: list[str], advice: str, capsys: pytest.CaptureFixture[str]):
+    try:
+        assert main(words) == 2
+    except SystemExit as left:
+        assert left.code == 2
+    assert advice in capsys.readouterr().err
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]):

@@ -8,7 +8,7 @@ import pytest
 
 from memfit.cli import main
 
-OURS = "please report it"
+OURS = "please report it. "
 
 CASES = {
     "a missing package": ("import no_such_package.part", "no_such_package is not installed"),
@@ -28,8 +28,9 @@ CASES = {
         "raised by train.py:3",
     ),
     "an error of Python's own library": ("import json\njson.loads('{')", "raised by train.py:3"),
-    "an error of an operator": ("x = torch.ones(2, 3, device='cuda')\nx @ x", OURS),
-    "an error of torch": ("torch.nn.Linear(2, 2).cuda().no_such_part", OURS),
+    "an error of an operator": ("x = torch.ones(2, 3, device='cuda')\nx @ x", "torch raises it for train.py:3"),
+    "an error of torch": ("torch.nn.Linear(2, 2).cuda().no_such_part", "torch raises it for train.py:2"),
+    "a script that Python cannot read": ("def broken(:\n    pass", "Python cannot read train.py"),
     "a compiled module that asks for data": ("torch._C.TensorBase.data_ptr(torch.ones(2, device='cuda'))", "register_fake"),
     "what needs a GPU": ("torch.ones(2, device='cuda').__dlpack__()", "or do the work in PyTorch."),
 }
@@ -52,3 +53,27 @@ def test_an_error_in_memfits_files_is_ours(tmp_path: Path, monkeypatch, capsys: 
     Path("train.py").write_text("import torch\ntorch.ones(2, device='cuda') + 1\n")
     assert main(["run", "train.py"]) == 2
     assert OURS in capsys.readouterr().err
+
+
+def test_the_users_lines_and_shapes_come_alone(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import torch\nlayer = torch.nn.Linear(4, 2).cuda()\ndef forward(x):\n    return layer(x)\n"
+        "forward(torch.ones(8, 3, device='cuda'))\n"
+    )
+    assert main(["run", "train.py"]) == 2
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    shown = lines[lines.index("Traceback (most recent call last):") + 1 :]
+    assert [line for line in shown if line.startswith("File ")] == [
+        'File "train.py", line 5, in <module>',
+        'File "train.py", line 4, in forward',
+    ]
+    assert "layer is Linear(in_features=4, out_features=2, bias=True)" in shown
+    assert "x is [8, 3] float32 on cuda" in shown
+
+
+def test_an_argument_that_is_missing_names_the_flag(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("def build(width):\n    pass\n")
+    assert main(["predict", "train.py:build"]) == 2
+    assert "--axis width=VALUE" in capsys.readouterr().err.strip().splitlines()[-1]

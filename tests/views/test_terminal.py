@@ -14,6 +14,7 @@ from memfit.analysis import build_report
 from memfit.ledger import Category, Ledger, LedgerBuilder, Phase, RunInfo
 from memfit.testing import ledger
 from memfit.views import show
+from memfit.views.terminal import show_assumptions
 
 RUN = ledger(
     """
@@ -84,7 +85,18 @@ def test_an_incomplete_ledger_says_so():
 def test_a_prediction_says_what_it_assumed():
     info = RunInfo(source="predicted", rank=3, world_size=8, assumptions=("nonzero() found everything",))
     text = shown(replace(RUN, info=info))
-    assert text.startswith("predicted, 2 steps, 14 events, rank 3 of 8\nassumed: nonzero() found everything\n")
+    assert text.startswith("predicted, 2 steps, 14 events, rank 3 of 8\n1 assumption (memfit show --assumptions)\n")
+    console = Console(file=io.StringIO(), width=100)
+    show_assumptions(build_report(replace(RUN, info=info)), console)
+    assert console.file.getvalue() == "- nonzero() found everything\n"
+
+
+def test_a_prediction_says_what_it_is_about_and_where_it_is_from():
+    asked = {"model": "llama3-8b", "gpu": "H100-80GB", "world_size": 8, "strategy": "full_shard", "batch": 2, "tp": 1, "mesh": []}
+    info = RunInfo(source="predicted", asked=asked, command="memfit predict --model llama3-8b", made_at="2026-11-18 02:10 UTC")
+    first, _, third = shown(replace(RUN, info=info)).splitlines()[:3]
+    assert first == "llama3-8b on 8 x H100-80GB, full_shard, batch 2"
+    assert third == "Made 2026-11-18 02:10 UTC by memfit predict --model llama3-8b"
 
 
 def test_what_no_module_owns_is_named():

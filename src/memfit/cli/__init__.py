@@ -2,8 +2,8 @@
 
 ::
 
-    main() ──> commands/ ──> add_parser: its flags, its help (flags.py: those that several share)
-                         └─> run: one call, one output (outputs.py)
+    main() ──> commands/ ──> add_parser: its flags, its help (flags.py: those that several share; parser.py: examples, suggestions)
+                         └─> run: one call, one output (outputs.py), and signs of life while it lasts (progress.py)
 
 One small file per command, and only the one that was asked for is imported. A mistake in what the user gave
 is told in one line, without a traceback.
@@ -15,46 +15,56 @@ import argparse
 import importlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Iterable, Sequence
-from types import ModuleType
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType, ModuleType
+from typing import Final
 
 from memfit import __version__
-from memfit.errors import MemfitError, StepFailedError
+from memfit.cli.parser import CommandParser, TopParser, suggest
+from memfit.errors import MemfitError, StepFailedError, TerminatedError
 from memfit.views.escaping import printable
 
-COMMANDS = (
-    "demo",
-    "show",
-    "report",
-    "fit",
-    "explain",
-    "diff",
-    "export",
-    "predict",
-    "compare",
-    "plan",
-    "run",
-    "watch",
-    "top",
-    "calibrate",
-    "doctor",
-)
-"""In the order of the help; each is a module of ``commands/``, or of the folder in it for those about this machine."""
-OF_THIS_MACHINE = ("calibrate", "doctor")
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Will it fit, and how": ("predict", "run", "compare", "plan", "fit"),
+    "Where memory goes": ("show", "report", "explain", "diff", "export"),
+    "While it trains": ("watch", "top"),
+    "On this machine": ("calibrate", "demo", "doctor"),
+}
+"""In the order of the help."""
 
-_PIPE_CLOSED, _MISUSED, _INTERRUPTED = 1, 2, 130
+OF_THIS_MACHINE: Final = ("calibrate", "doctor")
+"""In a folder of their own."""
+
+COMMANDS: Final = tuple(command for commands in GROUPS.values() for command in commands)
+"""Each is a module of ``commands/``."""
+
+_PIPE_CLOSED, _MISUSED, _INTERRUPTED, _TERMINATED = 1, 2, 130, 143
+_EXAMPLES: Final = (
+    ("memfit predict --model llama3-8b --gpu H100 --world-size 8", "does Llama-3 8B train on eight H100s?"),
+    ("memfit run --gpu RTX-4090 train.py --batch 16", "does my script fit, as it is?"),
+    ("memfit explain run.memfit --gpu RTX-4090", "why does it run out of memory, and what would help?"),
+)
+_EXIT_CODES: Final = (
+    'Exit status: 0 if there is an answer ("it does not fit" is one), 1 if something that was asked for does not hold, '
+    "2 for a mistake in what was given, 130 after Ctrl-C, 143 after SIGTERM."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; gives the exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
-    asked = words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS
-    args = build_parser(asked).parse_args(words)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    args = _read(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status: int = load(args.command).run(args)
+        with _sigterm_as_an_interrupt(wanted=args.command != "watch"):
+            status: int = load(args.command).run(args)
         sys.stdout.flush()
     except MemfitError as error:
         # A traceback is read line by line; anything else is one line, whatever a file may be called.
@@ -64,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print("memfit: error: this took more memory than there is: end other programs, or use a machine with more", file=sys.stderr)
         return _MISUSED
-    except KeyboardInterrupt:
-        return _INTERRUPTED
+    except KeyboardInterrupt as error:
+        return _TERMINATED if isinstance(error, TerminatedError) else _INTERRUPTED
     except BrokenPipeError:
         # The reader has gone: Python must not try to write the rest when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -77,19 +87,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+@contextmanager
+def _sigterm_as_an_interrupt(*, wanted: bool) -> Iterator[None]:
+    """A scheduler that ends a job gets what a user gets who presses Ctrl-C: what is known so far. Not ``wanted`` where a command is
+    only the guest of another program."""
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _read(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command. Leaves with status 2 and advice where a word is none that is known."""
+    first = words[0] if words else ""
+    if first and first not in COMMANDS and not first.startswith("-"):
+        advice = f"; a script is predicted by memfit run {printable(first)}" if first.endswith(".py") else suggest(first, COMMANDS)
+        CommandParser(prog="memfit", usage="memfit COMMAND ...").error(f"there is no command {printable(first)!r}{advice}")
+    parser = build_parser([first] if first in COMMANDS else COMMANDS)
+    args, left = parser.parse_known_args(words)
+    if left:
+        named: CommandParser = parser.commands.choices[args.command]
+        named.error(f"unrecognized arguments: {' '.join(map(printable, left))}")
+    return args
+
+
 def load(command: str) -> ModuleType:
     """The module of a command."""
     folder = "machine." if command in OF_THIS_MACHINE else ""
     return importlib.import_module(f"memfit.cli.commands.{folder}{command}")
 
 
-def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+def build_parser(commands: Iterable[str] = COMMANDS) -> TopParser:
     """The surface of the command line, or of some commands: the others are not imported."""
-    parser = argparse.ArgumentParser(
-        prog="memfit", description="Will this training run fit on that GPU, and where does every byte go?"
+    parser = TopParser(
+        prog="memfit",
+        usage="memfit COMMAND ...",
+        description="Will this training run fit on that GPU, and where does every byte go?",
+        epilog=_EXIT_CODES,
+        groups=GROUPS,
+        examples=_EXAMPLES,
     )
     parser.add_argument("--version", action="version", version=f"memfit {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in commands:
-        load(command).add_parser(subparsers)
+        load(command).add_parser(parser.commands)
     return parser

@@ -26,7 +26,12 @@ Number = TypeVar("Number", int, None)
 def add_subject(parser: argparse.ArgumentParser, function_help: str) -> None:
     parser.add_argument("function", nargs="?", default="", metavar="FILE.py:FUNCTION", help=function_help)
     parser.add_argument("--model", default="", metavar="NAME", help=f"a model by name, in place of a function: {', '.join(MODELS)}")
-    parser.add_argument("--hf", default="", metavar="CONFIG", help="a Hugging Face config.json, in place of a function; no weights")
+    parser.add_argument(
+        "--hf",
+        default="",
+        metavar="CONFIG",
+        help="a Hugging Face config.json, its folder, or a name in the cache of the hub, in place of a function; no weights",
+    )
 
 
 def add_recipe(parser: argparse.ArgumentParser, title: str) -> None:
@@ -108,7 +113,15 @@ def add_output(parser: argparse.ArgumentParser, what: str, default: str | None, 
     """``--out``, ``-o`` and other names for the same."""
     usual = f"; {default} by default" if default else ""
     path = Path(default) if default else None
-    parser.add_argument("--out", "-o", *others, type=Path, default=path, metavar="FILE", help=f"where to write {what}{usual}")
+    parser.add_argument(
+        "--out",
+        "-o",
+        *others,
+        type=Path,
+        default=path,
+        metavar="FILE",
+        help=f"where to write {what}; - for the standard output{usual}",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

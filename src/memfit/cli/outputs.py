@@ -17,6 +17,7 @@ from rich.status import Status
 from rich.text import Text
 
 from memfit.errors import ConfigError, RanOutError
+from memfit.ledger import Ledger
 from memfit.ledger.storage import write_whole
 from memfit.views.escaping import printable
 
@@ -24,9 +25,17 @@ PIPE_WIDTH: Final = 120
 """Of lines that go into a pipe or a file."""
 
 
-def stdout_console() -> Console:
-    """As wide as the terminal."""
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+STDOUT: Final = Path("-")
+"""As the name of a file: the standard output."""
+
+
+def stdout_console(out: Path | None = None) -> Console:
+    """As wide as the terminal, or as ``COLUMNS`` says. ``out`` is the file that a command writes: where that is the
+    standard output, people read the standard error."""
+    stderr = out == STDOUT
+    stream = sys.stderr if stderr else sys.stdout
+    known = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if known else PIPE_WIDTH, stderr=stderr)
 
 
 def working(words: str) -> Status:
@@ -83,6 +92,8 @@ def check_output(path: Path, flag: str, *, may_be_stream: bool = False) -> None:
 
     Found out by writing: a file of another name appears beside it, and is gone again. What is there already stays as it is.
     """
+    if path == STDOUT:
+        return
     try:
         if path.is_dir():
             raise ConfigError(f"cannot write {path} (it is a directory): name another file with {flag}")
@@ -106,12 +117,29 @@ def check_output(path: Path, flag: str, *, may_be_stream: bool = False) -> None:
 def write_output(path: Path, data: bytes, flag: str) -> None:
     """Whole or not at all: a disk that is full leaves what was there."""
     try:
-        if path.exists() and not path.is_file():
+        if path == STDOUT:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        elif path.exists() and not path.is_file():
             path.write_bytes(data)
         else:
             write_whole(path, data)
     except OSError as error:
         raise cannot_write(path, error, flag) from error
+
+
+def write_ledger(path: Path, ledger: Ledger) -> None:
+    """To a file, or to the standard output."""
+    try:
+        if path != STDOUT:
+            ledger.save(path)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            ledger.save(kept := Path(folder, "run.memfit"))
+            write_output(path, kept.read_bytes(), "--out")
+    except OSError as error:
+        raise cannot_write(path, error, "--out") from error
 
 
 def cannot_write(path: Path, error: OSError, flag: str) -> ConfigError:

@@ -16,6 +16,9 @@ from memfit.job.axes import read_axes
 from memfit.workers.executors import open_runner
 from memfit.workers.lanes import num_cores
 
+STOPPED = "not predicted: you stopped it"
+"""Of cells that were still to come when the user pressed Ctrl-C."""
+
 Progress = Callable[[Cell, int, int], None]
 """Told of every cell as it is done: the cell, how many are done, how many there are."""
 
@@ -63,7 +66,8 @@ def compare(
 
 
 def predict_cells(cells: Sequence[Configuration], known: CellCache | None, num_lanes: int, progress: Progress) -> tuple[Cell, ...]:
-    """The cells in their order, from the cache where it has them. Each is kept as soon as it is done: stopping loses nothing."""
+    """The cells in their order, from the cache where it has them. Each is kept as soon as it is done: stopping loses nothing, and
+    those that are left say so."""
     found: dict[int, Cell] = {}
 
     def done(number: int, cell: Cell) -> None:
@@ -77,9 +81,15 @@ def predict_cells(cells: Sequence[Configuration], known: CellCache | None, num_l
     missing = [number for number in range(len(cells)) if number not in found]
     with open_runner(f"processes:{max(1, min(num_lanes, len(missing)))}") as runner:
         futures = {runner.submit(cells[number].to_json()): number for number in missing}
-        for future in as_completed(futures):
-            number, answer = futures[future], future.result()
-            if known is not None and "figures" in answer:
-                known.keep(cells[number].to_json(), answer)
-            done(number, Cell.of(cells[number], answer))
+        try:
+            for future in as_completed(futures):
+                number, answer = futures[future], future.result()
+                if known is not None and "figures" in answer:
+                    known.keep(cells[number].to_json(), answer)
+                done(number, Cell.of(cells[number], answer))
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            left = [number for number in missing if number not in found]
+            found |= {number: Cell(configuration=cells[number], error=STOPPED) for number in left}
     return tuple(found[number] for number in range(len(cells)))

@@ -10,13 +10,17 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from memfit.errors import ConfigError
+
+_HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
+"""``meta-llama/Meta-Llama-3-8B``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,7 @@ class Subject:
     model: str = ""
     """A name that memfit knows: ``llama3-8b``."""
     hf: str = ""
-    """The path of a Hugging Face ``config.json``."""
+    """The path of a Hugging Face ``config.json``; ``of`` also takes its folder, or a name of the hub that is in its cache."""
     function: str = ""
     """``/path/to/train.py:build``."""
 
@@ -40,7 +44,7 @@ class Subject:
     @classmethod
     def of(cls, function: str | Callable[..., Any] = "", model: str = "", hf: str | Path = "") -> Subject:
         """From what a user gives: paths become absolute, so that other processes find the same files."""
-        return cls(model=model, hf=str(Path(hf).resolve()) if hf else "", function=locate(function) if function else "")
+        return cls(model=model, hf=find_config(hf) if hf else "", function=locate(function) if function else "")
 
     @property
     def name(self) -> str:
@@ -56,6 +60,11 @@ def locate(function: str | Callable[..., Any]) -> str:
     """``/path/to/train.py:build`` for a name like it, or for a function that is in a file."""
     if not callable(function):
         path, _, name = function.rpartition(":")
+        if function.endswith(".py"):
+            raise ConfigError(
+                f"{function} is a script: memfit run {function} predicts it as it is; for a function in it that returns a training "
+                f"step, write {function}:build"
+            )
         if not path.endswith(".py") or not name or not Path(path).is_file():
             raise ConfigError(f"cannot read {function!r} as a function in a file: write it like train.py:build")
         return f"{Path(path).resolve()}:{name}"
@@ -66,6 +75,35 @@ def locate(function: str | Callable[..., Any]) -> str:
             "name like 'train.py:build'"
         )
     return f"{Path(source).resolve()}:{function.__qualname__}"
+
+
+def find_config(hf: str | Path) -> str:
+    """The absolute path of a Hugging Face ``config.json``: given as it is, as its folder, or as a name of the hub whose file is in
+    the cache of ``huggingface_hub``."""
+    path = Path(hf)
+    if path.is_dir():
+        path /= "config.json"
+        if not path.is_file():
+            raise ConfigError(f"there is no config.json in the folder {hf}")
+    if path.is_file() or not _HUB_NAME.fullmatch(str(hf)) or path.suffix == ".json":
+        return str(path.resolve())
+    cached = _in_cache(str(hf))
+    if cached is None:
+        raise ConfigError(
+            f"{hf} is neither a file or folder here nor in the cache of the Hugging Face hub. Fetch its config (a few KiB, no "
+            f"weights) with: hf download {hf} config.json"
+        )
+    return cached
+
+
+def _in_cache(name: str) -> str | None:
+    """The config of a repository of the hub, where it was fetched before."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return None
+    found = try_to_load_from_cache(name, "config.json")
+    return found if isinstance(found, str) else None
 
 
 def load_function(where: str) -> Callable[..., Any]:

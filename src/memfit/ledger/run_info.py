@@ -141,6 +141,16 @@ class RunInfo:
     """Process groups with several ranks that a predicted run used; 0 if unknown."""
     num_peers: int = 0
     """Ranks of the same node, over all process groups, with point-to-point messages."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """What a prediction was asked for, in plain values: ``model``, ``hf``, ``function`` or ``script``, ``gpu``, ``world_size``, and
+    how it is trained."""
+    command: str = ""
+    """The command line that made it; empty where none did."""
+    made_at: str = ""
+    """When that was: ``2026-11-18 02:10 UTC``."""
+    speed: dict[str, float] = field(default_factory=dict)
+    """Of the last step of a prediction: ``step_seconds``, ``tokens_per_second`` of this rank and ``mfu``, as far as they are
+    known."""
 
     @property
     def communicators(self) -> tuple[int, int]:

@@ -110,13 +110,14 @@ def _device(data: dict[str, Any]) -> Device:
 def _info(data: dict[str, Any]) -> RunInfo:
     info, usual = RunInfo.from_json(data), RunInfo()
     same = all(isinstance(getattr(info, field.name), type(getattr(usual, field.name))) for field in fields(RunInfo))
-    if not same or not all(isinstance(text, str) for text in _texts(info)):
+    are_numbers = all(type(value) in (int, float) for value in info.speed.values())
+    if not same or not are_numbers or not all(isinstance(text, str) for text in _texts(info)):
         raise TypeError("the run's info has a value of the wrong type")
     return info
 
 
 def _texts(info: RunInfo) -> tuple[Any, ...]:
-    return *info.versions, *info.versions.values(), *info.assumptions, *info.alarms, *info.notes
+    return *info.versions, *info.versions.values(), *info.assumptions, *info.alarms, *info.notes, *info.asked, *info.speed
 
 
 def _encode(tables: dict[str, Table], words: dict[str, Any]) -> bytes:

@@ -127,8 +127,9 @@ def predict(
         if model or hf or words:
             raise ConfigError("a function takes its words itself: give build alone, or model= or hf= with how it is trained")
         refuse_longest(options)
-        return predict_build(build, options)
-    return predict_build(one_configuration(Subject.of(build, model, hf), words, options).builder(), options)
+        asked = {"function": getattr(build, "__qualname__", type(build).__name__), "gpu": options.gpu, "world_size": world_size}
+        return predict_build(build, options).about(asked)
+    return predict_configuration(one_configuration(Subject.of(build, model, hf), words, options))
 
 
 def one_configuration(subject: Subject, words: Mapping[str, Any], options: PredictOptions) -> Configuration:
@@ -142,19 +143,33 @@ def one_configuration(subject: Subject, words: Mapping[str, Any], options: Predi
     return Configuration.of(subject, chosen, options)
 
 
-def predict_build(build: Callable[[], Step], options: PredictOptions) -> Prediction | JobPrediction:
-    """Predicts what ``build`` makes, with these options. Returns a ``JobPrediction`` if ``options.ranks`` is given."""
+Progress = Callable[[int, int | None, str], None]
+"""``progress(parts that are done, parts in all, the part that was done last)``."""
+
+
+def predict_configuration(asked: Configuration, progress: Progress | None = None) -> Prediction | JobPrediction:
+    """Predicts what is asked for. The ledger says what that was."""
+    return predict_build(asked.builder(), asked.options, progress).about(asked.inputs)
+
+
+def predict_build(
+    build: Callable[[], Step], options: PredictOptions, progress: Progress | None = None
+) -> Prediction | JobPrediction:
+    """Predicts what ``build`` makes, with these options. Returns a ``JobPrediction`` if ``options.ranks`` is given. Ctrl-C ends it;
+    what was seen until then is the prediction, which says so."""
+    tell = progress or (lambda done, total, what: None)
     processes = RankInfo(world_size=options.world_size, rank=options.rank)
     refuse_a_second()  # while one is made, torch answers as if this machine had a GPU
 
     def predict_rank(rank: int, stage_outputs: Mapping[int, Any]) -> RankOutcome:
         def make(neighbours: Neighbours, scouted: int | None) -> RankOutcome:
             world = replace(processes, rank=rank if scouted is None else scouted)
-            return _predict_steps(PhantomSession.prepare(options, world, neighbours), build, options.steps)
+            return _predict_steps(PhantomSession.prepare(options, world, neighbours), build, options.steps, tell)
 
         return predict_with_scout(make, stage_outputs)
 
     if options.ranks is not None:
+        tell = lambda done, total, what: None  # noqa: E731  ranks are predicted side by side
         return _predict_job(predict_rank, options.ranks, options.world_size)
     if has_a_gpu_to_spare():
         return in_a_child(lambda: predict_rank(options.rank, {})).prediction
@@ -180,26 +195,32 @@ def _predict_job(predict_rank: PredictRank, ranks: Ranks, world_size: int) -> Jo
         return predict_ranks(predict_rank, ranks, world_size, side_by_side=False)
 
 
-def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int) -> RankOutcome:
+def _predict_steps(session: PhantomSession, build: Callable[[], Step], steps: int, tell: Progress) -> RankOutcome:
     """Runs the steps. Regular steps run until one leaves everything as it found it; the rest are repeated in the ledger."""
     session.recording.leave_steps_to_caller()
     with session.running():
         step = calling("build", build)
+        tell(1, steps + 1, "the model is built")
         if not callable(step):
             raise ConfigError(
                 f"build() must return step(), a function that does one training step; it returned a {type(step).__name__}"
             )
-        num_run, is_steady = 0, False
+        num_run, is_steady, stopped = 0, False, ""
         while num_run < steps and not is_steady:
             assumed = session.world.assumptions.counts()
             session.recording.mark_step()
-            calling(f"step {num_run}", step)
+            try:
+                calling(f"step {num_run}", step)
+            except KeyboardInterrupt:
+                stopped = f"it was stopped in step {num_run} of {steps}, counted from 0"
+                break
             session.look_around()
             num_run += 1
+            tell(num_run + 1, steps + 1, f"step {num_run} of {steps}")
             # The first step is not like the others: it makes the optimizer's state, and compiles.
             is_steady = is_regular(step) and 1 < num_run < steps and session.last_step_left_all_as_it_was()
         num_events = session.builder.num_events
-    prediction = session.repeated(steps - num_run, num_events, assumed) if is_steady else session.prediction()
+    prediction = session.repeated(steps - num_run, num_events, assumed) if is_steady else session.prediction(problem=stopped)
     return session.outcome(prediction, is_regular=is_regular(step))
 
 

@@ -1,20 +1,30 @@
-"""Whose error is it? What the user is told to do about an error in their code depends on it.
+"""Whose error is it? What the user is shown of an error in their code, and told to do about it, depends on it.
 
 ::
 
     NeedsGpuError                                   says itself what to do
     ImportError                                     a package is missing, or is not the one that the script was written for
     raised in the script or in a library            most likely theirs: shown as it is, with what the predicted machine may be told
-    raised in torch or in memfit, below them        may be ours: the code may well run on a real GPU
+    raised by torch, below them                     most likely theirs: the line, with the shapes of what is in it
+    raised in memfit, or torch cannot do without    ours: the code may well run on a real GPU
+    a real GPU
+
+Shown are the frames of the user's own files; ``MEMFIT_TRACEBACK=all`` shows every frame.
 """
 
 from __future__ import annotations
 
+import linecache
+import os
+import platform
+import re
 import sys
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Any, Final
 
 import torch
 
@@ -33,19 +43,31 @@ _EXTENSION = (
 )
 
 _MADE_UP = "(Values that only data can tell are made up in a prediction: --expected says better.)"
+_MISSING_ARGUMENT: Final = re.compile(r"(\w+)\(\) missing \d+ required [\w-]+ arguments?: '(\w+)'")
+_DOTTED_NAME: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 _OF_THE_PREDICTION = (
     "If it does not come on a real machine, an answer of the predicted one is the cause: --nproc says how many GPUs there are, "
     "--expected what only data can tell."
 )
 
-OURS = f"If this code runs on a real GPU, memfit's phantom GPU is at fault: please report it. {_MADE_UP}"
+OURS = (
+    f"If this code runs on a real GPU, memfit's phantom GPU is at fault: please report it. {_MADE_UP} Paste this and what memfit "
+    f"doctor prints: memfit {memfit.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
+    f"{platform.system()}."
+)
 """The only advice that asks for a report."""
 
 
 def users_traceback(error: BaseException) -> str:
-    """The frames from the user's own code down."""
-    return "".join(traceback.format_exception(type(error), error, _from_the_user(error.__traceback__)))
+    """The frames of the user's own code, then the tensors and layers in the line that failed, then the error."""
+    shown = traceback.TracebackException(type(error), error, _from_the_user(error.__traceback__))
+    if os.environ.get("MEMFIT_TRACEBACK") == "all":
+        return "".join(shown.format())
+    _leave_out(shown)
+    last = "".join(shown.format_exception_only())
+    whole = "".join(shown.format())
+    return whole.removesuffix(last) + "".join(f"    {line}\n" for line in _operands(error)) + last
 
 
 def advise(error: BaseException) -> str:
@@ -54,13 +76,97 @@ def advise(error: BaseException) -> str:
         return error.advice
     if _NO_DATA in str(error):
         return _EXTENSION
+    if isinstance(error, SyntaxError):
+        return f"Python cannot read {Path(error.filename or 'the script').name}: mend that line first."
+    if isinstance(error, TypeError) and (missing := _MISSING_ARGUMENT.search(str(error))) and _users_frame(error) is None:
+        return f"{missing[1]}() needs {missing[2]}: give it with --axis {missing[2]}=VALUE, or {missing[2]}=... in Python."
     frames = traceback.extract_tb(_from_the_user(error.__traceback__))
     raised_by = next((frame for frame in reversed(frames) if not _is_pythons(frame.filename)), None)
     if isinstance(error, ImportError) and (raised_by is None or not _is_in(raised_by.filename, _MEMFIT)):
         return _advise_missing(error)
-    if raised_by is None or private_backend_name() in str(error) or _is_in(raised_by.filename, _MEMFIT, _TORCH):
+    if raised_by is None or private_backend_name() in str(error) or isinstance(error, NotImplementedError):
+        return OURS
+    if _is_in(raised_by.filename, _TORCH) or _is_torchs_own(error, raised_by):
+        return f"torch raises it for {_name_line(error)}: look at the shapes and types in it. {_OF_THE_PREDICTION}"
+    if _is_in(raised_by.filename, _MEMFIT):
         return OURS
     return f"The error is raised by {Path(raised_by.filename).name}:{raised_by.lineno}. {_OF_THE_PREDICTION}"
+
+
+def _is_torchs_own(error: BaseException, raised_by: traceback.FrameSummary) -> bool:
+    """Is it raised by torch's C++, which memfit only called on the user's behalf?"""
+    is_passed_on = isinstance(error, RuntimeError) and _is_in(raised_by.filename, _MEMFIT)
+    return is_passed_on and not (raised_by.line or "").startswith(("raise", "assert"))
+
+
+def _name_line(error: BaseException) -> str:
+    found = _users_frame(error)
+    return "your code" if found is None else f"{Path(found[0].f_code.co_filename).name}:{found[1]}"
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------------------
+
+
+def _leave_out(shown: traceback.TracebackException) -> None:
+    """Frames of torch, memfit, Python and installed packages go, but for the last one of a package that raised by itself."""
+    kept = [frame for frame in shown.stack if _is_users(frame.filename)]
+    last = shown.stack[-1:] if len(shown.stack) else []
+    if last and not _is_users(last[0].filename) and not _is_in(last[0].filename, _MEMFIT, _TORCH):
+        kept += last
+    if kept:
+        shown.stack = traceback.StackSummary.from_list(kept)
+    for earlier in (shown.__cause__, shown.__context__):
+        if earlier is not None:
+            _leave_out(earlier)
+
+
+def _operands(error: BaseException) -> Iterator[str]:
+    """The tensors and layers that the failing line names, with their shapes: ``x is [8, 4] float32 on cuda:0``."""
+    found = _users_frame(error)
+    if found is None:
+        return
+    frame, number = found
+    seen: set[str] = set()
+    for name in _DOTTED_NAME.findall(linecache.getline(frame.f_code.co_filename, number)):
+        value = _look_up(frame, name)
+        if name not in seen and (words := _shape(value)):
+            seen.add(name)
+            yield f"{name} is {words}"
+
+
+def _look_up(frame: FrameType, name: str) -> Any:
+    """What a dotted name stands for; attributes are read of modules alone, where that runs none of the user's code."""
+    first, *rest = name.split(".")
+    value = frame.f_locals.get(first, frame.f_globals.get(first))
+    for part in rest:
+        if isinstance(value, torch.Tensor) or not isinstance(value, torch.nn.Module):
+            return value
+        value = vars(value).get(part, value._modules.get(part, value._parameters.get(part, value._buffers.get(part))))
+    return value
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        device = "cuda" if value.device.type == private_backend_name() else value.device.type
+        return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')} on {device}"
+    if isinstance(value, torch.nn.Module) and not value._modules:
+        return repr(value)
+    return ""
+
+
+def _users_frame(error: BaseException) -> tuple[FrameType, int] | None:
+    """The innermost frame of the user's own code, and its line."""
+    found, frames = None, error.__traceback__
+    while frames is not None:
+        if _is_users(frames.tb_frame.f_code.co_filename):
+            found = frames.tb_frame, frames.tb_lineno
+        frames = frames.tb_next
+    return found
+
+
+def _is_users(file: str) -> bool:
+    installed = "site-packages" in file or "dist-packages" in file
+    return not installed and not file.startswith("<") and not _is_in(file, _MEMFIT, _TORCH, _PYTHON)
 
 
 def _advise_missing(error: ImportError) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -131,6 +131,11 @@ class JobPrediction(Drawn):
         for sentence in said:
             found.setdefault(_TIMES.sub("", sentence), sentence)
         return tuple(found.values())
+
+    def about(self, asked: Mapping[str, Any], command: str = "", made_at: str = "") -> JobPrediction:
+        """The same with ledgers that say what was asked for, by which command and when."""
+        kinds = tuple(replace(kind, prediction=kind.prediction.about(asked, command, made_at)) for kind in self.kinds)
+        return replace(self, kinds=kinds)
 
     def __getitem__(self, rank: int) -> Prediction:
         """The prediction of a rank that was predicted."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -240,8 +242,16 @@ class Prediction(Drawn):
     def relabelled(self, info: RunInfo) -> Prediction:
         """A copy with another ``info``; everything computed from the events is kept."""
         same = copy.copy(self)
+        vars(same).pop("report", None)  # it has the words, too
         object.__setattr__(same, "ledger", replace(self.ledger, info=info))
         return same
+
+    def about(self, asked: Mapping[str, Any], command: str = "", made_at: str = "") -> Prediction:
+        """The same with a ledger that says what was asked for, by which command and when, and how long a step takes."""
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asked.items()}
+        known = {"step_seconds": self.step_seconds, "tokens_per_second": self.tokens_per_second, "mfu": self.mfu}
+        speed = {name: float(value) for name, value in known.items() if value is not None}
+        return self.relabelled(replace(self.ledger.info, asked=plain, command=command, made_at=made_at, speed=speed))
 
     @property
     def _settings(self) -> AllocatorSettings:

@@ -18,7 +18,7 @@ from memfit.drawing import Drawing, register, text_of
 from memfit.ledger import Ledger
 from memfit.views.escaping import printable
 from memfit.views.terminal import report_sections
-from memfit.views.verdicts import growth_words, host_words, verdict_sections, words_about_others
+from memfit.views.verdicts import assumption_line, growth_words, host_words, verdict_sections, words_about_others
 from memfit.views.words.timing import time_words
 
 if TYPE_CHECKING:
@@ -45,12 +45,14 @@ def _prediction_html(prediction: Prediction) -> str:
 
 
 def _prediction_sections(prediction: Prediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-    yield from verdict_sections(prediction.verdict, console, prediction.assumptions, prediction.problem, prediction.covered)
+    yield from verdict_sections(prediction.verdict, console, prediction.ledger.info)
     others = [*words_about_others(prediction.device, prediction.verdicts_of_others)]
     style = "" if all(verdict.fits for verdict in prediction.verdicts_of_others.values()) else "bold red"
     yield from (Text(printable(line), style=style) for line in others)
     yield from (Text(printable(line), style="yellow") for line in growth_words(prediction.growth, prediction.verdict))
     yield from (Text(printable(line)) for line in (*host_words(prediction.host), *time_words(prediction)))
+    if assumed := assumption_line(prediction.assumptions):
+        yield Text(assumed, style="yellow")
 
 
 def _job_sections(job: JobPrediction, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
-from memfit.views.verdicts import verdict_sections
+from memfit.views.verdicts import assumption_line, verdict_sections
 from memfit.views.words.timing import format_seconds
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def job_sections(job: JobPrediction, console: Console) -> Iterator[RenderableTyp
     yield Text(_headline(job))
     yield _table(job)
     yield Text(f"Rank {worst.rank} ({printable(worst.label)}) needs most:")
-    yield from verdict_sections(
-        worst.prediction.verdict, console, job.assumptions, worst.prediction.problem, worst.prediction.covered
-    )
+    yield from verdict_sections(worst.prediction.verdict, console, worst.prediction.ledger.info)
+    if assumed := assumption_line(job.assumptions):
+        yield Text(assumed, style="yellow")
 
 
 def _headline(job: JobPrediction) -> str:

@@ -14,8 +14,10 @@ from memfit.ledger import Category
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import block_of, plain_table
+from memfit.views.verdicts import assumption_line
 from memfit.views.words.course import highlights, is_worth_drawing, sparkline
 from memfit.views.words.moments import count, name_moment, name_running, name_step
+from memfit.views.words.recipe import origin_line, recipe_line
 
 NUM_GROUPS = 12
 NUM_BLOCKS = 8
@@ -44,6 +46,12 @@ def show(report: Report, console: Console) -> None:
         console.print(part)
 
 
+def show_assumptions(report: Report, console: Console) -> None:
+    """Prints what a run rests on, one sentence a line."""
+    for sentence in report.info.assumptions or ("Nothing was assumed.",):
+        console.print(Text(f"- {printable(sentence)}"))
+
+
 def report_sections(report: Report, console: Console) -> Iterator[RenderableType]:
     """A report, ready to be printed: the main device in full, the others by category."""
     yield _header(report)
@@ -58,11 +66,13 @@ def _header(report: Report) -> RenderableType:
     if info.world_size > 1:
         facts.append(f"rank {info.rank} of {info.world_size}")
     facts += [f"{name} {version}" for name, version in info.facts.items()]
-    lines = [Text(printable(", ".join(facts)), style="dim")]
+    lines = [Text(printable(line)) for line in (recipe_line(info.asked),) if line]
+    lines.append(Text(printable(", ".join(facts)), style="dim"))
+    lines += [Text(printable(line), style="dim") for line in (origin_line(info),) if line]
     if not info.complete:
         lines.append(Text(f"incomplete: {printable(info.problem)}", style="bold red"))
     lines += [Text(f"alarm: {printable(alarm)}", style="bold red") for alarm in info.alarms]
-    lines += [Text(f"assumed: {printable(assumption)}", style="yellow") for assumption in info.assumptions]
+    lines += [Text(line, style="yellow") for line in (assumption_line(info.assumptions),) if line]
     lines += [Text(f"note: {printable(note)}", style="dim") for note in info.notes]
     return Group(*lines)
 

@@ -12,16 +12,21 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.allocator import Verdict
-from memfit.ledger import Coverage
+from memfit.ledger import Coverage, RunInfo
 from memfit.units import GIB, format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import block_of
+from memfit.views.words.recipe import recipe_line
 
 if TYPE_CHECKING:
     from memfit.analysis import Growth
     from memfit.predict.host import HostMemory
 
 BAR_WIDTH: Final = 40
+LEAST_BAR_WIDTH: Final = 24
+"""Shorter ones do not tell 27 GiB from 39."""
+_BESIDE_BARS: Final = 2 + len("smallest fit") + 2 + len("1,024.00 MiB") + 2 + 2
+"""Columns of a terminal that labels, sizes and margins take."""
 ALL: Final = Coverage()
 """Of a run of which no part was left out."""
 HOST_WORTH_SAYING: Final = GIB
@@ -35,6 +40,8 @@ class Rung:
     label: str
     size_bytes: int
     remark: str
+    short: str
+    """The remark, where there is little room."""
 
 
 def answer(verdict: Verdict, problem: str = "", covered: Coverage = ALL) -> str:
@@ -82,16 +89,16 @@ def _count(number: int, one: str, none: str, several: str = "") -> str:
 def ladder(verdict: Verdict) -> tuple[Rung, ...]:
     """From what the program holds to what the GPU has."""
     return (
-        Rung("allocated", verdict.peak_allocated, verdict.where),
-        Rung("smallest fit", verdict.smallest_fit, "the least memory in which the run completes"),
-        Rung("reserved", verdict.peak_reserved, "what it takes if there is memory to spare"),
-        Rung("device", verdict.needed, _device_remark(verdict)),
-        Rung("usable", verdict.gpu.usable_bytes, f"on {verdict.gpu.name}"),
+        Rung("allocated", verdict.peak_allocated, verdict.where, "in tensors"),
+        Rung("smallest fit", verdict.smallest_fit, "the least memory in which the run completes", "least to complete"),
+        Rung("reserved", verdict.peak_reserved, "what it takes if there is memory to spare", "with room to spare"),
+        Rung("device", verdict.needed, _device_remark(verdict), "least, and CUDA's"),
+        Rung("usable", verdict.gpu.usable_bytes, f"on {verdict.gpu.name}", f"on {verdict.gpu.name}"),
     )
 
 
 def _device_remark(verdict: Verdict) -> str:
-    parts = [f"smallest fit + {format_bytes(verdict.context)} for CUDA's context"]
+    parts = [f"smallest fit + {format_bytes(verdict.context)} for CUDA"]
     if verdict.communicators:
         parts.append(f"{format_bytes(verdict.communicators)} for NCCL")
     return " + ".join(parts)
@@ -158,33 +165,52 @@ def host_words(host: HostMemory) -> Iterator[str]:
 def verdict_sections(
     verdict: Verdict,
     console: Console,
-    assumptions: Sequence[str] = (),
-    problem: str = "",
-    covered: Coverage = ALL,
+    info: RunInfo | None = None,
 ) -> Iterator[RenderableType]:
-    """A verdict, ready to be printed; what it has seen and what it rests on stand right below it."""
+    """A verdict, ready to be printed: the answer, what it is about and what of that was seen (``info``), the bars, and what else
+    there is to say."""
+    info = info or RunInfo()
+    covered, problem = info.covered, info.problem
     style = "bold red" if problem or not verdict.fits else "bold green" if covered.is_whole else "bold yellow"
     yield Text(printable(answer(verdict, problem, covered)), style=style)
+    if recipe := recipe_line(info.asked):
+        yield Text(printable(recipe), style="dim")
     if seen := coverage_words(covered):
         yield Text(printable(seen))
-    yield from (Padding(Text(f"assumed: {printable(sentence)}", style="yellow"), (0, 2)) for sentence in assumptions)
-    yield Padding(_ladder(verdict, block_of(console)), (0, 2))
+    yield Padding(_ladder(verdict, console), (0, 2), expand=False)
     yield from (Text(line) for line in remarks(verdict))
     if verdict.alternatives:
-        yield Padding(_alternatives(verdict), (0, 2))
+        yield Padding(_alternatives(verdict), (0, 2), expand=False)
     yield from (Text(f"note: {printable(warning)}", style="yellow") for warning in verdict.warnings)
 
 
-def _ladder(verdict: Verdict, block: str) -> Table:
+def assumption_line(assumptions: Sequence[str]) -> str:
+    """How many there are and where they can be read; empty where there are none."""
+    if not assumptions:
+        return ""
+    return f"{_count(len(assumptions), 'assumption', '')} (memfit show --assumptions)"
+
+
+def _ladder(verdict: Verdict, console: Console) -> Table:
+    """Bars of the same scale at every width; remarks as far as there is room for them."""
     rungs = ladder(verdict)
     largest = max(rung.size_bytes for rung in rungs) or 1
+    room = console.width - _BESIDE_BARS
+    remarks = next((each for each in ([rung.remark for rung in rungs], [rung.short for rung in rungs]) if _fit(each, room)), None)
+    width = min(BAR_WIDTH, room - max(map(len, remarks)) - 2 if remarks else room)
+    block = block_of(console)
     table = Table.grid(padding=(0, 2))
-    table.add_column()
-    table.add_column(justify="right")
-    for rung in rungs:
-        bar = Text(block * round(BAR_WIDTH * rung.size_bytes / largest), style="cyan")
-        table.add_row(rung.label, format_bytes(rung.size_bytes), bar, Text(rung.remark, style="dim"))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    for rung, remark in zip(rungs, remarks or [""] * len(rungs), strict=True):
+        bar = Text(block * max(1, round(width * rung.size_bytes / largest)), style="cyan")
+        table.add_row(rung.label, format_bytes(rung.size_bytes), bar, *([Text(remark, style="dim")] if remarks else []))
     return table
+
+
+def _fit(remarks: Sequence[str], room: int) -> bool:
+    return room - max(map(len, remarks)) - 2 >= LEAST_BAR_WIDTH
 
 
 def _alternatives(verdict: Verdict) -> Table:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from memfit.cli.flags import add_options, add_output, add_recipe, add_subject, read_common, read_values, read_words
 from memfit.cli.outputs import check_output, stdout_console, write_output
+from memfit.cli.progress import telling
 from memfit.compare import compare
-from memfit.job import Cell
+from memfit.compare.api import STOPPED
+from memfit.views.words.comparison import cell_line
+
+_STOPPED = 130
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,6 +22,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="compare ways to train a model: which fit, without a GPU",
         description="Give several values with commas between them: every combination is predicted. The table says which fit, and "
         "which one to run. For a model without any such list, strategies and checkpointing are compared.",
+        examples=(
+            ("memfit compare --model llama3-8b --gpu H100 --world-size 8", "strategies and checkpointing, side by side"),
+            ("memfit compare --model gpt2 --gpu T4,4090 --batch 4,8,16", "batch sizes on two kinds of GPUs"),
+        ),
     )
     add_subject(parser, "your function that returns step(); it is called with the axes you give, by name")
     add_options(parser, several=True)
@@ -39,7 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         check_output(args.out, "--out")
-    with _progress(kept=not args.no_cache) as progress:
+    with telling("Comparing") as tell:
         comparison = compare(
             args.function,
             model=args.model,
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
             **read_common(args),
             jobs=args.jobs,
             cache=not args.no_cache,
-            progress=progress,
+            progress=lambda cell, done, total: tell(done, total, cell_line(cell)),
             **read_words(args),
         )
     if args.out is not None:
@@ -60,24 +62,9 @@ def run(args: argparse.Namespace) -> int:
     elif args.csv:
         print(comparison.to_csv(), end="")
     else:
-        stdout_console().print(comparison)
+        stdout_console(args.out).print(comparison)
+    if any(cell.error == STOPPED for cell in comparison.cells):
+        kept = "" if args.no_cache else " What is done is kept: the same command continues from there."
+        print(f"memfit: stopped.{kept}", file=sys.stderr)
+        return _STOPPED
     return 0 if comparison.best is not None else 1
-
-
-@contextmanager
-def _progress(*, kept: bool) -> Iterator[Any]:
-    """A bar on the terminal, for people who watch; what is done is kept, also when it is stopped."""
-    console = Console(stderr=True)
-    columns = (TextColumn("Predicting"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=None)
-
-        def tell(cell: Cell, done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        try:
-            yield tell
-        except KeyboardInterrupt:
-            if kept:
-                bar.console.print("memfit: stopped. What is done is kept: the same command continues from there.")
-            raise

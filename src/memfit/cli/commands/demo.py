@@ -20,6 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "demo",
         help="predict Llama-3 8B under FSDP on eight H100s, on this machine",
         description=f"Runs and shows: {'; '.join(f'memfit {command}' for command in COMMANDS)}",
+        examples=(("memfit demo", "needs no GPU and half a minute"),),
     )
 
 

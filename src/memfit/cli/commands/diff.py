@@ -25,6 +25,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="compare two runs: what grew, what shrank",
         description="Shows what grew and what shrank from one run to another, and what is behind it. With a predicted run and a "
         "measured one it shows where the prediction is wrong.",
+        examples=(
+            ("memfit diff before.memfit after.memfit", "what grew, and why"),
+            ("memfit diff golden.memfit run.memfit --fail-over 2%", "in CI: fails where memory grew by more"),
+        ),
     )
     parser.add_argument("before", type=Path, metavar="BEFORE", help="a ledger that memfit wrote: run.memfit")
     parser.add_argument("after", type=Path, metavar="AFTER", help="another one")

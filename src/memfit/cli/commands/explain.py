@@ -18,6 +18,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="explain why a run ran out of memory, and what would have made it fit",
         description="Shows what was in use when memory ran out, what was reserved but not usable, and tries settings, smaller "
         "micro-batches, checkpointing and offloading by replaying the run through CUDA's caching allocator.",
+        examples=(
+            ("memfit explain oom.memfit", "why it ran out of memory"),
+            ("memfit explain run.memfit --gpu 4090", "what would make it fit on a smaller GPU"),
+        ),
     )
     parser.add_argument(
         "file",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from memfit.cli.outputs import check_output, working, write_output
+from memfit.cli.outputs import STDOUT, check_output, working, write_output
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
@@ -18,6 +18,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "export",
         help="write a run as a file for other tools",
         description="Writes a ledger as a file for another tool: PyTorch's memory_viz page, Perfetto, speedscope, a spreadsheet.",
+        examples=(
+            ("memfit export run.memfit --to perfetto", "a trace for ui.perfetto.dev"),
+            ("memfit export run.memfit --to csv -o -", "to the standard output"),
+        ),
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
     parser.add_argument("--to", required=True, choices=EXPORTS, metavar="FORMAT", help=f"one of {', '.join(EXPORTS)}")
@@ -35,5 +39,6 @@ def run(args: argparse.Namespace) -> int:
     with working(f"Writing {out.name}"):
         data = export.write(Ledger.load(args.file).check())
     write_output(out, data, "--out")
-    print(f"{printable(str(out))} ({format_bytes(len(data))}): {export.use}")
+    if out != STDOUT:
+        print(f"{printable(str(out))} ({format_bytes(len(data))}): {export.use}")
     return 0

@@ -23,6 +23,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="say whether a recorded run fits on a GPU",
         description="Replays a run through CUDA's caching allocator: what it reserves, the least memory it completes in, and "
         "whether a GPU has that much.",
+        examples=(
+            ("memfit fit run.memfit --gpu L40S", "would this run fit on another GPU?"),
+            (
+                "memfit fit snapshot.pickle --gpu H100 --alloc-conf expandable_segments:True",
+                "a snapshot of PyTorch's, with other settings",
+            ),
+        ),
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a ledger, an allocator trace (.npz) or a PyTorch memory snapshot")
     parser.add_argument("--gpu", required=True, help=f"one of {', '.join(gpu.name for gpu in gpus())}")

@@ -5,16 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from memfit.cli.flags import add_options, add_output, add_recipe, add_subject, read_common, read_words, read_world_size
-from memfit.cli.outputs import check_output, stdout_console, write_output
+from memfit.cli.outputs import STDOUT, check_output, stdout_console, write_output
+from memfit.cli.progress import telling
 from memfit.errors import ConfigError
 from memfit.job.cell import SAFETY_MARGIN
 from memfit.plan.search import PlanSearch, plan
@@ -35,6 +30,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Whatever you do not fix is searched: strategies, meshes, schedules, microbatches, checkpointing, compiling. "
         "What changes the training itself stays as it is, unless you allow it with --allow. A flag with several values between "
         "commas leaves the choice between those.",
+        examples=(
+            ("memfit plan --model llama3-8b --gpu H100 --world-size 8", "the fastest way that fits"),
+            (
+                "memfit plan --model llama3-8b --gpu 4090 --world-size 8 --allow optimizer,batch",
+                "also with another optimizer or batch",
+            ),
+        ),
     )
     add_subject(parser, "your function that returns step(); every combination of the axes you give is a candidate")
     add_options(parser)
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         if path is not None:
             check_output(path, flag)
     words = read_words(args)
-    with _progress() as progress:
+    with telling("Searching") as tell:
         found = plan(
             args.function,
             model=args.model,
@@ -101,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
             executor=args.executor,
             **read_common(args),
             cache=not args.no_cache,
-            progress=progress,
+            progress=lambda done, best: tell(done, None, _so_far(best)),
             **words,
         )
     _tell(found, args)
@@ -120,28 +122,17 @@ def _tell(found: PlanSearch, args: argparse.Namespace) -> None:
     if args.report is not None:
         write_output(args.report, plan_page(found).encode(), "--report")
     if args.out is not None and found.plan is not None:
-        found.plan.save(args.out)
+        if args.out == STDOUT:
+            print(json.dumps(found.plan.to_json(), indent=1))
+        else:
+            found.plan.save(args.out)
     if args.json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps(found.to_json()), file=sys.stderr if args.out == STDOUT else sys.stdout)
     else:
-        console = stdout_console()
+        console = stdout_console(args.out)
         console.print(found)
-        if args.out is not None and found.plan is not None:
+        if args.out not in (None, STDOUT) and found.plan is not None:
             console.print(f"Written to {args.out}: {how_to_use(found.plan, str(args.out))}", highlight=False)
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """Signs of life on the terminal, for people who watch."""
-    columns = (SpinnerColumn(), TextColumn("{task.completed} predicted"), TimeElapsedColumn(), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("listing what is possible", total=None)
-
-        def tell(done: int, best: Evaluated | None) -> None:
-            bar.update(task, completed=done, description=_so_far(best))
-
-        yield tell
 
 
 def _so_far(best: Evaluated | None) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -24,9 +28,11 @@ from memfit.cli.flags import (
     read_subject,
     read_words,
 )
-from memfit.cli.outputs import cannot_write, check_output, stdout_console, stdout_kept_clean
+from memfit.cli.outputs import STDOUT, check_output, stdout_console, stdout_kept_clean, write_ledger
+from memfit.cli.progress import telling
 from memfit.errors import ConfigError, StepFailedError
 from memfit.views.escaping import printable
+from memfit.views.words.recipe import recipe_line
 from memfit.views.words.timing import format_seconds, time_json
 
 if TYPE_CHECKING:
@@ -41,6 +47,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="predict what a training step needs, without a GPU",
         description="Calls your function that returns a training step, or makes a step for a model by name, runs it on a simulated "
         "GPU, and says whether it fits.",
+        examples=(
+            (
+                "memfit predict --model llama3-8b --gpu H100 --world-size 8 --checkpointing full",
+                "Llama-3 8B on eight H100s, with FSDP",
+            ),
+            (
+                "memfit predict --hf ./my-model --gpu 4090 --batch 2 --seq 1024",
+                "any Hugging Face model that you have: a folder, a config.json, or a name in its cache",
+            ),
+            ("memfit predict train.py:build --gpu H200 --axis width=1024", "a function of your own, with an argument"),
+        ),
     )
     add_subject(parser, "a function that returns step(); it is called with those of the flags below that you give, by name")
     add_options(parser)
@@ -52,18 +69,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from memfit.predict.api import one_configuration, predict_build
+    from memfit.predict.api import one_configuration, predict_configuration
     from memfit.predict.ranks import JobPrediction
     from memfit.workers.forking import GPU_IS_LOST
 
     check_output(args.out, "--out")
-    with _mistakes_in_a_line(), warnings.catch_warnings(), stdout_kept_clean(wanted=args.json):
+    with _mistakes_in_a_line(), warnings.catch_warnings(), stdout_kept_clean(wanted=args.json or args.out == STDOUT):
         warnings.filterwarnings("ignore", f".*{GPU_IS_LOST}")
         asked = one_configuration(read_subject(args), read_words(args), read_options(args, ranks=read_ranks(args.ranks)))
         recipe = asked.recipe if asked.is_model and asked.recipe.pp > 1 else None
         if recipe is not None and args.ranks is None and args.rank is None:
             asked = asked.with_options(ranks="all")  # the stages of a pipeline need different memory
-        found = predict_build(asked.builder(), asked.options)
+        with telling("Predicting") as progress:
+            found = predict_configuration(asked, progress).about(asked.inputs, *made_now())
     if isinstance(found, JobPrediction):
         tell_job(found, args, _pipeline_seconds(found, recipe))
     else:
@@ -92,12 +110,10 @@ def _mistakes_in_a_line() -> Iterator[None]:
 def tell(prediction: Prediction, args: argparse.Namespace) -> None:
     """Writes the ledger and says what came out, also where the disk has filled up in the meantime."""
     try:
-        prediction.ledger.save(args.out)
-    except OSError as error:
+        write_ledger(args.out, prediction.ledger)
+    finally:
         _say(prediction, args)
-        raise cannot_write(args.out, error, "--out") from error
-    _say(prediction, args)
-    if not args.json:
+    if not args.json and args.out != STDOUT:
         stdout_console().print(Text(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}"))
 
 
@@ -108,30 +124,39 @@ def tell_job(job: JobPrediction, args: argparse.Namespace, pipeline_seconds: flo
         for kind in job.kinds
     }
     for kind in job.kinds:
-        try:
-            kind.prediction.ledger.save(paths[kind.rank])
-        except OSError as error:
-            raise cannot_write(paths[kind.rank], error, "--out") from error
+        if args.out != STDOUT or kind is job.worst:
+            write_ledger(paths[kind.rank], kind.prediction.ledger)
     worst = job.worst.prediction
     if args.json:
         kinds = [kind.to_json() | {"ledger": str(paths[kind.rank])} for kind in job.kinds]
         more = {"world_size": job.world_size, "axes": dict(job.axes), "worst_rank": job.worst.rank, "ranks": kinds}
         more |= {"pipeline_step_seconds": pipeline_seconds} if pipeline_seconds else {}
-        print(json.dumps(_plain(worst, args) | {"assumptions": job.assumptions} | more))
+        _print_json(_plain(worst, args) | {"assumptions": job.assumptions} | more, args)
         return
-    console = stdout_console()
+    console = stdout_console(args.out)
     console.print(job)
     if pipeline_seconds:
         console.print(Text(f"A step takes {format_seconds(pipeline_seconds)}, with what the stages wait for each other."))
     names = " ".join(printable(str(path)) for path in paths.values())
-    console.print(
-        Text(f"The ledger of rank {job.worst.rank} is in {printable(str(args.out))}; all ranks on a page: memfit report {names}")
-    )
+    if args.out != STDOUT:
+        console.print(
+            Text(
+                f"The ledger of rank {job.worst.rank} is in {printable(str(args.out))}; all ranks on a page: memfit report {names}"
+            )
+        )
+
+
+def made_now() -> tuple[str, str]:
+    """The command line of this process, and the time."""
+    command = shlex.join(["memfit", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("memfit", "__main__") else ""
+    return command, datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _plain(prediction: Prediction, args: argparse.Namespace) -> dict[str, Any]:
     """For programs."""
     more: dict[str, Any] = {"problem": prediction.problem, "assumptions": prediction.assumptions, "ledger": str(args.out)}
+    info = prediction.ledger.info
+    more |= {"asked": info.asked, "recipe": recipe_line(info.asked), "command": info.command, "made_at": info.made_at}
     more["num_steps"] = len(prediction.steps)
     more["covered"] = prediction.covered.to_json() if prediction.covered.is_known else None
     more["growth"] = prediction.growth and prediction.growth.to_json()
@@ -144,6 +169,10 @@ def _plain(prediction: Prediction, args: argparse.Namespace) -> dict[str, Any]:
 
 def _say(prediction: Prediction, args: argparse.Namespace) -> None:
     if args.json:
-        print(json.dumps(_plain(prediction, args)))
+        _print_json(_plain(prediction, args), args)
         return
-    stdout_console().print(prediction)
+    stdout_console(args.out).print(prediction)
+
+
+def _print_json(found: dict[str, Any], args: argparse.Namespace) -> None:
+    print(json.dumps(found), file=sys.stderr if args.out == STDOUT else sys.stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from memfit.cli.outputs import check_output, working, write_output
+from memfit.cli.outputs import STDOUT, check_output, working, write_output
 from memfit.hardware import find_gpu, gpus
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
@@ -20,6 +20,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="draw runs as one HTML file",
         description="Draws where the memory of runs went, as one HTML file that needs no network and no server. Several ledgers, "
         "the ranks of a job or the cells of a comparison, share one page, on which you can switch between them.",
+        examples=(
+            ("memfit report run.memfit", "a page, report.html, to open in a browser"),
+            ("memfit report rank0.memfit rank1.memfit -o job.html", "several runs on one page"),
+        ),
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
     parser.add_argument(
@@ -28,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=Path,
         default=Path("report.html"),
         metavar="FILE",
-        help="where to write the page; report.html by default",
+        help="where to write the page; - for the standard output; report.html by default",
     )
     parser.add_argument("--gpu", help=f"one of {', '.join(gpu.name for gpu in gpus())}; by default the one that the ledger names")
 
@@ -42,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
         runs = [study(label, ledger, gpu) for label, ledger in zip(labels, ledgers, strict=True)]
         page = render_page(runs, args.files[0].name if len(runs) == 1 else f"{len(runs)} runs")
     write_output(args.out, page.encode(), "--out")
-    print(f"{printable(str(args.out))}: {format_bytes(args.out.stat().st_size)}, open it in a browser")
+    if args.out != STDOUT:
+        print(f"{printable(str(args.out))}: {format_bytes(args.out.stat().st_size)}, open it in a browser")
     return 0
 
 

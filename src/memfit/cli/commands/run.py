@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from memfit.cli.commands.predict import tell, tell_job
+from memfit.cli.commands.predict import made_now, tell, tell_job
 from memfit.cli.flags import (
     add_host_memory,
     add_json,
@@ -18,7 +18,9 @@ from memfit.cli.flags import (
     read_ranks,
     read_world_size,
 )
-from memfit.cli.outputs import check_output, stdout_kept_clean, tell_progress, tell_ran_out
+from memfit.cli.outputs import STDOUT, check_output, stdout_kept_clean, tell_progress, tell_ran_out
+
+_MADE_UP = "there are no data on a simulated GPU: losses and scores that the script prints are made up"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,6 +30,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Write it in front of what you would type: memfit run train.py, memfit run torchrun --nproc-per-node 8 "
         "train.py, memfit run accelerate launch train.py. It runs the script on a simulated GPU to its end, and says "
         "whether it fits. Flags of memfit come first.",
+        examples=(
+            ("memfit run --gpu A100-80GB train.py --batch 16", "your script, as you would start it"),
+            ("memfit run --gpu H100 torchrun --nproc-per-node 8 train.py", "the same on eight GPUs"),
+            ("memfit run --gpu H100 --steps 3 --json accelerate launch train.py", "three steps, for a program"),
+        ),
     )
     add_options(parser, launches=True)
     add_ranks(parser)
@@ -68,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     keeper = None if args.write else choose_keeper(unprotected=args.unprotected)
     if keeper is not None:
         print(f"memfit: {keeper.before}", file=sys.stderr, flush=True)
+    print(f"memfit: {_MADE_UP}", file=sys.stderr, flush=True)
+    asked = {"script": " ".join(words), "gpu": options.gpu, "world_size": options.world_size}
 
     def predict_rank(rank: int, stage_outputs: dict[int, Any]) -> RankOutcome:
         def predict(is_limited: bool) -> RankOutcome:
@@ -78,13 +87,13 @@ def run(args: argparse.Namespace) -> int:
             return limited_first(predict, tell_ran_out)
         return limited_first(lambda is_limited: in_dry_run(lambda: predict(is_limited), keeper), tell_ran_out)
 
-    with stdout_kept_clean(wanted=args.json):
+    with stdout_kept_clean(wanted=args.json or args.out == STDOUT):
         if ranks is not None:
             found = predict_ranks(predict_rank, ranks, job.world.world_size, side_by_side=not args.write)
         else:
             outcome = predict_rank(options.rank, {})
     if ranks is not None:
-        tell_job(found, args)
+        tell_job(found.about(asked, *made_now()), args)
     else:
-        tell(outcome.prediction, args)
+        tell(outcome.prediction.about(asked, *made_now()), args)
     return 0

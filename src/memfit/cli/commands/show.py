@@ -13,12 +13,24 @@ from memfit.cli.outputs import stdout_console, working
 from memfit.ledger import Ledger
 from memfit.views import show
 from memfit.views.escaping import printable
+from memfit.views.terminal import show_assumptions
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     summary = "where the memory of a run went"
-    parser = subparsers.add_parser("show", help=f"show {summary}", description=f"Shows {summary}, on the terminal.")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
+    parser = subparsers.add_parser(
+        "show",
+        help=f"show {summary}",
+        description=f"Shows {summary}, on the terminal.",
+        examples=(
+            ("memfit show run.memfit", "where the memory went"),
+            ("memfit show --assumptions", "what the last prediction assumed"),
+        ),
+    )
+    parser.add_argument(
+        "files", nargs="*", type=Path, default=[Path("run.memfit")], metavar="FILE", help="a ledger; run.memfit by default"
+    )
+    parser.add_argument("--assumptions", action="store_true", help="what it rests on, sentence by sentence, and nothing else")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object per file, each on its own line")
 
 
@@ -30,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({"file": str(path)} | report.to_json()))
         else:
             console.print(Text(printable(str(path)), style="bold"))
-            show(report, console)
+            (show_assumptions if args.assumptions else show)(report, console)
     return 0
 
 

@@ -22,6 +22,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="show how a running job stands, and go on showing it",
         description="Shows what a watched job has in use, its peak so far, what is left, where that leads, and what was noticed. "
         "The job may be running or over; with several ranks, the one with the least room left comes first.",
+        examples=(
+            ("memfit top run.memfit", "how a watched job stands, every two seconds"),
+            ("memfit top run.memfit --json", "once, for a program"),
+        ),
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="run.memfit; with several ranks, all files are found")
     parser.add_argument("--once", action="store_true", help="show it once, and end")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from memfit.cli.flags import add_output
-from memfit.cli.outputs import check_output
+from memfit.cli.outputs import STDOUT, check_output
 from memfit.errors import ConfigError
 from memfit.watch.launch import python_command, run_watched
 from memfit.watch.settings import WatchSettings, files_of_run, unused_name
@@ -20,6 +20,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Runs the command as it is, and records every block of GPU memory from the history of CUDA's allocator. "
         "Some steps are kept in full, of all others how full the GPU was: a job may last for weeks. However it ends, the ledger "
         "ends there. With torchrun and its like, every rank writes a file of its own.",
+        examples=(
+            ("memfit watch python train.py", "a real run, recorded in run.memfit"),
+            ("memfit watch torchrun --nproc-per-node 8 train.py", "every rank in a file of its own"),
+        ),
     )
     add_output(parser, "the ledger (a file that is there is never replaced: run-2.memfit then)", "run.memfit", "--save-to")
     parser.add_argument("--first", type=int, metavar="N", help="keep the first N steps in full, 3 by default")
@@ -34,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise ConfigError("nothing to watch: write the command behind, like memfit watch python train.py")
+    if args.out == STDOUT:
+        raise ConfigError("a run is recorded in a file, which survives whatever ends it: name one with --out")
     check_output(args.out, "--out")
     if args.against is not None and not args.against.is_file():
         raise ConfigError(

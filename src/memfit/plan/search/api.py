@@ -156,9 +156,9 @@ def _search(
         exploration.explore(predictions)
     exploration.settle()
     infeasible = None
-    if exploration.best is not None:
+    if exploration.best is not None and not exploration.was_stopped:
         _look_around(exploration)
-    elif not exploration.was_stopped and not subject.function:
+    elif exploration.best is None and not exploration.was_stopped and not subject.function:
         infeasible = _find_what_would_fit(exploration, space)
     best = exploration.best
     left = exploration.open_candidates()

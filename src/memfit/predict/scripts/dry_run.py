@@ -16,13 +16,14 @@ import errno
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, BinaryIO, Final, NoReturn, TypeVar
 
-from memfit.errors import ConfigError, PredictionError, StepFailedError
+from memfit.errors import ConfigError, PredictionError, StepFailedError, TerminatedError
 from memfit.overlay import fence, in_force, namespace
 from memfit.overlay.in_python import keeping_apart
 from memfit.overlay.state import BY_FENCE, BY_NOBODY, BY_PYTHON, BY_SYSTEM, Keeper, declared
@@ -143,10 +144,9 @@ def _in_a_child(overlay: Callable[[], AbstractContextManager[Any]], make: Callab
     os.close(writer)
     try:
         with open(reader, "rb") as answers:
-            # No more than was announced: a process that the script has left behind may hold the pipe open.
-            found = answers.read(int.from_bytes(answers.read(_LENGTH_BYTES)))
+            found = _read_answer(answers, child)
     finally:
-        # After Ctrl-C too: the child has had it as well, and ends.
+        # After a second Ctrl-C too: the child has had it as well, and ends.
         _, status = os.waitpid(child, 0)
     if not found:
         code = os.waitstatus_to_exitcode(status)
@@ -156,6 +156,23 @@ def _in_a_child(overlay: Callable[[], AbstractContextManager[Any]], make: Callab
         raise said
     answer: Answer = said
     return answer
+
+
+def _read_answer(answers: BinaryIO, child: int) -> bytes:
+    """What the child says. After Ctrl-C it tells what it has seen; a second one ends it."""
+    is_stopping = False
+    while True:
+        try:
+            # No more than was announced: a process that the script has left behind may hold the pipe open.
+            return answers.read(int.from_bytes(answers.read(_LENGTH_BYTES)))
+        except KeyboardInterrupt as error:
+            if is_stopping:
+                os.kill(child, signal.SIGKILL)
+                raise
+            is_stopping = True
+            if isinstance(error, TerminatedError):  # Ctrl-C reaches all processes of a terminal, this one does not
+                os.kill(child, signal.SIGTERM)
+            print("memfit: stopped; what was seen is worked out (Ctrl-C once more leaves at once)", file=sys.stderr, flush=True)
 
 
 def _how_it_died(code: int) -> str:

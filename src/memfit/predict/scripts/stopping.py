@@ -16,6 +16,8 @@ share of the time there was. A run that ends at a bound says so among its assump
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -130,7 +132,8 @@ class StopWatch(ModuleListener):
         patches.wrap(LoaderIterator, "__next__", self._epochs.around)
         try:
             try:
-                yield
+                with _ended_by_signals(self._stop):
+                    yield
             except RunIsOver:
                 self._is_whole = False
         except Exception as error:
@@ -149,6 +152,13 @@ class StopWatch(ModuleListener):
                     f"{_count(self._known_steps.num_replaced, 'step of an optimizer', 'steps of optimizers')} were like others "
                     f"before: what they do to memory was written down, without running them ({RUN_ALL}=1 runs all)"
                 )
+
+    def _stop(self) -> None:
+        """The user has had enough, or a scheduler."""
+        self.notes.append(
+            f"the run was stopped after {_count(self.num_steps, 'training step', 'training steps')}: a longer run may need more"
+        )
+        raise RunIsOver
 
     def missing(self) -> str:
         """What was not seen of a training run, empty where a training step was. Asked when the run is over."""
@@ -338,6 +348,31 @@ class StopWatch(ModuleListener):
         share = self.num_steps / in_all if in_all else given / batches if batches else 0
         left = f", about {spent / share - spent:.0f} s left" if 0 < share < 1 else ""
         self._tell(f"{', '.join(done)}, {spent:.0f} s{left}")
+
+
+@contextmanager
+def _ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call ``stop``, once, in this process alone: its children end as usual. A script that has handlers of its
+    own keeps them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    here, signals = os.getpid(), (signal.SIGINT, signal.SIGTERM)
+
+    def handle(number: int, frame: object) -> None:
+        if os.getpid() != here:
+            raise KeyboardInterrupt
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)  # until what was seen is told
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)
 
 
 class _Optimizers:

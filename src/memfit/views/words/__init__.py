@@ -2,6 +2,7 @@
 
 ::
 
+    recipe.py       what a run is about, in one line
     moments.py      moments, steps and spans of time
     timing.py       how long a step takes, and where the time goes
     course.py       which batch was the largest, which evaluation the highest

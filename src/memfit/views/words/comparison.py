@@ -15,6 +15,7 @@ from memfit.models import find_model
 from memfit.timing.basis import what_times_are_from
 from memfit.units import format_bytes
 from memfit.views.comparison import FailedRow, GpuAnswer, Sheet, SheetRow
+from memfit.views.words.recipe import in_words, recipe_line
 from memfit.views.words.timing import format_seconds
 
 
@@ -110,6 +111,14 @@ def _against(figures: CellResult, best: CellResult) -> str:
     return f"{more} {name}" if name and grown[name] > 0 else more
 
 
+def cell_line(cell: Cell) -> str:
+    """A cell and what came out of it, in one line: for people who wait for others."""
+    about = recipe_line(cell.inputs)
+    if cell.figures is None:
+        return f"{about}: {cell.error}"
+    return f"{about}: {format_bytes(cell.figures.smallest_fit)}, {_answer(cell).text}"
+
+
 def _failed_rows(rows: dict[tuple[str, ...], dict[str, Cell]], *, several: bool) -> Iterator[FailedRow]:
     for values, cells in rows.items():
         for gpu, cell in cells.items():
@@ -190,21 +199,3 @@ def describe(cell: Cell, varying: Sequence[str]) -> str:
         return others
     strategy = in_words("strategy", cell.inputs["strategy"])
     return f"{strategy} with {others}" if others else strategy
-
-
-def in_words(axis: str, value: Any) -> str:
-    """``no checkpointing``, ``8 GPUs``, ``batch 4``."""
-    match axis, value:
-        case ("strategy" | "engine", _):
-            return value or "no sharding"
-        case ("checkpointing" | "prefetch", _):
-            return f"{'no' if value == 'none' else value} {axis}"
-        case ("offload", _):
-            return "no offload" if value == "none" else f"{value} offloaded"
-        case ("precision" | "optimizer", _):
-            return str(value)
-        case ("world_size", _):
-            return f"{value} GPUs" if value > 1 else "1 GPU"
-        case ("mesh", _):
-            return f"mesh {'x'.join(map(str, value))}" if value else "the default mesh"
-    return f"{axis} {value}"

@@ -13,8 +13,8 @@ from memfit.plan import Plan
 from memfit.plan.policy import Action, UnitPolicy
 from memfit.plan.search import PlanSearch, Point
 from memfit.units import format_bytes
-from memfit.views.words.comparison import in_words
 from memfit.views.words.moments import count
+from memfit.views.words.recipe import in_words
 from memfit.views.words.timing import format_seconds
 
 

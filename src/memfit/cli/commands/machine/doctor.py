@@ -12,7 +12,10 @@ from memfit.views.words.diagnosis import diagnosis_lines
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     summary = "what memfit finds on this machine, for a bug report"
     parser = subparsers.add_parser(
-        "doctor", help=summary, description=f"Prints {summary}. The exit status is 1 if something is wrong."
+        "doctor",
+        help=summary,
+        description=f"Prints {summary}. The exit status is 1 if something is wrong.",
+        examples=(("memfit doctor", "paste what it prints into a bug report"),),
     )
     parser.add_argument("--patches", action="store_true", help="everything that is replaced in torch while a run is predicted")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
