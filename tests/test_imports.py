@@ -44,6 +44,8 @@ TORCH_FREE = (
     "memfit.ledger",
     "memfit.models",
     "memfit.plan",
+    "memfit.serve.instant",
+    "memfit.serve.folder",
     "memfit.testing",
     "memfit.views",
     "memfit.views.drawings",

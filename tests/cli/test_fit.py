@@ -1,10 +1,10 @@
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 from helpers import ROOT
 
+from memfit.cli import build_parser
 from memfit.cli.commands import fit
 from memfit.errors import ConfigError, TraceError
 from memfit.testing import ledger
@@ -13,9 +13,7 @@ TRUTH = ROOT / "benchmarks" / "truth"
 
 
 def run(*argv: str) -> int:
-    parser = argparse.ArgumentParser()
-    fit.add_parser(parser.add_subparsers(required=True))
-    return fit.run(parser.parse_args(["fit", *argv]))
+    return fit.run(build_parser(["fit"]).parse_args(["fit", *argv]))
 
 
 @pytest.fixture

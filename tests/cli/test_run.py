@@ -63,7 +63,7 @@ def test_the_verdict_says_what_it_is_about_and_how_much_was_assumed(capsys: pyte
     assert lines[verdict + 1] == "train.py on H200"
     assert lines[verdict + 2].startswith("Seen: 3 training steps")
     assert lines[verdict + 3].startswith("allocated")
-    assert "3 assumptions (memfit show --assumptions)" in lines
+    assert any(line.endswith("assumptions (memfit show --assumptions)") for line in lines)
     assert main(["show", "--assumptions"]) == 0
     assert "train.py:13" in capsys.readouterr().out
 

@@ -77,7 +77,10 @@ def assert_same(shortened, whole):
                 assert np.abs(ours - theirs).max(initial=0) <= 3, (table.NAME, column.name)  # sums of floats, in another order
             else:
                 assert np.array_equal(ours, theirs), (table.NAME, column.name)
-    assert (shortened.ledger.strings, shortened.ledger.info) == (whole.ledger.strings, whole.ledger.info)
+    assert shortened.ledger.strings == whole.ledger.strings
+    # Steps that are written down again begin at the same distance each, so that their time is that of the run but for rounding.
+    assert shortened.ledger.info.speed == pytest.approx(whole.ledger.info.speed, rel=1e-3)
+    assert replace(shortened.ledger.info, speed={}) == replace(whole.ledger.info, speed={})
     for column in ("stream", "cost", "scope"):
         assert np.array_equal(*(getattr(run.time.spans, column) for run in (shortened, whole)))
     for column in ("begin", "seconds"):

@@ -32,11 +32,11 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Will it fit, and how": ("predict", "run", "compare", "plan", "fit"),
     "Where memory goes": ("show", "report", "explain", "diff", "export"),
     "While it trains": ("watch", "top"),
-    "On this machine": ("calibrate", "demo", "doctor"),
+    "On this machine": ("serve", "calibrate", "demo", "doctor"),
 }
 """In the order of the help."""
 
-OF_THIS_MACHINE: Final = ("calibrate", "doctor")
+OF_THIS_MACHINE: Final = ("calibrate", "doctor", "serve")
 """In a folder of their own."""
 
 COMMANDS: Final = tuple(command for commands in GROUPS.values() for command in commands)

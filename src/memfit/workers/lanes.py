@@ -7,11 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 CAN_FORK = sys.platform == "linux"
 """Windows has no fork; on macOS Apple's libraries do not survive one. There a worker answers one job and ends."""
+
+CANCEL: Final = getattr(signal, "SIGUSR1", None) or signal.SIGTERM
+"""Tells a worker to end the child that answers, and to go on; Windows, which has no such signal, ends the worker."""
 
 IN_A_WORKER = "MEMFIT_IN_A_WORKER"
 """Set for worker processes: a file that compares when it is imported would start processes without end."""
@@ -23,10 +27,12 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 class WorkerLane:
     """One worker, started when it is needed and again when it has died."""
 
-    command = (sys.executable, "-m", "memfit.workers.worker", "memfit.predict.cells")
+    command: Sequence[str] = (sys.executable, "-m", "memfit.workers.worker", "memfit.predict.cells")
     """The worker, and the module whose ``work`` answers; named, so that this package needs none above it."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        if command is not None:
+            self.command = command
         self._worker: subprocess.Popen[str] | None = None
 
     def answer(self, job: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +67,17 @@ class WorkerLane:
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         return self._worker
+
+    def cancel(self) -> None:
+        """The job under way is answered at once, as one that died; the worker stays. Called from another thread."""
+        worker = self._worker
+        if worker is None:
+            return
+        if not CAN_FORK:
+            self.stop()
+            return
+        with suppress(ProcessLookupError):
+            os.kill(worker.pid, CANCEL)
 
     def stop(self) -> None:
         """Stops the worker and the child that it may be waiting for."""

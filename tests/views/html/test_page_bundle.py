@@ -11,6 +11,7 @@ import pytest
 from helpers import ROOT
 
 WEB, BUILT = ROOT / "web", ROOT / "src" / "memfit" / "views" / "html" / "built"
+SERVED = ROOT / "src" / "memfit" / "serve" / "built"
 
 
 def hash_of_sources(web: Path) -> str:
@@ -22,9 +23,9 @@ def hash_of_sources(web: Path) -> str:
     return digest.hexdigest()
 
 
-@pytest.mark.parametrize("name", ["page.js", "page.css"])
-def test_what_is_built_is_not_stale(name: str):
-    stamp = re.match(r"/\* .*sources sha256:(\w+) \*/", (BUILT / name).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("path", [BUILT / "page.js", BUILT / "page.css", SERVED / "serve.js", SERVED / "serve.css"], ids=str)
+def test_what_is_built_is_not_stale(path: Path):
+    stamp = re.match(r"/\* .*sources sha256:(\w+) \*/", path.read_text(encoding="utf-8"))
     assert stamp is not None
     assert stamp[1] == hash_of_sources(WEB), "web/ has changed since the page was built: run `make page`"
 

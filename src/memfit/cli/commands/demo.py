@@ -6,6 +6,7 @@ import argparse
 from typing import Final
 
 from memfit.cli.commands import predict, show
+from memfit.cli.parser import CommandParser
 
 COMMANDS: Final = (
     "predict --model llama3-8b --world-size 8 --gpu H100-80GB --checkpointing full",
@@ -26,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser(prog="memfit")
-    subparsers = parser.add_subparsers(dest="command", required=True)
+    subparsers = parser.add_subparsers(dest="command", required=True, parser_class=CommandParser)
     for module in _MODULES.values():
         module.add_parser(subparsers)
     for command in COMMANDS:

@@ -182,7 +182,7 @@ class PlanSearch(Drawn):
         """The answer as a plan file has it; ``None`` where nothing fits."""
         if self.by_checkpointing is not None:
             asked = self.checkpointed
-            recipe = _plain(asked) if asked is not None and asked.is_model else None
+            recipe = plain_recipe(asked) if asked is not None and asked.is_model else None
             return replace(self.by_checkpointing, recipe=recipe, assumptions=self.assumptions)
         best = self.best
         if best is None or best.figures is None:
@@ -192,7 +192,7 @@ class PlanSearch(Drawn):
             gpu=self.gpu,
             budget_bytes=self.capacity,
             world_size=self.world_size,
-            recipe=_plain(best.configuration),
+            recipe=plain_recipe(best.configuration),
             figures=PlanCost(
                 peak_allocated_bytes=figures.peak_allocated,
                 peak_reserved_bytes=figures.peak_reserved,
@@ -240,7 +240,7 @@ def _infeasible_json(found: Infeasible | None) -> dict[str, Any] | None:
     }
 
 
-def _plain(asked: Configuration) -> dict[str, Any]:
+def plain_recipe(asked: Configuration) -> dict[str, Any]:
     """A recipe as JSON has it."""
     kept = {name: value for name, value in asked.inputs.items() if name not in ("gpu", "world_size")}
     return {name: [*value] if isinstance(value, tuple) else value for name, value in kept.items()}

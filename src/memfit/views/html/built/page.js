@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:c88581e9f5446464250d264e1fffe735e82cbaa3d9c40a9691c69940b9f90149 */
+/* Built from web/ by "make page"; do not edit. sources sha256:89a9936e0279a4b797bb2dc1b01474ef26a6fffaca9d36bf4e2ee4f117d5f950 */
 /*
 This file contains:
 

@@ -1,0 +1,70 @@
+"""The controls of the page, from the table that the flags are from: a new optimizer or strategy appears by itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from memfit import __version__
+from memfit.choices import AXES, Axis
+from memfit.hardware import gpus
+from memfit.models import MODELS
+from memfit.units import GIB
+
+FIRST: Final = ("batch", "seq", "strategy", "precision", "optimizer", "checkpointing", "compile")
+"""What most people change; the other controls are folded away."""
+SLIDERS: Final = {"world_size": 10, "batch": 8, "microbatches": 8, "tp": 6, "pp": 6, "cp": 6, "ep": 6}
+"""Sliders go over powers of two, up to this one."""
+MOST_FILES: Final = 200
+_MOST_BYTES: Final = 1 << 20
+
+
+def describe_controls(folder: Path) -> dict[str, Any]:
+    """All that the page offers, in the order in which it is shown."""
+    return {
+        "version": __version__,
+        "folder": folder.name or str(folder),
+        "models": [_model(name) for name in MODELS],
+        "gpus": [{"name": gpu.name, "text": f"{gpu.name}, {gpu.total_bytes / GIB:.0f} GiB"} for gpu in gpus()],
+        "worldSizes": [1 << power for power in range(SLIDERS["world_size"] + 1)],
+        "axes": [_control(name, AXES[name]) for name in (*FIRST, *(name for name in AXES if name not in FIRST))],
+        "configs": [str(path.relative_to(folder)) for path in sorted(folder.glob("**/config.json"))[:MOST_FILES]],
+        "functions": [*_functions(folder)][:MOST_FILES],
+        "scripts": [path.name for path in sorted(folder.glob("*.py"))[:MOST_FILES]],
+    }
+
+
+def _model(name: str) -> dict[str, Any]:
+    config = MODELS[name]
+    return {"name": name, "text": f"{name} ({config.num_parameters / 1e9:,.3g} billion)", "context": config.context}
+
+
+def _control(name: str, axis: Axis) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": name, "label": name.replace("_", " "), "help": axis.help, "isFirst": name in FIRST}
+    if axis.choices is not None:
+        found |= {"kind": "menu", "options": [*axis.choices], "default": axis.default}
+    elif name in SLIDERS:
+        found |= {"kind": "slider", "stops": [1 << power for power in range(SLIDERS[name] + 1)], "default": axis.default}
+    else:
+        found |= {"kind": "number" if axis.is_number else "text", "default": axis.default}
+    return found
+
+
+def _functions(folder: Path) -> Iterator[str]:
+    """``train.py:build``: functions at the top of files of the folder that may return a step. The files are read, not run."""
+    for path in sorted(folder.glob("*.py")):
+        try:
+            if path.stat().st_size > _MOST_BYTES:
+                continue
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and _makes_a_function(node):
+                yield f"{path.name}:{node.name}"
+
+
+def _makes_a_function(node: ast.FunctionDef) -> bool:
+    return any(isinstance(inner, ast.FunctionDef) for inner in node.body) and not node.decorator_list

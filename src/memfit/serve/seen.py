@@ -1,0 +1,65 @@
+"""What the page shows of a ledger, in plain values: made by a worker of a prediction, and by the server of a file."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from memfit.allocator import Verdict
+from memfit.analysis import Report, find_growth
+from memfit.errors import MemfitError
+from memfit.explain import explain
+from memfit.ledger import Ledger
+from memfit.serve.picture import draw_step
+from memfit.serve.wording import step_line
+from memfit.units import format_bytes
+from memfit.views.html.runs import study
+from memfit.views.verdicts import answer, growth_words, ladder, remarks
+
+MOST_MODULES: Final = 12
+
+
+def see_file(ledger: Ledger) -> dict[str, Any]:
+    """Of a ledger whose verdict is not known yet."""
+    run = study("run", ledger)
+    if run.verdict is None:
+        raise MemfitError("there is no verdict: nothing of it is on a GPU")
+    return see(ledger, run.verdict, run.report)
+
+
+def see(ledger: Ledger, verdict: Verdict, report: Report) -> dict[str, Any]:
+    """The verdict, what is behind it, and a picture of the last step; what would help where it does not fit."""
+    info, speed = ledger.info, ledger.info.speed
+    growth = find_growth(ledger, ledger.device_order[0])
+    modules = [(group.path, group.bytes_at_peak) for group in report.devices[0].module_groups[:MOST_MODULES]]
+    seconds, tokens = speed.get("step_seconds", 0.0), speed.get("tokens_per_second", 0.0)
+    return {
+        "headline": answer(verdict, info.problem, info.covered),
+        "fits": verdict.fits and not info.problem,
+        "is_open": bool(info.problem) or not info.covered.is_whole,
+        "smallest_fit": verdict.smallest_fit,
+        "communicators": info.communicators,
+        "ladder": [[rung.label, format_bytes(rung.size_bytes), rung.remark] for rung in ladder(verdict)],
+        "remarks": [*remarks(verdict), *growth_words(growth, verdict), *verdict.warnings],
+        "breakdown": dict(verdict.largest),
+        "peak_allocated": verdict.peak_allocated,
+        "peak_reserved": verdict.peak_reserved,
+        "step_seconds": seconds,
+        "modules": modules,
+        "time": [line for line in (step_line(seconds, tokens, speed.get("mfu")),) if line],
+        "tokens_per_second": tokens,
+        "picture": draw_step(ledger),
+        "helps": [] if verdict.fits else _helps(ledger, verdict),
+        "assumptions": [*info.assumptions],
+    }
+
+
+def _helps(ledger: Ledger, verdict: Verdict) -> list[str]:
+    """What would make it fit, each tried by replay."""
+    try:
+        found = explain(ledger, verdict.gpu.name).remedies
+    except MemfitError:
+        return []
+    return [
+        f"{remedy.what}: {'fits' if remedy.served else 'does not fit'}, smallest fit {format_bytes(remedy.smallest_fit)}"
+        for remedy in found
+    ]
