@@ -53,9 +53,8 @@ def load(pid: int, token: str, number: int) -> None:
         started = time.perf_counter()
         statuses = [*windows.map(lambda n: ask(token, "/api/exact", question(n % 7) | {"window": f"w{n % 20}"})[0], range(100))]
         took = time.perf_counter() - started
-    print(
-        f"100 exact questions of 20 windows: {took:.1f} s, {statuses.count(200)} answered, {statuses.count(499)} replaced by later ones"
-    )
+    answered, replaced = statuses.count(200), statuses.count(499)
+    print(f"100 exact questions of 20 windows: {took:.1f} s, {answered} answered, {replaced} replaced by later ones")
     print(f"memory of the server: {memory(pid) / 1024:.1f} MiB, processes: {len(children(pid))}")
 
 

@@ -22,6 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             "than three minutes and at most a fifth of the GPU's memory; nothing else should run on it. Ctrl-C keeps what was "
             "measured until then. --gpu FILE uses the file anywhere."
         ),
+        examples=(("memfit calibrate -o mine.toml", "then, anywhere: memfit predict --model gpt2 --gpu mine.toml"),),
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("gpu.toml"), metavar="FILE", help="gpu.toml by default")
     parser.add_argument(
