@@ -70,6 +70,10 @@ class RoleLearner(ABC):
             full_name = self._names.parameter_name(root, prefix, name)
             self.say(buffer, Category.BUFFER, self._module_of(full_name), full_name, before=True)
 
+    def knows_parameters(self, root: nn.Module) -> bool:
+        """Has every parameter of a model been recorded? One that is sharded after that gets other parameters."""
+        return all(id(parameter) in self._parameters for parameter in root.parameters())
+
     def learn_parameter(self, parameter: torch.Tensor, role: Category, name: str | None = None) -> None:
         """Records a parameter, and its gradient if it has one."""
         module, key, known = self._module_of(name), id(parameter), self._parameters
@@ -147,7 +151,8 @@ class ModelCalls:
             self._roles.relearn_parameters()
         if id(module) not in self._learned or self._names.number(module) is None:
             patch_loaded()  # an engine, for one
-            self._roles.learn_model(module)
+            if self._names.number(module) is None or not self._roles.knows_parameters(module):
+                self._roles.learn_model(module)
             self._learned.add(id(module))
         self._roles.learn_inputs(arguments)
 

@@ -110,23 +110,26 @@ class AddressRoles(RoleLearner):
     # -- models --------------------------------------------------------------------------------------------------------------
 
     def learn_model(self, root: nn.Module) -> None:
-        self._said.clear()  # what is known by identity may be of a model that is no more
+        if next(root.parameters(), None) is not None:  # not for a loss that is made anew in every forward
+            self._said.clear()  # what is known by identity may be of a model that is no more
         super().learn_model(root)
         for size in bucket_sizes(root):
             self._learn((Fact(0, Category.ALL_REDUCE, size=size),))
 
     def relearn_parameters(self) -> None:
-        where = where_data_begin([known.reference() for known in self._parameters.values()])
-        if where is None or where != self._where:
+        if self._where is None or self._where != self._places_of_parameters():
             self.repeat_parameters()
-            self._where = where
 
     def repeat_parameters(self) -> None:
         """Says again where all of them are: what was said before may be forgotten by now."""
+        self._where = self._places_of_parameters()
         for known in list(self._parameters.values()):
             parameter = known.reference()
             if parameter is not None:
                 self.learn_parameter(parameter, known.role, known.name)
+
+    def _places_of_parameters(self) -> list[int] | None:
+        return where_data_begin([known.reference() for known in self._parameters.values()])
 
     # -- gradients and optimizers ----------------------------------------------------------------------------------------------
 
@@ -175,14 +178,13 @@ class AddressRoles(RoleLearner):
         usual, module, name = self.gradient_of(parameter)
         return self._facts(gradient, role or usual, module, name)
 
+    def learn_optimizer(self, optimizer: torch.optim.Optimizer, *, before: bool = False) -> None:
+        self._states[id(optimizer)] = _places_of_state(optimizer)
+        super().learn_optimizer(optimizer, before=before)
+
     def relearn_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Learns an optimizer's state if there is more of it or some of it moved: some optimizers make it in every step."""
-        state = optimizer.state
-        keys = list(state)
-        some = [tensor for key in (*keys[:2], *keys[-2:]) for tensor in tensors_in(state[key])]
-        where = [len(state), *(where_data_begin(some) or [time.time_ns()])]
-        if where != self._states.get(id(optimizer)):
-            self._states[id(optimizer)] = where
+        if _places_of_state(optimizer) != self._states.get(id(optimizer)):
             self.learn_optimizer(optimizer)
 
     def frozen_state(self, optimizers: Iterable[torch.optim.Optimizer]) -> list[tuple[str, int]]:
@@ -249,3 +251,11 @@ class AddressRoles(RoleLearner):
                 address = storage.data_ptr()
                 if address:
                     yield address, plain.numel() * plain.element_size() == storage.nbytes()
+
+
+def _places_of_state(optimizer: torch.optim.Optimizer) -> list[int]:
+    """How much state there is, and where some of it is; of state whose place cannot be told, something new each time."""
+    state = optimizer.state
+    keys = list(state)
+    some = [tensor for key in (*keys[:2], *keys[-2:]) for tensor in tensors_in(state[key])]
+    return [len(state), *(where_data_begin(some) or [time.time_ns()])]
