@@ -26,11 +26,22 @@ export class Chart {
   private chosen: number;
   private from = 0;
   private to = 0;
+  private isHeld = false;
+  private readonly leftOut = new Set<number>();
+  private readonly heights: number[][];
 
-  constructor(host: HTMLElement, private readonly data: Timeline, packed: Packed) {
-    this.readout = new Readout(data, packed);
-    this.axis = overEvents(data);
-    this.chosen = data.peak;
+  /** `held` is told which event is held, for the address of the page. */
+  constructor(
+    host: HTMLElement,
+    private readonly data: Timeline,
+    packed: Packed,
+    private readonly held: (event: number | null) => void,
+  ) {
+    this.readout = new Readout(data, packed, (category, isShown) => this.toggle(category, isShown));
+    this.heights = data.stack.map((row, i) => (i ? row.map((place, moment) => place - data.stack[i - 1][moment]) : row));
+    const overItsTime = data.startsOverTime ? overTime(data) : null;
+    this.axis = overItsTime ?? overEvents(data);
+    this.chosen = this.axis.peak;
     this.lanes = data.clock && new Lanes(data.clock, packed, (at) => this.follow(at), (event) => this.onKey(event));
     const chart = make("div", { class: "chart" }, this.toolbar(), this.frame, ...(this.lanes ? [this.lanes.element] : []));
     host.append(chart, this.readout.element);
@@ -82,7 +93,7 @@ export class Chart {
       series: [{}, ...this.areas(), ...(data.reserved ? [this.line()] : [])],
       hooks: {
         draw: [
-          (plot) => drawMarks(plot, data, this.axis, font),
+          (plot) => drawMarks(plot, data, this.axis, font, !this.leftOut.size),
           (plot) => this.placeMarker(plot),
           (plot) => this.axis.isDense && this.lanes?.draw(plot),
         ],
@@ -127,8 +138,20 @@ export class Chart {
     const before = data.levels[level].length - places[level].length;
     this.shown = data.levels[level].slice(before + first, before + last);
     const column = (values: number[]) => this.shown.map((moment) => values[moment]);
-    const areas = data.stack.map(column).reverse();
+    const areas = this.stack().map(column).reverse();
     return [this.shown.map((moment) => axis.at(moment)), ...areas, ...(data.reserved ? [column(data.reserved)] : [])];
+  }
+
+  /** Where the top of each category is, with some of them left out. */
+  private stack(): number[][] {
+    if (!this.leftOut.size) return this.data.stack;
+    let below = this.data.events.map(() => 0);
+    return this.heights.map((row, i) => (below = this.leftOut.has(i) ? below : below.map((place, moment) => place + row[moment])));
+  }
+
+  private toggle(category: number, isShown: boolean): void {
+    isShown ? this.leftOut.delete(category) : this.leftOut.add(category);
+    this.view(this.from, this.to);
   }
 
   // -- zoom ------------------------------------------------------------------------------------------------------------------
@@ -195,7 +218,35 @@ export class Chart {
 
   /** What is drawn at a position is the last moment before it. */
   private point(left: number): void {
-    if (left >= 0) this.chooseAt(this.plot.posToVal(left, "x"));
+    if (left >= 0 && !this.isHeld) this.chooseAt(this.plot.posToVal(left, "x"));
+  }
+
+  /** The moment of an event stays chosen until it is let go. */
+  hold(event: number): void {
+    const moment = Math.max(lowerBound(this.data.events, event + 1) - 1, 0);
+    if (moment < this.axis.first) this.use(overEvents(this.data));
+    this.setHeld(true);
+    this.choose(moment);
+    this.lookAt(this.axis.at(moment));
+  }
+
+  private setHeld(isHeld: boolean): void {
+    this.isHeld = this.readout.isHeld = isHeld;
+    this.marker.classList.toggle("held", isHeld);
+  }
+
+  private click(left: number): void {
+    this.setHeld(false);
+    this.point(left);
+    this.setHeld(true);
+    this.choose(this.chosen);
+    this.held(this.data.events[this.chosen]);
+  }
+
+  private letGo(): void {
+    this.setHeld(false);
+    this.choose(this.chosen);
+    this.held(null);
   }
 
   private chooseAt(at: number): void {
@@ -220,8 +271,8 @@ export class Chart {
   // -- hands -----------------------------------------------------------------------------------------------------------------
 
   private toolbar(): HTMLElement {
-    const [events, time] = [this.axis, overTime(this.data)];
-    const axes = time ? [choice("Drawn over", ["events", "milliseconds"], 0, (chosen) => this.use([events, time][chosen]))] : [];
+    const [events, time] = [overEvents(this.data), overTime(this.data)];
+    const axes = time ? [choice("Drawn over", ["milliseconds", "events"], this.data.startsOverTime ? 0 : 1, (chosen) => this.use([time, events][chosen]))] : [];
     return make(
       "div",
       { class: "toolbar" },
@@ -238,6 +289,7 @@ export class Chart {
     const { over } = this.plot;
     over.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     over.addEventListener("dblclick", () => this.viewAll());
+    over.addEventListener("mousedown", (event) => this.onPress(event), { capture: true });
     for (const kind of ["touchstart", "touchmove"] as const)
       over.addEventListener(kind, (event) => this.onTouch(event), { passive: true });
   }
@@ -265,22 +317,44 @@ export class Chart {
       "0": () => this.viewAll(),
       p: () => this.goToPeak(),
       P: () => this.goToPeak(),
+      Escape: () => this.letGo(),
+      Enter: () => (this.isHeld ? this.letGo() : (this.setHeld(true), this.choose(this.chosen), this.held(this.data.events[this.chosen]))),
     };
     if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in acts)) return;
     event.preventDefault();
     acts[event.key]();
   }
 
-  /** Pinching and the control key zoom, a sideways wheel moves; anything else scrolls the page. */
+  /** A wheel and pinching zoom, a sideways wheel moves. Zoomed out as far as it goes, the page scrolls on. */
   private onWheel(event: WheelEvent): void {
-    if (event.ctrlKey) {
+    if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
+      const shift = ((this.to - this.from) * (event.deltaX || event.deltaY)) / this.plot.over.clientWidth;
+      this.view(this.from + shift, this.to + shift);
+    } else {
+      if (event.deltaY > 0 && this.to - this.from >= this.axis.end) return;
       const { left } = this.plot.over.getBoundingClientRect();
       this.zoom(Math.exp(-event.deltaY / 200), this.plot.posToVal(event.clientX - left, "x"));
-    } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      const shift = ((this.to - this.from) * event.deltaX) / this.plot.over.clientWidth;
-      this.view(this.from + shift, this.to + shift);
-    } else return;
+    }
     event.preventDefault();
+  }
+
+  /** With shift, a drag moves what is shown; without, uPlot selects what to zoom to. A press that does not move holds the moment. */
+  private onPress(press: MouseEvent): void {
+    if (press.button !== 0) return;
+    const [from, to] = [this.from, this.to];
+    const { left, width } = this.plot.over.getBoundingClientRect();
+    let hasMoved = false;
+    const move = (event: MouseEvent) => {
+      hasMoved ||= Math.abs(event.clientX - press.clientX) > 3;
+      if (press.shiftKey) this.view(from - ((event.clientX - press.clientX) / width) * (to - from), to - ((event.clientX - press.clientX) / width) * (to - from));
+    };
+    const release = () => {
+      document.removeEventListener("mousemove", move);
+      if (!hasMoved && !press.shiftKey) this.click(press.clientX - left);
+    };
+    if (press.shiftKey) press.stopImmediatePropagation();
+    document.addEventListener("mousemove", move);
+    document.addEventListener("mouseup", release, { once: true });
   }
 
   private onTouch(event: TouchEvent): void {

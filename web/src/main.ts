@@ -5,6 +5,7 @@ import "./page.css";
 import { Icicle } from "./icicle";
 import { type Packed, unpack } from "./packed";
 import { Chart } from "./chart";
+import { makeFilter } from "./filter";
 
 const articles = [...document.querySelectorAll<HTMLElement>("article.run")];
 const tabs = [...document.querySelectorAll<HTMLButtonElement>("button.tab")];
@@ -14,7 +15,10 @@ function draw(number: number, packed: Packed): void {
   if (drawn.has(number)) return;
   drawn.add(number);
   const { timeline, modules } = packed.runs[number];
-  new Chart(articles[number].querySelector<HTMLElement>("[data-timeline]")!, timeline, packed);
+  const held = (event: number | null) => history.replaceState(null, "", `#run-${number}${event === null ? "" : `@${event}`}`);
+  const chart = new Chart(articles[number].querySelector<HTMLElement>("[data-timeline]")!, timeline, packed, held);
+  const [, event] = location.hash.split("@");
+  if (event && location.hash.startsWith(`#run-${number}@`)) chart.hold(Number(event));
   new Icicle(articles[number].querySelector<HTMLElement>("[data-modules]")!, modules, packed);
 }
 
@@ -29,7 +33,7 @@ function show(number: number, packed: Packed): void {
 }
 
 function shownByAddress(): number {
-  return Math.max(0, articles.findIndex((article) => `#${article.id}` === location.hash));
+  return Math.max(0, articles.findIndex((article) => `#${article.id}` === location.hash.split("@")[0]));
 }
 
 async function main(): Promise<void> {
@@ -42,6 +46,7 @@ async function main(): Promise<void> {
     }),
   );
   show(shownByAddress(), packed);
+  document.querySelectorAll<HTMLElement>("[data-filter]").forEach(makeFilter);
   document.documentElement.dataset.ready = "true";
 }
 

@@ -9,12 +9,13 @@ export const MARKS_HEIGHT = 46;
 const STRIP = 16;
 const CLOSEST = 4;
 
-export function drawMarks(plot: uPlot, data: Timeline, axis: Axis, font: string): void {
+/** The peak is marked where the areas reach it: not where some are left out. */
+export function drawMarks(plot: uPlot, data: Timeline, axis: Axis, font: string, hasPeak: boolean): void {
   const { ctx } = plot;
   ctx.save();
   ctx.font = font.replace(/^\d+/, (size) => String(Number(size) * devicePixelRatio));
   ctx.textBaseline = "middle";
-  new Marks(plot, data, axis).draw();
+  new Marks(plot, data, axis).draw(hasPeak);
   ctx.restore();
 }
 
@@ -30,12 +31,12 @@ class Marks {
     [this.ctx, this.left, this.right, this.top, this.bottom] = [plot.ctx, left, left + width, top, top + height];
   }
 
-  draw(): void {
+  draw(hasPeak: boolean): void {
     this.steps();
     this.phases();
     this.limit();
     this.end();
-    this.peak();
+    if (hasPeak) this.peak();
   }
 
   private x(at: number): number {

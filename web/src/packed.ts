@@ -48,6 +48,8 @@ export interface Timeline {
   phases: [first: number, last: number, label: string, key: string][];
   peak: number;
   cutShort: boolean;
+  /** Is the step over its time shown first? */
+  startsOverTime: boolean;
   clock: Clock | null;
   blocks: [category: string, sizeText: number, opText: number, ownerText: number][];
   blockLists: number[][];

@@ -14,13 +14,23 @@ export class Readout {
   private readonly texts: string[];
   /** Are moments told by their time in the last step? */
   isOverTime = false;
+  /** Does the chosen moment stay when the pointer moves on? */
+  isHeld = false;
 
-  constructor(private readonly data: Timeline, private readonly packed: Packed) {
+  /** `toggle` leaves a category out of the drawing, or takes it in again. */
+  constructor(private readonly data: Timeline, private readonly packed: Packed, toggle: (category: number, isShown: boolean) => void) {
     this.texts = packed.texts;
     this.amounts = data.categories.map(() => make("td", { class: "n" }));
     this.rows = data.categories.map(({ key, label }, i) => {
-      const name = make("span", { class: "swatch" }, make("i", { class: `key c-${key}` }), label);
-      return make("tr", {}, make("th", { scope: "row" }, name), this.amounts[i]);
+      const name = make("button", { type: "button", class: "swatch", "aria-pressed": "true", title: "in the drawing, or not" }, make("i", { class: `key c-${key}` }), label);
+      const row = make("tr", {}, make("th", { scope: "row" }, name), this.amounts[i]);
+      name.addEventListener("click", () => {
+        const isShown = name.getAttribute("aria-pressed") !== "true";
+        name.setAttribute("aria-pressed", String(isShown));
+        row.classList.toggle("left-out", !isShown);
+        toggle(i, isShown);
+      });
+      return row;
     });
     const head = make("p", { class: "head" }, this.total, " in use");
     if (data.reservedTexts) head.append(make("span", { class: "reserved" }, make("i", { class: "key line" }), this.reserved, " reserved"));
@@ -36,6 +46,7 @@ export class Readout {
     if (data.reservedTexts) this.reserved.textContent = texts[data.reservedTexts[moment]];
     this.where.textContent = this.place(moment);
     this.element.dataset.event = String(data.events[moment]);
+    this.element.classList.toggle("held", this.isHeld);
     this.amounts.forEach((cell, i) => {
       const text = data.categoryTexts[i][moment];
       cell.textContent = texts[text];

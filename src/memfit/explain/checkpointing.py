@@ -66,6 +66,8 @@ def _passes(ledger: Ledger, units: Array) -> list[_Pass]:
     for unit in units.tolist():
         own = np.flatnonzero(ledger.scopes.module == unit)
         forwards = own[ledger.scopes.phase[own] == Phase.FORWARD]
+        if not len(forwards):
+            continue  # only its parameters and its backward were seen
         begun = np.append(ledger.scope_enter[own[ledger.scopes.phase[own] == Phase.BACKWARD]], end)
         following = np.append(ledger.scope_enter[forwards][1:], end).tolist()
         for scope, next_enter in zip(forwards.tolist(), following, strict=True):

@@ -64,7 +64,8 @@ def test_the_sections_come_in_order(open_page):
         "Steps side by side",
         "Assumptions, versions, settings",
     ]
-    assert "a bool was taken to be False" in visit.text(".assumptions")
+    visit.page.locator(".assumptions summary").click()
+    assert visit.text(".assumptions") == "Rests on 1 assumption a bool was taken to be False"
 
 
 def test_the_course_of_a_run_is_drawn(open_page):
@@ -230,6 +231,82 @@ def test_the_peak_is_drawn_although_it_is_one_of_many(open_page):
     assert (chosen_event(visit.page), visit.text(f"{TIMELINE} .figure")) == (peak.event, "1.00 GiB")
 
 
+# -- hands ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_click_holds_a_moment_and_the_address_leads_to_it(open_page):
+    visit = open_page({"run": RUN})
+    hover(visit.page, 0.3)
+    visit.page.mouse.down()
+    visit.page.mouse.up()
+    held = chosen_event(visit.page)
+    assert visit.page.url.endswith(f"#run-0@{held}")
+    hover(visit.page, 0.8)
+    assert chosen_event(visit.page) == held
+    visit.page.reload()
+    visit.page.wait_for_selector("html[data-ready]")
+    assert chosen_event(visit.page) == held
+    visit.requests.pop()  # the second time it was opened
+    visit.page.focus(".frame")
+    visit.page.keyboard.press("Escape")
+    assert visit.page.url.endswith("#run-0")
+    hover(visit.page, 0.8)
+    assert chosen_event(visit.page) != held
+
+
+def test_the_wheel_zooms_and_a_drag_with_shift_moves(open_page):
+    visit = open_page({"run": RUN})
+
+    def left_end() -> int:
+        hover(visit.page, 0.0)
+        return chosen_event(visit.page)
+
+    hover(visit.page, 0.5)
+    visit.page.mouse.wheel(0, -400)
+    visit.page.wait_for_timeout(50)
+    zoomed = left_end()
+    assert zoomed > 0
+    hover(visit.page, 0.7)
+    visit.page.keyboard.down("Shift")
+    visit.page.mouse.down()
+    hover(visit.page, 0.5)
+    visit.page.mouse.up()
+    visit.page.keyboard.up("Shift")
+    assert left_end() > zoomed
+    assert "@" not in visit.page.url, "a drag holds nothing"
+
+
+def test_a_category_is_left_out_and_blocks_are_found(open_page):
+    visit = open_page({"run": RUN})
+    canvas = "document.querySelector('.u-wrap canvas').toDataURL()"
+    before = visit.page.evaluate(canvas)
+    button = visit.page.locator(".readout button.swatch").last
+    button.click()
+    visit.page.wait_for_timeout(100)
+    assert visit.page.evaluate(canvas) != before
+    button.click()
+    visit.page.wait_for_timeout(100)
+    assert visit.page.evaluate(canvas) == before
+    visible = "[...document.querySelectorAll('.peak .tall tbody tr')].filter(row => !row.hidden).length"
+    number = visit.page.evaluate(visible)
+    visit.page.fill("input.filter", "no such block")
+    assert visit.page.evaluate(visible) == 0
+    visit.page.fill("input.filter", "")
+    assert visit.page.evaluate(visible) == number > 0
+
+
+def test_a_red_page_says_what_would_help_and_every_page_what_it_is_about(open_page):
+    info = replace(
+        RUN.info, gpu="T4", asked={"model": "gpt2", "gpu": "T4"}, command="memfit predict --model gpt2", speed={"mfu": 0.5}
+    )
+    run = replace(RUN, info=replace(info, made_at="2026-11-18 02:10 UTC", speed={"step_seconds": 0.5, "mfu": 0.5}))
+    visit = open_page({"run": run})
+    assert visit.text(".origin") == "Made 2026-11-18 02:10 UTC by memfit predict --model gpt2"
+    assert visit.page.locator(".verdict .lead").all_inner_texts() == ["gpt2 on T4", "A step takes 500 ms, MFU 50.0%."]
+    if "does not fit" in visit.text(".answer"):
+        assert visit.rows(".helps")
+
+
 # -- over milliseconds -------------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +326,7 @@ def test_the_last_step_over_milliseconds(open_page):
     begin = int(run.step_starts[-1])
     whole = max(len(run.events) - 1 - begin, 33)
     visit = open_page({"run": run})
+    visit.page.get_by_role("button", name="events").click()
     assert not visit.page.locator("canvas.streams").is_visible()
     visit.page.get_by_role("button", name="milliseconds").click()
     said = [point_at_stream(visit.page, *at, whole) for at in ((0, 7), (0, 15), (1, 1), (2, 20.5))]
@@ -360,7 +438,7 @@ def test_clicking_a_module_descends_and_gives_its_figures(open_page):
 def test_bars_are_as_wide_as_what_they_stand_for(open_page, family: Family):
     visit, nodes = open_page({"run": RUN}), tree(RUN, merged=False)
     visit.page.get_by_role("button", name="each layer").click()
-    visit.page.get_by_role("button", name=family.value, exact=True).click()
+    visit.page.get_by_role("group", name="Measure").get_by_role("button", name=family.value, exact=True).click()
     measure = "cells => Object.fromEntries(cells.map(c => [c.dataset.node, [c.getBoundingClientRect().width, c.ariaLabel]]))"
     bars = visit.page.eval_on_selector_all(".cell", measure)
     whole = visit.page.eval_on_selector(".bars", "bars => bars.clientWidth")

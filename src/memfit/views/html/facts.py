@@ -36,6 +36,10 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "recorded for", format_duration(report.duration_ns)
     if info.world_size > 1:
         yield "rank", f"{info.rank} of {info.world_size:,}"
+    if info.command:
+        yield "command", info.command
+    if info.made_at:
+        yield "made", info.made_at
     yield from info.facts.items()
     yield "allocator settings", info.alloc_conf or "default"
     if run.verdict is not None:

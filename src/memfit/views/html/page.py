@@ -27,6 +27,7 @@ from memfit.views.html.steps import steps_section
 from memfit.views.html.timeline import pack_timeline, timeline_section
 from memfit.views.html.verdict import verdict_section
 from memfit.views.words.moments import count, name_moment
+from memfit.views.words.recipe import origin_line
 
 
 def render_page(runs: list[Run], title: str) -> str:
@@ -43,7 +44,7 @@ def render_page(runs: list[Run], title: str) -> str:
     )
     articles = [_article(run, number, alone=len(runs) == 1) for number, run in enumerate(runs)]
     body = (
-        element("header", element("h1", title), element("p", _subtitle(runs), class_="quiet")),
+        element("header", element("h1", title), element("p", _subtitle(runs), class_="quiet"), *_origins(runs)),
         element("noscript", element("p", "The drawings need JavaScript; the tables do not.", class_="alarm")),
         element("main", overview(runs), mesh_section(runs) if len(runs) > 1 else join(), *articles),
         element("footer", element("p", f"memfit {__version__}", class_="quiet")),
@@ -76,6 +77,12 @@ def _subtitle(runs: list[Run]) -> str:
     if info.world_size > 1:
         facts.append(f"rank {info.rank} of {info.world_size:,}")
     return ", ".join(facts)
+
+
+def _origins(runs: list[Run]) -> list[Markup]:
+    """When and by which command a run was made, if there is one and it says so."""
+    words = origin_line(runs[0].report.info) if len(runs) == 1 else ""
+    return [element("p", words, class_="quiet origin")] if words else []
 
 
 def _pack(runs: list[Run]) -> str:

@@ -29,6 +29,7 @@ def peak_section(run: Run) -> Markup:
         element("p", lead, class_="lead"),
         element("div", _categories(run), _modules(run), _ops(run), class_="columns"),
         element("h3", "Block by block"),
+        element("div", data_filter="Find blocks: a module, an operator, a category"),
         _blocks(run),
         class_="peak",
         aria_label="The peak explained",

@@ -53,7 +53,10 @@ STACK: Final = (
 
 def timeline_section(run: Run, number: int) -> Markup:
     """The place where the script draws, and the same as a table."""
-    keys = "Drag to zoom. Arrow keys move, plus and minus zoom, P goes to the peak, 0 shows the whole run."
+    keys = (
+        "Wheel or drag to zoom, shift and drag to move. A click holds a moment, and the address then leads to it. Arrow keys move, "
+        "plus and minus zoom, P goes to the peak, 0 shows the whole run. Click a category to leave it out of the drawing."
+    )
     return element(
         "section",
         element("h2", "Memory over the run"),
@@ -115,6 +118,7 @@ def pack_timeline(run: Run, texts: Texts, num_runs: int) -> dict[str, Any]:
         ],
         "peak": peak,
         "cutShort": run.ended_early,
+        "startsOverTime": run.report.info.source == "predicted",
         "clock": pack_lanes(run, moments, texts, num_runs),
     } | _pack_blocks(run, moments, texts)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memfit.allocator import Verdict
+from memfit.errors import MemfitError
+from memfit.explain import explain
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, join, table
 from memfit.views.html.packing import percent
 from memfit.views.html.runs import Run
 from memfit.views.verdicts import Rung, answer, coverage_words, ladder, remarks
-from memfit.views.words.moments import name_moment
+from memfit.views.words.moments import count, name_moment
+from memfit.views.words.recipe import recipe_line
+from memfit.views.words.timing import speed_line
 
 
 def verdict_section(run: Run) -> Markup:
@@ -18,12 +22,15 @@ def verdict_section(run: Run) -> Markup:
     verdict = run.verdict
     is_open = run.ended_early or not run.report.info.covered.is_whole
     kind = "" if verdict is None or (is_open and verdict.fits) or run.ended_early else ("fits" if verdict.fits else "fails")
+    info = run.report.info
     parts = [element("h2", _headline(run), class_=f"answer {kind}".strip())]
+    parts += [element("p", line, class_="lead") for line in (recipe_line(info.asked), speed_line(info.speed)) if line]
     if seen := coverage_words(run.report.info.covered):
         parts.append(element("p", seen, class_="lead"))
     parts += [element("p", sentence, class_="alarm") for sentence in _alarms(run)]
-    parts += _assumptions(run)
     parts += _with_gpu(verdict) if verdict else [element("p", _without_gpu(run), class_="lead")]
+    parts += _what_would_help(run)
+    parts += _assumptions(run)
     return element("section", *parts, class_="verdict", aria_label="The verdict")
 
 
@@ -52,9 +59,37 @@ def _alarms(run: Run) -> Iterator[str]:
 
 
 def _assumptions(run: Run) -> list[Markup]:
-    """What the answer rests on stands next to it."""
-    found = [element("li", f"Assumed: {sentence}") for sentence in run.report.info.assumptions]
-    return [element("ul", *found, class_="assumptions")] if found else []
+    """What the answer rests on stands next to it, in a line that opens."""
+    found = [element("li", sentence) for sentence in run.report.info.assumptions]
+    summary = element("summary", f"Rests on {count(len(found), 'assumption')}")
+    return [element("details", summary, element("ul", *found), class_="assumptions")] if found else []
+
+
+def _what_would_help(run: Run) -> list[Markup]:
+    """For a run that does not fit: changes, each tried by replay."""
+    verdict = run.verdict
+    if verdict is None or verdict.fits or run.ended_early:
+        return []
+    try:
+        remedies = explain(run.ledger, verdict.gpu.name).remedies
+    except MemfitError:  # of a run without enough in it to be changed
+        return []
+    rows = [
+        (
+            element("span", _SERVED[remedy.served], class_="fits" if remedy.served else "fails"),
+            remedy.what,
+            format_bytes(remedy.peak_allocated),
+            format_bytes(remedy.smallest_fit),
+        )
+        for remedy in remedies
+    ]
+    title = "What would make it fit, each tried by replay"
+    if not rows:
+        return []
+    return [element("h3", title), table(title, ("fits", "with", "allocated>", "smallest fit>"), rows, class_="helps")]
+
+
+_SERVED = {True: "yes", False: "no", None: "?"}
 
 
 def _without_gpu(run: Run) -> str:

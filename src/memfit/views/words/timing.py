@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from memfit.timing.basis import MEASURED
@@ -19,6 +19,17 @@ def format_seconds(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:,.2f} s"
     return f"{1000 * seconds:.3g} ms" if seconds < 0.1 else f"{1000 * seconds:.0f} ms"
+
+
+def speed_line(speed: Mapping[str, float]) -> str:
+    """``A step takes 1.07 s, 7,647 tokens a second, MFU 40.6%.``, from what a ledger has of it; empty where it has nothing."""
+    seconds, tokens, mfu = (speed.get(name) for name in ("step_seconds", "tokens_per_second", "mfu"))
+    if not seconds:
+        return ""
+    facts = [f"A step takes {format_seconds(seconds)}"]
+    facts += [f"{tokens:,.0f} tokens a second on this rank"] if tokens else []
+    facts += [f"MFU {mfu:.1%}"] if mfu else []
+    return ", ".join(facts) + "."
 
 
 def time_words(prediction: Prediction) -> Iterator[str]:
