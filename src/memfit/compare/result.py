@@ -29,6 +29,10 @@ class Comparison(Drawn):
         ordered = sorted(self.cells, key=lambda cell: (cell.smallest_fit is None, cell.smallest_fit or 0))
         object.__setattr__(self, "cells", tuple(ordered))
 
+    def __repr__(self) -> str:
+        fitting = sum(cell.fits for cell in self.cells)
+        return f"Comparison({self.subject.name}: {len(self.cells)} configurations, {fitting} fit)"
+
     @property
     def best(self) -> Cell | None:
         """The cell that needs least memory, fit or not; ``None`` if all failed."""

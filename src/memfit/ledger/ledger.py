@@ -21,6 +21,10 @@ from memfit.ledger.schema import TABLES, Array, EventKind, Table, Work
 class Ledger(Columns, Drawn):
     """A run as columns. See ``memfit.ledger.schema`` for the tables and ``memfit.ledger.columns`` for what follows from them."""
 
+    def __repr__(self) -> str:
+        rank = f", rank {self.info.rank} of {self.info.world_size}" if self.info.world_size > 1 else ""
+        return f"Ledger({self.info.source}, {len(self.step_starts)} steps, {len(self.events):,} events{rank})"
+
     # -- files ---------------------------------------------------------------------------------------------------------------
 
     def save(self, path: Path | str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from memfit.drawing import Drawn
 from memfit.errors import ConfigError, PlanFormatError
 from memfit.plan.handwritten import CHANGES_MODEL, is_of_model, write_code
 from memfit.plan.policy import CheckpointingPolicy
@@ -53,7 +54,7 @@ class PlanCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Drawn):
     """How to train so that it fits."""
 
     gpu: str

@@ -28,6 +28,9 @@ from memfit.workers.lanes import CAN_FORK
 
 Step = Callable[[], Any]
 
+Progress = Callable[[int, int | None, str], None]
+"""``progress(parts that are done, parts in all, the part that was done last)``."""
+
 
 @overload
 def predict(
@@ -44,6 +47,7 @@ def predict(
     expected: Mapping[str, float] | None = ...,
     interconnect: str = ...,
     ranks: None = ...,
+    progress: Progress | None = ...,
     **words: Any,
 ) -> Prediction: ...
 @overload
@@ -61,6 +65,7 @@ def predict(
     expected: Mapping[str, float] | None = ...,
     interconnect: str = ...,
     ranks: Ranks,
+    progress: Progress | None = ...,
     **words: Any,
 ) -> JobPrediction: ...
 def predict(
@@ -77,6 +82,7 @@ def predict(
     expected: Mapping[str, float] | None = None,
     interconnect: str = "",
     ranks: Ranks | None = None,
+    progress: Progress | None = None,
     **words: Any,
 ) -> Prediction | JobPrediction:
     """Runs ``build`` and the step it returns on a GPU that is not there.
@@ -109,6 +115,8 @@ def predict(
     ``interconnect`` says how the GPUs are linked, for the time of collectives: ``8xH100-NVLink+400G``; empty is what nodes of such
     GPUs usually have, ``none`` lets communication take no time.
 
+    ``progress(done, total, what)`` is told after each part: the model, and every step.
+
     ``ranks="all"`` predicts one of each kind of rank of the job, side by side, and gives a ``JobPrediction``; so do named ones,
     ``ranks=[0, 7]``.
     """
@@ -128,8 +136,8 @@ def predict(
             raise ConfigError("a function takes its words itself: give build alone, or model= or hf= with how it is trained")
         refuse_longest(options)
         asked = {"function": getattr(build, "__qualname__", type(build).__name__), "gpu": options.gpu, "world_size": world_size}
-        return predict_build(build, options).about(asked)
-    return predict_configuration(one_configuration(Subject.of(build, model, hf), words, options))
+        return predict_build(build, options, progress).about(asked)
+    return predict_configuration(one_configuration(Subject.of(build, model, hf), words, options), progress)
 
 
 def one_configuration(subject: Subject, words: Mapping[str, Any], options: PredictOptions) -> Configuration:
@@ -141,10 +149,6 @@ def one_configuration(subject: Subject, words: Mapping[str, Any], options: Predi
     if subject.function:
         check_arguments(subject.function, chosen)
     return Configuration.of(subject, chosen, options)
-
-
-Progress = Callable[[int, int | None, str], None]
-"""``progress(parts that are done, parts in all, the part that was done last)``."""
 
 
 def predict_configuration(asked: Configuration, progress: Progress | None = None) -> Prediction | JobPrediction:

@@ -119,6 +119,13 @@ class Tracker:
         self._session.catch_up()
         return self._builder.build()
 
+    def __repr__(self) -> str:
+        return f"Tracker({self.ledger_so_far()!r})"
+
+    def _repr_html_(self) -> str:
+        """What was recorded so far, drawn for a notebook."""
+        return self.ledger_so_far()._repr_html_()
+
     def ledger_so_far(self) -> Ledger:
         """The ledger up to the last step that was kept; cheaper than ``ledger``."""
         return self._ledger if self._ledger is not None else self._builder.build()

@@ -11,7 +11,7 @@
     Status ──────> status.py        a run that is still being recorded
     Ledger ──────> exports/         files for other people's tools
              └───> html/            one page, for one run or several
-             └───> notebook.py      one drawing, for a notebook
+             └───> notebook.py      one drawing, for a notebook; notebook_tables.py: comparisons, searches and plans there
 
     words/        what is said, for every view: moments, times, comparisons, plans, the doctor
     verdicts.py   a verdict in words, and on a terminal

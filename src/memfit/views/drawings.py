@@ -23,6 +23,7 @@ from memfit.views.words.timing import time_words
 
 if TYPE_CHECKING:
     from memfit.compare import Comparison
+    from memfit.plan import Plan
     from memfit.plan.search import PlanSearch
     from memfit.predict.ranks import JobPrediction
     from memfit.predict.result import Prediction
@@ -65,7 +66,7 @@ def _verdict_sections(verdict: Verdict, console: Console, options: ConsoleOption
     return verdict_sections(verdict, console)
 
 
-def _as_text(result: Comparison | JobPrediction | PlanSearch | Verdict) -> str:
+def _as_text(result: JobPrediction | Verdict) -> str:
     """What a terminal shows, for a notebook."""
     return f'<pre style="line-height:1.3;overflow-x:auto;white-space:pre">{escape(text_of(result))}</pre>'
 
@@ -83,9 +84,33 @@ def _plan_sections(found: PlanSearch, console: Console, options: ConsoleOptions)
     return plan_sections(found, console, options)
 
 
+def _comparison_html(comparison: Comparison) -> str:
+    from memfit.views.notebook_tables import comparison_html
+
+    return comparison_html(comparison)
+
+
+def _search_html(found: PlanSearch) -> str:
+    from memfit.views.notebook_tables import search_html
+
+    return search_html(found)
+
+
+def _plan_html(plan: Plan) -> str:
+    from memfit.views.notebook_tables import plan_html
+
+    return plan_html(plan)
+
+
+def _plan_lines(plan: Plan, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    yield Text(repr(plan))
+    yield from (Text(printable(line)) for line in plan.code().splitlines())
+
+
 register("Ledger", Drawing(html=_ledger_html, terminal=_ledger_sections))
 register("Prediction", Drawing(html=_prediction_html, terminal=_prediction_sections))
 register("JobPrediction", Drawing(html=_as_text, terminal=_job_sections))
-register("Comparison", Drawing(html=_as_text, terminal=_comparison_sections))
-register("PlanSearch", Drawing(html=_as_text, terminal=_plan_sections))
+register("Comparison", Drawing(html=_comparison_html, terminal=_comparison_sections))
+register("PlanSearch", Drawing(html=_search_html, terminal=_plan_sections))
+register("Plan", Drawing(html=_plan_html, terminal=_plan_lines))
 register("Verdict", Drawing(html=_as_text, terminal=_verdict_sections))
