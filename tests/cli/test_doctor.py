@@ -53,3 +53,12 @@ def test_a_part_that_torch_has_moved_is_named():
     done = subprocess.run([sys.executable, "-c", MOVED], capture_output=True, text=True)
     assert done.returncode == 1
     assert "torch._C._swap_tensor_impl is missing (torch_compat/tensors.py needs it)" in done.stdout
+
+
+def test_it_says_which_facts_about_a_gpu_are_measured(capsys):
+    assert main(["doctor", "--gpu", "A100-80GB"]) == 0
+    said = capsys.readouterr().out
+    assert "products     published  share of the peak: 271.2 of 312 teraflops" in said
+    assert "host         assumed" in said
+    assert main(["doctor", "--gpu", "H200"]) == 0
+    assert "products     measured" in capsys.readouterr().out

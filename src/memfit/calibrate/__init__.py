@@ -13,6 +13,7 @@
              v
     file.py           all of it as one TOML file
     session.py        the order of it all, within three minutes
+    runs.py           real step times correct rates and the host's pace
 
 Imports torch only where a card is measured.
 """

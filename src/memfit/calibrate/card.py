@@ -71,6 +71,30 @@ def card_table(measured: Measurements, copied_bytes_per_second: float, name: str
     return table
 
 
+def table_of(gpu: Gpu) -> dict[str, Any]:
+    """A GPU as a table of a file, with its name; figures that were left out in its own table are written out."""
+    peaks = {kind: gpu.product_flops(kind) for kind in ("bf16", "f16", "tf32", "f8", "f32", "f64")}
+    bandwidths = {"memory": gpu.memory_bandwidth, "link": gpu.link_bandwidth, "host": gpu.host_bandwidth}
+    return {
+        "name": gpu.name.partition("=")[0],
+        "arch": gpu.arch,
+        "num_sms": gpu.num_sms,
+        "total": gpu.total_bytes,
+        "usable": gpu.usable_bytes,
+        "usable_source": gpu.usable_source,
+        "context": gpu.context_bytes,
+        "communicator": gpu.communicator_bytes,
+        "cublas_workspace": gpu.cublas_workspace_bytes,
+        "caveat": gpu.caveat,
+        "l2_cache": gpu.l2_cache_bytes,
+        "last_level_cache": gpu.last_level_cache_bytes,
+        "teraflops": {kind: round(peak / TERA, 4) for kind, peak in peaks.items()},
+        "gigabytes_per_second": {path: round(bandwidth / GIGA, 3) for path, bandwidth in bandwidths.items()},
+        "has_multicast": gpu.has_multicast,
+        "speed_source": gpu.speed_source,
+    }
+
+
 def peaks_of(facts: CardFacts) -> dict[str, float]:
     """Operations a second by type, from the card's clock."""
     clocks = facts.num_sms * facts.clock_hertz

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import statistics
 from collections.abc import Mapping
 from typing import Any, Final
@@ -31,7 +30,7 @@ UNSCALED: Final = ("launch", "gap", "in_forward", "in_backward")
 
 def host_table(measured: Mapping[str, float], template: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured, and all else in proportion: by the median of how much slower than the template this host is."""
-    found = copy.deepcopy(dict(template))
+    found: dict[str, Any] = dict(template)
     direct = {path: measured[case] for path, case in DIRECT.items() if case in measured}
     usual = [measured[f"operator {name}"] for name in USUAL if f"operator {name}" in measured]
     if usual:
@@ -48,9 +47,15 @@ def host_table(measured: Mapping[str, float], template: Mapping[str, Any]) -> di
     if not direct:
         return found
     pace = statistics.median(value / _at(template, path) for path, value in direct.items())
-    _scale(found, pace)
+    found = scaled_host(found, pace)
     for path, value in direct.items():
         _set(found, path, round(value, 3))
+    return found
+
+
+def scaled_host(table: Mapping[str, Any], by: float) -> dict[str, Any]:
+    """A copy of a host's table in which everything that it spends is so many times as long."""
+    found: dict[str, Any] = _scaled(dict(table), by)
     return found
 
 
@@ -87,13 +92,9 @@ def _set(table: dict[str, Any], path: tuple[str, ...], value: float) -> None:
     table[path[-1]] = value
 
 
-def _scale(value: Any, by: float, name: str = "") -> Any:
-    """Every figure, in place."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            if key not in UNSCALED:
-                value[key] = _scale(each, by, key)
-        return value
-    if isinstance(value, list):
-        return [_scale(each, by) for each in value]
+def _scaled(value: Any, by: float) -> Any:
+    if isinstance(value, Mapping):
+        return {key: each if key in UNSCALED else _scaled(each, by) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_scaled(each, by) for each in value]
     return round(value * by, 3)

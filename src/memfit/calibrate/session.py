@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from memfit.calibrate.card import card_table
+from memfit.calibrate.card import card_table, table_of
 from memfit.calibrate.file import to_toml
 from memfit.calibrate.fitting import FittedRates, fit
 from memfit.calibrate.host import host_table, transfer_table
@@ -15,6 +16,7 @@ from memfit.calibrate.leaves import LeafKind, find_leaves, scaled
 from memfit.calibrate.meter import CardMeter, Measurements
 from memfit.data import FOLDER, read_toml
 from memfit.hardware import Gpu
+from memfit.timing.basis import rates_of
 
 TEMPLATE: Final = "h200.toml"
 """The file of rates whose formulas' numbers are moved."""
@@ -83,7 +85,7 @@ def conclude(
     known = dict(template if template is not None else read_toml(FOLDER / "rates" / TEMPLATE))
     table = card_table(measured, _copied(measured), name)
     gpu = Gpu.from_table(table["name"], {key: value for key, value in table.items() if key != "name"}, "gpu")
-    fitted = fit(measured.calls, _in_proportion(known, gpu), gpu)
+    fitted = fit(measured.calls, in_proportion(known, gpu), gpu)
     tables = dict(fitted.tables)
     tables["products"] = {**tables["products"], "sustained_share": _sustained(measured, tables, gpu)}
     tables["transfers"] = transfer_table(measured.copies, tables["transfers"])
@@ -104,7 +106,21 @@ def conclude(
     return Calibration(measured, fitted, {**tables, "gpu": table, "calibration": calibration})
 
 
-def _in_proportion(template: Mapping[str, Any], gpu: Gpu) -> dict[str, Any]:
+def tables_of(gpu: Gpu) -> dict[str, Any]:
+    """The tables of a card's file; of a GPU without one those that stand for it, as a file would have them."""
+    if gpu.file:
+        return read_toml(Path(gpu.file))
+    tables = in_proportion(read_toml(FOLDER / "rates" / TEMPLATE), gpu)
+    rates = rates_of(gpu)
+    shares = {"power_share": rates.products.power_share, "sustained_share": rates.products.sustained_share}
+    tables["products"] = {**tables["products"], **shares}
+    flash = rates.attention.kernels["flash"]
+    kernels = {**tables["attention"]["kernels"], "flash": {"forward": list(flash.forward), "backward": list(flash.backward)}}
+    tables["attention"] = {**tables["attention"], "kernels": kernels}
+    return {**tables, "gpu": table_of(gpu), "calibration": {}}
+
+
+def in_proportion(template: Mapping[str, Any], gpu: Gpu) -> dict[str, Any]:
     """The template's figures at the peaks of this card: the same shares of them."""
     by = {
         LeafKind.MEMORY: gpu.memory_bandwidth / (template["memory_bandwidth"] * 1e9),

@@ -10,6 +10,7 @@
     plan.py         what a search found, how it searched, and how sure it is
     watching.py     how a watched run compares with its prediction
     calibration.py  what ``memfit calibrate`` prints
+    gpu_facts.py    which facts about a GPU were measured, published or assumed
     diagnosis.py    what ``memfit doctor`` prints
 
 A verdict is put into words in ``views/verdicts.py``, beside its bar on the terminal.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from memfit.calibrate.runs import Learned
 from memfit.calibrate.session import Calibration
 from memfit.units import format_bytes
 
@@ -26,4 +27,19 @@ def calibration_lines(done: Calibration, path: Path) -> Iterator[str]:
         yield f"Scaled with the rest, not measured: {', '.join(told['not_measured'])}."
     for error in told["errors"][:5]:
         yield f"Not measured: {error}"
+    yield f"{path}: use it with --gpu {path}"
+
+
+def learned_lines(found: Learned, gpu: str, path: Path) -> Iterator[str]:
+    """By how much real steps differ from predicted ones, and what was corrected by it."""
+    for run in found.runs:
+        bound = "the card" if run.is_bound_by_card else "the host"
+        yield (
+            f"A step took {1000 * run.measured_seconds:,.1f} ms, predicted {1000 * run.predicted_seconds:,.1f} "
+            f"({run.factor - 1:+.1%}), bound by {bound}: busy for {run.busy_share:.0%} of it."
+        )
+    if found.kernels is not None:
+        yield f"Kernels of {gpu} take {found.kernels - 1:+.1%} longer than they were taken to."
+    if found.host is not None:
+        yield f"The host takes {found.host - 1:+.1%} longer than it was taken to."
     yield f"{path}: use it with --gpu {path}"
