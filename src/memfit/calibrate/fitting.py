@@ -36,9 +36,9 @@ FURTHEST: Final = math.log(8)
 STAGES: Final[tuple[tuple[Callable[[Leaf], Hashable], float, int], ...]] = (
     (lambda leaf: leaf.kind, 1e-6, 4),
     (lambda leaf: (leaf.section, leaf.kind), 3e-3, 4),
-    (lambda leaf: leaf.path, 3e-3, 8),
+    (lambda leaf: leaf.path[:-2] if "tiles" in leaf.path else leaf.path, 3e-3, 8),
 )
-"""What moves together, how much it is held back, and rounds."""
+"""What moves together, how much it is held back, and rounds. Tiles stay together: which of them a product took is not known."""
 
 
 @dataclass(frozen=True)

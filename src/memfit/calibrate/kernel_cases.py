@@ -303,7 +303,8 @@ def _convolution(stride: int, padding: int, groups: int) -> Callable[..., Any]:
 
 
 def _optimizers() -> list[Make]:
-    blocks = ((1024, 1024), (1024, 512), (1024,), (2816, 1024), (1024, 2816)) * 4
+    # So large that no cache holds them, as in training.
+    blocks = (*((1024, 1024), (1024, 512), (1024,), (2816, 1024), (1024, 2816)) * 8, (32000, 1024))
     small = ((64, 64), (64,)) * 60
     factories: tuple[Callable[[Any], torch.optim.Optimizer], ...] = (
         lambda p: torch.optim.AdamW(p, lr=1e-4),

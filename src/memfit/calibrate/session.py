@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from memfit.calibrate.card import card_table, table_of
 from memfit.calibrate.file import to_toml
-from memfit.calibrate.fitting import FittedRates, fit
+from memfit.calibrate.fitting import FittedRates, TimedCall, fit
 from memfit.calibrate.host import host_table, transfer_table
 from memfit.calibrate.leaves import LeafKind, find_leaves, scaled
 from memfit.calibrate.meter import CardMeter, Measurements
 from memfit.data import FOLDER, read_toml
 from memfit.hardware import Gpu
+from memfit.timing import Call
 from memfit.timing.basis import rates_of
 
 TEMPLATE: Final = "h200.toml"
@@ -85,7 +86,7 @@ def conclude(
     known = dict(template if template is not None else read_toml(FOLDER / "rates" / TEMPLATE))
     table = card_table(measured, _copied(measured), name)
     gpu = Gpu.from_table(table["name"], {key: value for key, value in table.items() if key != "name"}, "gpu")
-    fitted = fit(measured.calls, in_proportion(known, gpu), gpu)
+    fitted = fit([*measured.calls, *_single_products(measured)], in_proportion(known, gpu), gpu)
     tables = dict(fitted.tables)
     tables["products"] = {**tables["products"], "sustained_share": _sustained(measured, tables, gpu)}
     tables["transfers"] = transfer_table(measured.copies, tables["transfers"])
@@ -144,6 +145,14 @@ def _sustained(measured: Measurements, tables: Mapping[str, Any], gpu: Gpu) -> f
         return float(tables["products"]["sustained_share"])
     share = measured.sustained[kind] / gpu.product_flops(kind)
     return round(share if share > LEAST_SUSTAINED * one else one, 4)
+
+
+def _single_products(measured: Measurements) -> list[TimedCall]:
+    """The products in float32 that followed one another: without tensor cores a card does not slow down, and they are a call like
+    others."""
+    if "f32" not in measured.sustained:
+        return []
+    return [TimedCall(Call.parse("mm f32[4096,4096] f32[4096,4096] > f32[4096,4096]"), 2 * 4096**3 / measured.sustained["f32"])]
 
 
 def _copied(measured: Measurements) -> float:
