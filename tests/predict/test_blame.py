@@ -31,6 +31,7 @@ CASES = {
     "an error of an operator": ("x = torch.ones(2, 3, device='cuda')\nx @ x", "torch raises it for train.py:3"),
     "an error of torch": ("torch.nn.Linear(2, 2).cuda().no_such_part", "torch raises it for train.py:2"),
     "a script that Python cannot read": ("def broken(:\n    pass", "Python cannot read train.py"),
+    "a GPU that the process does not see": ("torch.cuda.set_device(3)", "with --nproc"),
     "a compiled module that asks for data": ("torch._C.TensorBase.data_ptr(torch.ones(2, device='cuda'))", "register_fake"),
     "what needs a GPU": ("torch.ones(2, device='cuda').__dlpack__()", "or do the work in PyTorch."),
 }

@@ -27,7 +27,7 @@ from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
 from memfit.phantom.tensors import classes, forks, models, threads, torch_state
 from memfit.phantom.tensors.mode import PhantomMode
-from memfit.phantom.torch_cuda import autocast, module, tools
+from memfit.phantom.torch_cuda import autocast, module, nvidia_smi, tools
 from memfit.phantom.torch_cuda.module import CudaModule, Meter
 from memfit.phantom.values import answers
 from memfit.phantom.values.assumptions import Assumptions, Expected
@@ -122,6 +122,7 @@ class PhantomWorld:
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
         tools.install_markers(because("markers and profilers have nothing to do"))
         tools.install_sensors(because("a driver would tell of sensors, NCCL and the CUDA runtime"))
+        nvidia_smi.install(because("scripts start nvidia-smi"), self.target, processes.local_world_size)
         tools.install_memory_tools(because("memory history, snapshots and pools are passed over"), assumptions)
         because("tensors are cuda to Python and a device kind of our own to C++")
         device_alias.install(self._patches, processes.local_rank)

@@ -30,6 +30,7 @@ import torch
 
 import memfit
 from memfit.errors import NeedsGpuError
+from memfit.phantom.torch_cuda.module import NO_SUCH_GPU
 from memfit.torch_compat.devices import private_backend_name
 
 _MEMFIT, _TORCH = Path(memfit.__file__).parent, Path(torch.__file__).parent
@@ -80,6 +81,8 @@ def advise(error: BaseException) -> str:
         return f"Python cannot read {Path(error.filename or 'the script').name}: mend that line first."
     if isinstance(error, TypeError) and (missing := _MISSING_ARGUMENT.search(str(error))) and _users_frame(error) is None:
         return f"{missing[1]}() needs {missing[2]}: give it with --axis {missing[2]}=VALUE, or {missing[2]}=... in Python."
+    if NO_SUCH_GPU in str(error):
+        return "Say how many GPUs the script has, with --nproc."
     frames = traceback.extract_tb(_from_the_user(error.__traceback__))
     raised_by = next((frame for frame in reversed(frames) if not _is_pythons(frame.filename)), None)
     if isinstance(error, ImportError) and (raised_by is None or not _is_in(raised_by.filename, _MEMFIT)):

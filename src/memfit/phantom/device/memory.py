@@ -15,7 +15,18 @@ from memfit.torch_compat.patches import Patches
 def install_pinned_memory(patches: Patches) -> None:
     patches.replace(torch.Tensor, "pin_memory", _pin_memory)
     patches.replace(torch.Tensor, "is_pinned", is_pinned)
+    patches.wrap(torch, "tensor", _making_pinned)
     patches.replace(torch.UntypedStorage, "is_pinned", lambda storage, device="cuda": hasattr(storage, IS_PINNED))
+
+
+def _making_pinned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``torch.tensor``, which would ask C++ to pin."""
+
+    def tensor(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        made = make(*args, **kwargs)
+        return mark_pinned(made) if pin_memory else made
+
+    return tensor
 
 
 def mark_pinned(tensor: torch.Tensor) -> torch.Tensor:

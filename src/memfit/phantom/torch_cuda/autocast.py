@@ -15,7 +15,7 @@ import torch
 from memfit.phantom.device.device_alias import INNER, OUTER
 from memfit.phantom.kernels import recurrent
 from memfit.phantom.target import Target
-from memfit.torch_compat.dispatch import DispatchKey, DispatchKeySet, excluding_keys, tree_map_only
+from memfit.torch_compat.dispatch import DispatchKey, DispatchKeySet, HigherOrderOperator, excluding_keys, tree_map_only
 from memfit.torch_compat.patches import Patches
 
 KEY = "AutocastPrivateUse1"
@@ -105,7 +105,21 @@ def install(patches: Patches, target: Target, cache: CastCache) -> None:
             if overload is not None:
                 patches.implement(KEY, name, _below_autocast(make(overload, cache)))
     patches.implement(KEY, "_cudnn_rnn", _below_autocast(recurrent.in_autocast(cache.cast)))
+    patches.wrap(HigherOrderOperator, "dispatch", _higher_order)
     _install_switches(patches, cache)
+
+
+def _higher_order(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """Operators that take functions, such as flex attention: as under CUDA's autocast, where they have a rule for it."""
+    on_the_phantom, on_cuda = getattr(DispatchKey, KEY), DispatchKey.AutocastCUDA
+
+    def dispatch_as_cuda(operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+        if key != on_the_phantom:
+            return dispatch(operator, key, *args, **kwargs)
+        with excluding_keys(DispatchKeySet(on_the_phantom)):
+            return operator.py_kernels.get(on_cuda, operator)(*args, **kwargs)
+
+    return dispatch_as_cuda
 
 
 def _install_switches(patches: Patches, cache: CastCache) -> None:

@@ -40,6 +40,10 @@ class Meter(Protocol):
         """The memory of a tensor, once freed, comes back only when what is on this stream then is done."""
 
 
+NO_SUCH_GPU = "there is no GPU"
+"""How a question about a GPU that the process does not see is answered."""
+
+
 class CudaModule:
     """The functions of ``torch.cuda`` under their own names; what ``torch.cuda`` has no name for is ours."""
 
@@ -84,7 +88,7 @@ class CudaModule:
     def set_device(self, device: Any) -> None:
         index = self.index_of(device)
         if index >= self._num_devices:
-            raise RuntimeError(f"there is no cuda:{index}: this process sees {self._num_devices} GPUs")
+            raise RuntimeError(f"{NO_SUCH_GPU} cuda:{index}: this process sees {self._num_devices} of them")
         self._device = self._device if index < 0 else index
 
     def index_of(self, device: Any) -> int:
