@@ -174,3 +174,11 @@ def test_scopes_that_nest_are_not_spoken_of():
     builder.exit(builder.enter(Phase.FORWARD, parent=outer))
     builder.exit(outer)
     assert not builder.build().info.assumptions
+
+
+def test_equal_ledgers_are_equal_files(tmp_path: Path):
+    built = ledger("step; enter forward a; alloc 4MiB parameter w; exit; free w")
+    for number in range(4):
+        built.save(tmp_path / f"{number}.memfit")
+    assert len({(tmp_path / f"{number}.memfit").read_bytes() for number in range(4)}) == 1
+    assert Ledger.load(tmp_path / "0.memfit").same_as(built)

@@ -120,6 +120,10 @@ def _texts(info: RunInfo) -> tuple[Any, ...]:
     return *info.versions, *info.versions.values(), *info.assumptions, *info.alarms, *info.notes, *info.asked, *info.speed
 
 
+_HEADER_SIZE = 8
+"""Bytes at the beginning of a safetensors file that say how long its header is; the header is padded to a multiple of it."""
+
+
 def _encode(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
     columns = {
         f"{name}.{column}": np.ascontiguousarray(values)
@@ -127,7 +131,16 @@ def _encode(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
         for column, values in table.columns().items()
     }
     metadata = {"format": FORMAT, "version": str(VERSION), "words": json.dumps(words)}
-    return bytes(safetensors.numpy.save(columns, metadata=metadata))
+    return _in_one_order(bytes(safetensors.numpy.save(columns, metadata=metadata)))
+
+
+def _in_one_order(data: bytes) -> bytes:
+    """The same file with its metadata sorted: safetensors writes them in another order each time, and equal runs have equal files."""
+    end = _HEADER_SIZE + int.from_bytes(data[:_HEADER_SIZE], "little")
+    header = json.loads(data[_HEADER_SIZE:end])
+    text = json.dumps({"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _HEADER_SIZE)
+    return b"".join((len(text).to_bytes(_HEADER_SIZE, "little"), text, data[end:]))
 
 
 def save(path: Path, tables: dict[str, Table], strings: tuple[str, ...], devices: tuple[Device, ...], info: RunInfo) -> None:
