@@ -20,6 +20,7 @@ from torch import nn
 HARMLESS = ("_memfit", "__warningregistry__", "__abstractmethods__", "_abc_impl")
 
 RENEWED = (
+    "torch._dynamo.graph_bytecode_inputs",
     "torch._decomp.decompositions_for_rng.PhiloxStateTracker",
     "torch._functorch._aot_autograd.graph_capture_wrappers.PhiloxStateTracker",
     "torch._functorch.aot_autograd.PhiloxStateTracker",

@@ -135,7 +135,7 @@ def _encode(tables: dict[str, Table], words: dict[str, Any]) -> bytes:
 
 
 def _in_one_order(data: bytes) -> bytes:
-    """The same file with its metadata sorted: safetensors writes them in another order each time, and equal runs have equal files."""
+    """The same file with its metadata sorted: safetensors writes them in any order, and equal runs have equal files."""
     end = _HEADER_SIZE + int.from_bytes(data[:_HEADER_SIZE], "little")
     header = json.loads(data[_HEADER_SIZE:end])
     text = json.dumps({"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}, separators=(",", ":")).encode()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import glob
 import importlib._bootstrap_external as importing
 import io
 import os
@@ -48,6 +49,8 @@ def install(patches: Patches, union: Union) -> None:
     _keep_what_os_says_of_them(patches, table)
     for module, name, stand_in in _homes(replaced):
         patches.replace(module, name, stand_in)
+    for globber, name, stand_in in _kept_by_glob(replaced):
+        patches.replace(globber, name, stand_in)
     _replace_defaults(patches, replaced, vars(_TemporaryFileCloser).values())
     patches.replace_item(_file_openers._file_openers, None, calls.io_open)  # np.savetxt, np.genfromtxt
     # It would follow directories by number, into one of the two trees.
@@ -66,6 +69,17 @@ def _homes(replaced: dict[int, Any]) -> list[tuple[ModuleType, str, Any]]:
             names = vars(module)
             found += [(module, name, replaced[id(value)]) for name, value in list(names.items()) if id(value) in replaced]
     return found
+
+
+def _kept_by_glob(replaced: dict[int, Any]) -> list[tuple[type, str, Any]]:
+    """In Python 3.13 classes have some of the functions as static methods: those behind ``Path.glob`` and ``Path.rglob``."""
+    return [
+        (globber, name, staticmethod(replaced[id(method.__func__)]))
+        for globber in vars(glob).values()
+        if isinstance(globber, type)
+        for name, method in list(vars(globber).items())
+        if isinstance(method, staticmethod) and id(method.__func__) in replaced
+    ]
 
 
 def _replace_defaults(patches: Patches, replaced: dict[int, Any], functions: Iterable[Any]) -> None:

@@ -123,7 +123,8 @@ FAMILIES: Final[dict[str, Price]] = _by_name(
         price_fill: "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full zero_ fill_ arange scalar_tensor "
         "eye linspace",
         _nothing: "empty empty_like empty_strided new_empty new_empty_strided empty_permuted _unsafe_view _reshape_alias "
-        "lift_fresh detach resize_ set_ _nested_view_from_buffer record_stream _assert_async alias",
+        "lift_fresh detach resize_ set_ _nested_view_from_buffer record_stream _assert_async alias "
+        "fsdp::record_grad_output_stream",
     }
 )
 

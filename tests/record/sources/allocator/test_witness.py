@@ -264,6 +264,7 @@ def test_fake_tensors_have_no_history():
         assert "fake" in why_no_history()
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 def test_compiled_code_is_not_broken_by_marks():
     torch._dynamo.reset()
 
