@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from memfit.errors import PredictionError
 from memfit.hardware import Gpu
@@ -19,6 +19,9 @@ from memfit.timing.operators.calls import Cost
 from memfit.timing.rates import Rates
 from memfit.timing.timeline import Timeline
 from memfit.torch_compat.patches import Patches
+
+if TYPE_CHECKING:
+    from memfit.phantom.distributed.pipelines import Neighbours
 
 
 class WorldClock(Protocol):
@@ -41,6 +44,8 @@ class CurrentWorld:
     clock: WorldClock
     count: Callable[[str, str, int], int] = lambda kind, what, largest: largest
     """The assumed count of a data-dependent result. Takes the kind of value, a description and the largest possible count."""
+    neighbours: Neighbours | None = None
+    """What stages of a pipeline tell each other; ``None`` outside a rank's prediction."""
     tuned: set[Any] = field(default_factory=set)
     """Tuned kernels, each with the arguments that it was tuned for."""
     mode_slowness: float = 1.0

@@ -114,7 +114,7 @@ class PhantomWorld:
         because, assumptions = self._patches.because, self.assumptions
         processes = self._processes
         cuda = CudaModule(self.target, self._meter, processes.local_world_size, processes.local_rank)
-        world = CurrentWorld(self.target, assumptions, self.clock, self.values.count)
+        world = CurrentWorld(self.target, assumptions, self.clock, self.values.count, self.neighbours)
         current.begin(self._patches, world)
         streams.restart()
         python_parts.install(because("Python of torch's takes time"), self.clock.timeline, self.clock.pace)

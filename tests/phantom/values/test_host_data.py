@@ -6,6 +6,7 @@ import gc
 
 import pytest
 import torch
+import torch.distributed as dist
 from helpers.phantom_worlds import phantom
 from torch import nn
 
@@ -135,3 +136,15 @@ def test_a_padded_llama_builds_masks_and_an_unpadded_one_does_not():
     assert masks in padded.events.size.tolist()
     assert masks not in unpadded.events.size.tolist()
     assert not any("read from the GPU" in said for said in (*padded.info.assumptions, *unpadded.info.assumptions))
+
+
+def test_zeros_that_another_rank_replaces_are_not_known():
+    with phantom(world_size=4, rank=1):
+        dist.init_process_group("nccl")
+        placeholder, same = torch.tensor([0, 0], device="cuda"), torch.tensor([3, 0], device="cuda")
+        for tensor in (placeholder, same):
+            dist.broadcast(tensor, 0)
+        assert (placeholder.tolist(), same.tolist()) == ([1, 1], [3, 0])
+        own = torch.tensor([0], device="cuda")
+        dist.broadcast(own, 1)
+        assert own.item() == 0

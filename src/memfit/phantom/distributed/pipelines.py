@@ -53,6 +53,24 @@ class Neighbours:
         """For the run of another rank that finds out what is missing here."""
         return Neighbours(is_scout=True)
 
+    def tell(self, stage: int, sent: Any) -> None:
+        """A stage of this rank describes what it sends."""
+        self.told[stage] = sent
+        if self.is_scout:
+            raise NeighbourSeen
+
+    def ask(self, source: int, first_rank: Callable[[], int], assumptions: Assumptions) -> Any:
+        """What stage ``source`` sends. Raises ``NeighbourWanted`` where no stage has told yet; ``first_rank`` has the first one."""
+        nearest = max((number for number in self.told if number <= source), default=None)
+        if nearest is None:
+            raise NeighbourWanted(first_rank())
+        if nearest != source:
+            assumptions.add(
+                f"stage {source} of the pipeline, which runs on another rank, is taken to send what stage {nearest} sends: hidden "
+                "states of one shape go through all stages (input_args of PipelineStage says otherwise)"
+            )
+        return self.told[nearest]
+
 
 def predict_with_scout(make: Callable[[Neighbours, int | None], Result], told: Mapping[int, Any] | None = None) -> Result:
     """Calls ``make(neighbours, rank)`` until it knows enough; the rank is another than the predicted one where a scout runs.
@@ -86,20 +104,10 @@ def _install_stages(patches: Patches, stages: Any, assumptions: Assumptions, tar
         given = pipelining.given_inputs(stage, stages)
         if given is not None:
             return given
-        nearest = max((number for number in neighbours.told if number <= source), default=None)
-        if nearest is None:
-            raise NeighbourWanted(pipelining.first_rank(stage))
-        if nearest != source:
-            assumptions.add(
-                f"stage {source} of the pipeline, which runs on another rank, is taken to send what stage {nearest} sends: hidden "
-                "states of one shape go through all stages (input_args of PipelineStage says otherwise)"
-            )
-        return neighbours.told[nearest]
+        return neighbours.ask(source, lambda: pipelining.first_rank(stage), assumptions)
 
     def tell(stage: Any, meta: Any) -> None:
-        neighbours.told[stage.stage_index] = meta
-        if neighbours.is_scout:
-            raise NeighbourSeen
+        neighbours.tell(stage.stage_index, meta)
 
     if not pipelining.infers_gradients(stages):
         pipelining.answer_older_stages(patches, stages, ask, tell)

@@ -35,7 +35,7 @@ from memfit.torch_compat.patches import Patches
 _REDUCING = ("all_reduce", "reduce")
 _GATHERING = ("all_gather", "all_gather_into_tensor", "all_gather_single")
 _EXCHANGING = ("all_to_all_single",)
-_OTHERS = ("broadcast", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all")
+_OTHERS = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all")
 """The first argument of each receives the result."""
 
 _LAUNCH_IT = (
@@ -237,7 +237,7 @@ def _with_futures(values: Values, communication: Communication) -> dict[str, Cal
 
     told: dict[str, Callable[..., None] | None] = dict.fromkeys(_OTHERS)
     told |= dict.fromkeys(_REDUCING, _tell_reduced) | dict.fromkeys(_GATHERING, _tell_gathered)
-    told |= dict.fromkeys(_EXCHANGING, tell_exchanged)
+    told |= dict.fromkeys(_EXCHANGING, tell_exchanged) | {"broadcast": _tell_broadcast}
     return {name: with_future(getattr(dist, name), tell) for name, tell in told.items() if hasattr(dist, name)}
 
 
@@ -259,6 +259,13 @@ def _install_coalescing(patches: Patches, communication: Communication) -> None:
 def _tell_reduced(tensor: Any, *args: Any, group: Any = None, op: Any = None, **kwargs: Any) -> None:
     operation = next((arg for arg in args if isinstance(arg, (dist.ReduceOp, dist.ReduceOp.RedOpType))), op)
     host_data.reduce(tensor, dist.ReduceOp.SUM if operation is None else operation, dist.get_world_size(group))
+
+
+def _tell_broadcast(tensor: Any, src: Any = None, group: Any = None, *args: Any, group_src: Any = None, **kwargs: Any) -> None:
+    if group_src is not None and group is not None:
+        src = dist.get_global_rank(group, group_src)
+    if src != dist.get_rank():
+        host_data.receive(tensor)
 
 
 def _tell_gathered(gathered: Any, tensor: Any = None, *args: Any, group: Any = None, **kwargs: Any) -> None:

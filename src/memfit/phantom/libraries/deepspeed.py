@@ -41,6 +41,7 @@ def install(patches: Patches) -> None:
     patches.when_imported("deepspeed.accelerator.real_accelerator", lambda module: _choose_again(patches, module))
     patches.when_imported("deepspeed.ops.op_builder.builder", lambda module: patches.replace(module.OpBuilder, "load", _load))
     patches.when_imported("deepspeed.runtime.engine", lambda module: _name_overflow(patches, module.DeepSpeedEngine))
+    patches.when_imported("deepspeed.runtime.pipe.engine", lambda module: _tell_stages(patches, module.PipelineEngine))
 
 
 def _choose_again(patches: Patches, accelerators: Any) -> None:
@@ -73,6 +74,30 @@ def _name_overflow(patches: Patches, engine: type) -> None:
         return take_model_step
 
     patches.wrap(engine, "_take_model_step", around)
+
+
+def _tell_stages(patches: Patches, engine: type) -> None:
+    """Stages of a pipeline describe what they send in tensors on the GPU; here they do it out of band."""
+
+    def around_send(original: Callable[..., None]) -> Callable[..., None]:
+        def send_tensor_meta(engine: Any, sent: Any, *args: Any) -> None:
+            original(engine, sent, *args)
+            parts = [(tuple(tensor.shape), tensor.dtype) for tensor in ((sent,) if isinstance(sent, torch.Tensor) else sent)]
+            _neighbours().tell(engine.stage_id, (isinstance(sent, torch.Tensor), parts))
+
+        return send_tensor_meta
+
+    def receive_tensor_meta(engine: Any, source: int) -> Any:
+        is_one, parts = _neighbours().ask(source, lambda: engine.grid.stage_to_global(0), current().assumptions)
+        buffers = tuple(engine._allocate_or_extend_buffers(index, list(shape), dtype) for index, (shape, dtype) in enumerate(parts))
+        return buffers[0] if is_one else buffers
+
+    patches.wrap(engine, "_send_tensor_meta", around_send)
+    patches.replace(engine, "_recv_tensor_meta", receive_tensor_meta)
+
+
+def _neighbours() -> Any:
+    return current().neighbours
 
 
 def _load(builder: Any, verbose: bool = False) -> Any:

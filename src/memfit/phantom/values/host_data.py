@@ -5,7 +5,8 @@
     torch.tensor(shape, device="cuda")      the same tensor is kept on the host
     torch.arange(..., device="cuda")        says itself what it holds
     x[None], x.max(), ...                   what follows from it is computed on the host as well
-    all_reduce, all_gather, broadcast       as if every rank had what this one has
+    all_reduce, all_gather, broadcast       as if every rank had what this one has; zeros that another rank's values replace are a
+                                            place for them, and those are not known
     .item(), .tolist(), .cpu()              the real values
 
 Frameworks tell their ranks apart and together with such tensors: how long a batch is, whether to stop, how much to pad; models ask
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.tensor_annotations import CONSTANT, HOST_DATA
+from memfit.phantom.tensors.tensor_annotations import CONSTANT, HOST_DATA, forget_data
 from memfit.phantom.values.constants import Likely
 from memfit.torch_compat.dispatch import tree_map
 from memfit.torch_compat.fake_tensors import FakeTensor
@@ -214,6 +215,13 @@ def reduce(tensor: Any, operation: Any, num_ranks: int) -> None:
         setattr(tensor, HOST_DATA, known * factor)
     if constant is not None and not isinstance(constant, bool):
         setattr(tensor, CONSTANT, constant * factor)
+
+
+def receive(tensor: Any) -> None:
+    """Another rank has sent this. Where this one had zeros, it had made room for something else."""
+    known, constant = host_data_of(tensor), getattr(tensor, CONSTANT, None)
+    if constant == 0 or (known is not None and not known.any()):
+        forget_data(tensor)
 
 
 def gather(gathered: Any, tensor: Any, num_ranks: int) -> None:
