@@ -22,6 +22,16 @@ def test_workspaces_of_cublas_and_cublaslt():
     assert cublaslt_workspace(Target.parse("H200", "2.12")) == 0
 
 
+@pytest.mark.parametrize(
+    ("said", "size"), [(":4096:8", 32 * 2**20), (":16:8", 2**17), (":4096:2:16:8", 8519680), ("nothing", 8519680)]
+)
+def test_the_environment_says_how_large_workspaces_are(monkeypatch: pytest.MonkeyPatch, said: str, size: int):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", said)
+    monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "512")
+    a100 = Target.parse("A100-80GB", "2.11")
+    assert (cublas_workspace(a100), cublaslt_workspace(a100)) == (size, 2**19)
+
+
 def test_an_operand_with_gaps_both_ways_is_copied():
     dense, gaps = torch.empty(8, 8, device="meta"), torch.empty(8, 16, 2, device="meta")[:, ::2, 0]
     assert RULES.get(aten.mm.default).takes(H200, (dense.t(), gaps), None) == [8 * 8 * 4]

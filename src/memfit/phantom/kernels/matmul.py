@@ -10,6 +10,7 @@ import torch
 from memfit.errors import PredictionError
 from memfit.phantom.kernels.rule import MEASURED, Arguments, Kept, Rule, bytes_of
 from memfit.phantom.target import Target
+from memfit.torch_compat.devices import chosen_cublas_workspace, chosen_cublaslt_workspace
 from memfit.units import KIB, MIB
 
 aten = torch.ops.aten
@@ -21,7 +22,11 @@ BLOCKS_SINCE = (10, 0)
 
 
 def cublas_workspace(target: Target) -> int:
-    """ATen/cuda/CublasHandlePool.cpp: a large one for the GPUs that profit from it. What was measured on the card comes first."""
+    """ATen/cuda/CublasHandlePool.cpp: what the environment says, or a large one for the GPUs that profit from it. What was measured
+    on the card comes before that."""
+    chosen = chosen_cublas_workspace()
+    if chosen is not None:
+        return chosen
     if target.gpu.cublas_workspace_bytes:
         return target.gpu.cublas_workspace_bytes
     major, minor = target.capability
@@ -31,7 +36,10 @@ def cublas_workspace(target: Target) -> int:
 
 def cublaslt_workspace(target: Target) -> int:
     """ATen/cuda/CUDABlas.cpp: a kept one of its own from 2.9 to 2.11; before that a temporary one, after it cuBLAS's."""
-    return MIB if (2, 9) <= target.torch <= (2, 11) else 0
+    if not (2, 9) <= target.torch <= (2, 11):
+        return 0
+    chosen = chosen_cublaslt_workspace()
+    return MIB if chosen is None else chosen
 
 
 CUBLAS = Kept(library="cuBLAS", size_bytes=cublas_workspace, is_per_thread_and_stream=True)

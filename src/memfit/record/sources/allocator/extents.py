@@ -15,8 +15,6 @@ ATen/cuda/CublasHandlePool.cpp, and ATen/cuda/CUDABlas.cpp.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -24,6 +22,7 @@ from memfit.allocator import AllocatorSettings
 from memfit.allocator.settings import SMALL_REQUEST, SMALL_SEGMENT
 from memfit.allocator.sizing import round_size
 from memfit.record.sources.allocator.traces import State
+from memfit.torch_compat.devices import chosen_cublas_workspace, chosen_cublaslt_workspace
 from memfit.units import KIB, MIB
 
 
@@ -105,11 +104,9 @@ _SMALL, _LARGE, _CUBLASLT = (4096 * 2 + 16 * 8) * KIB, 4096 * 8 * KIB, MIB
 
 def workspace_sizes() -> frozenset[int]:
     """The sizes that such a block can have, in bytes."""
-    chosen = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-    pairs = re.findall(r":(\d+):(\d+)", chosen)
-    own = {sum(int(size) * int(count) for size, count in pairs) * KIB} if pairs else {_SMALL, _LARGE}
-    chosen_lt = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
-    return frozenset(own | {int(chosen_lt) * KIB if chosen_lt.isdecimal() else _CUBLASLT})
+    chosen, chosen_lt = chosen_cublas_workspace(), chosen_cublaslt_workspace()
+    own = {_SMALL, _LARGE} if chosen is None else {chosen}
+    return frozenset(own | {_CUBLASLT if chosen_lt is None else chosen_lt})
 
 
 _Block = TypeVar("_Block")
