@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import memfit
 from memfit.ledger import Category
@@ -82,3 +85,24 @@ def test_buffers_and_main_parameters_are_known_by_what_they_hold():
     assert found.breakdown[Category.GRADIENT] == 4 * MIB + 2 * MIB  # the buffer, and what autograd has made
     assert found.breakdown[Category.OPTIMIZER_STATE] == 12 * MIB  # main parameters, and two averages
     assert found.breakdown[Category.REDUCE_SCATTER] == MIB
+
+
+def test_ranks_are_arranged_as_megatrons_groups_say(monkeypatch: pytest.MonkeyPatch):
+    def build():
+        dist.init_process_group("nccl")
+        groups = {"pipeline_model": [0, 4], "tensor_model": [0, 1], "data": [0, 2], "context": [0]}
+        state = types.ModuleType("megatron.core.parallel_state")
+        state.model_parallel_is_initialized = lambda: True
+        for name, ranks in groups.items():
+            setattr(state, f"get_{name}_parallel_group", functools.partial(lambda group: group, dist.new_group(ranks)))
+        monkeypatch.setitem(sys.modules, state.__name__, state)
+        layer = torch.nn.Linear(8, 8, device="cuda")
+        return lambda: layer(torch.ones(1, 8, device="cuda")).sum().backward()
+
+    job = memfit.predict(build, gpu="H200", world_size=8, ranks="all", steps=1)
+    assert job.axes == (("pp", 2), ("dp", 2), ("tp", 2))
+    assert [(kind.rank, kind.label) for kind in job.kinds] == [
+        (0, "pp 0, dp 0, tp 0"),
+        (4, "pp 1, dp 0, tp 0"),
+        (7, "pp 1, dp 1, tp 1"),
+    ]

@@ -151,6 +151,11 @@ class Engine:
         """Parameters below ``root`` that belong to a unit and not to one of its modules."""
         return iter(())
 
+    def axis_groups(self, modules: Sequence[nn.Module]) -> Mapping[str, Sequence[int]]:
+        """The ranks that this one shares each axis of the job with, by the axis's name (``pp``: stages of a pipeline), where the
+        engine has arranged them itself, without a mesh of torch's."""
+        return {}
+
     # -- the phantom world -------------------------------------------------------------------------------------------------------
 
     def install(self, patches: Patches) -> None:

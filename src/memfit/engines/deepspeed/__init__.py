@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from memfit.engines.engine import Engine, Hook, UnitTensor
 from memfit.ledger import Category
@@ -44,6 +44,15 @@ class DeepSpeed(Engine):
 
     def sharded_parameters(self, root: nn.Module) -> Iterator[torch.Tensor]:
         return (found.tensor for found in self.unit_tensors(root))
+
+    def axis_groups(self, modules: Sequence[nn.Module]) -> Mapping[str, Sequence[int]]:
+        """Those of a pipeline: DeepSpeed lays out stages, copies of the model and parts of tensors."""
+        grids = [module._grid for module in modules if type(module).__module__ == "deepspeed.runtime.pipe.module"]
+        if not grids:
+            return {}
+        grid: Any = grids[0]
+        stages = [grid.stage_to_global(stage) for stage in range(grid.pipe_parallel_size)]
+        return {"pp": stages, "dp": list(grid.dp_group), "tp": list(grid.slice_group)}
 
     def unit_tensors(self, root: nn.Module) -> Iterator[UnitTensor]:
         """A parameter of ZeRO's third stage is empty; its part is a tensor beside it."""

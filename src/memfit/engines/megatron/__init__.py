@@ -11,7 +11,7 @@ Scripts apply it; memfit does not. Kernels of apex that it imports are in ``phan
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memfit.engines.engine import Engine, Hook
@@ -32,6 +32,11 @@ class Megatron(Engine):
         from memfit.engines.megatron.hooks import PATCHES
 
         return {name: functools.partial(patch, self) for name, patch in PATCHES.items()}
+
+    def axis_groups(self, modules: Sequence[nn.Module]) -> Mapping[str, Sequence[int]]:
+        from memfit.engines.megatron.hooks import axis_groups
+
+        return axis_groups()
 
     def is_wrapper(self, root: nn.Module) -> bool:
         return type(root).__module__.startswith("megatron.core.distributed.") and hasattr(root, "module")

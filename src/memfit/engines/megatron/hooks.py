@@ -5,8 +5,11 @@ are made in."""
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+
+import torch.distributed as dist
 
 from memfit.engines.engine import Engine, Learn, Learner, Reporter
 from memfit.ledger import Category, Phase
@@ -79,6 +82,20 @@ def _tensors_in(value: Any) -> Iterator[Any]:
             yield from _tensors_in(each)
     elif hasattr(value, "untyped_storage"):
         yield value
+
+
+def axis_groups() -> dict[str, list[int]]:
+    """The ranks of this rank's groups, where Megatron has made some."""
+    state: Any = sys.modules.get("megatron.core.parallel_state")
+    if state is None or not state.model_parallel_is_initialized():
+        return {}
+    groups = {
+        "pp": state.get_pipeline_model_parallel_group(),
+        "dp": state.get_data_parallel_group(),
+        "cp": state.get_context_parallel_group(),
+        "tp": state.get_tensor_model_parallel_group(),
+    }
+    return {name: list(dist.get_process_group_ranks(group)) for name, group in groups.items()}
 
 
 PATCHES: Final[dict[str, Callable[[Engine, Any, Patches, Reporter], None]]] = {

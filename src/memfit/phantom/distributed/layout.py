@@ -4,12 +4,13 @@
 
     DeviceMesh(...)            the axes of the job, by name
     PipelineStage(...)         ranks that hold different layers
+    an engine's own groups     both, where it has no mesh (``Engine.axis_groups``)
     parameters, after a step   groups among which something is shared out in unequal parts
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from memfit.engines import ENGINES
 from memfit.torch_compat import pipelining
 from memfit.torch_compat.patches import Patches
 
@@ -66,10 +68,21 @@ class LayoutObserver:
         if self._has_looked or not dist.is_initialized():
             return
         self._has_looked = True
+        modules = list(modules)
+        for engine in ENGINES.values():
+            self._note_groups(engine.axis_groups(modules))
         for module in modules:
             for parameter in module.parameters(recurse=False):
                 if hasattr(parameter, "placements"):
                     self._uneven.update(_uneven_groups(parameter))
+
+    def _note_groups(self, groups: Mapping[str, Sequence[int]]) -> None:
+        """What an engine says: ranks next to each other along the fastest axis are next to each other."""
+        groups = {name: ranks for name, ranks in groups.items() if len(ranks) > 1}
+        if groups:
+            slowest_first = sorted(groups, key=lambda name: groups[name][1] - groups[name][0], reverse=True)
+            self._axes.append(tuple((name, len(groups[name])) for name in slowest_first))
+            self.pipeline = tuple(groups.get("pp", ()))
 
     def layout(self, world_size: int) -> Layout:
         axes = max(([(name, size) for name, size in mesh if size > 1] for mesh in self._axes), key=len, default=[])
