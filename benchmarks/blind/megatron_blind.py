@@ -306,9 +306,9 @@ SIDES = Sides(
         "",
         "\\* measured by others, and known when the engine was written.",
         "",
-        "Rows `ep*` without a capacity: nothing arrives under the fake group, weights are not numbers after the first step, and the "
-        "GPU sent every token to experts 0 and 1, which rank 0 has. An even share was predicted, and named. With all tokens at those two "
-        "(afterwards, not blind) the prediction is 34,918.7 MiB for `ep8_shared_swiglu_aux` (+0.00%) and 19,563.0 for "
+        "Rows `ep*` without a capacity: nothing arrives under the fake group, weights are not numbers after the first step, and "
+        "the GPU sent every token to experts 0 and 1, which rank 0 has. An even share was predicted, and named. With all tokens at "
+        "those two (afterwards, not blind) the prediction is 34,918.7 MiB for `ep8_shared_swiglu_aux` (+0.00%) and 19,563.0 for "
         "`ep4_alltoall_overlap` (+0.01%).",
     ),
     limit_s=1200,
