@@ -17,7 +17,6 @@ from torch.cuda import jiterator
 from torch.utils import backend_registration
 
 from memfit.torch_compat.versions import need, need_in
-from memfit.units import KIB
 
 TORCH_C: Any = torch._C
 """The module in which torch's Python asks its C++ for the current stream and the accelerator, and finds its readers and writers."""
@@ -57,13 +56,13 @@ REMEMBER_THE_GPU = (
 def chosen_cublas_workspace() -> int | None:
     """Bytes that the environment says for cuBLAS: ``:4096:8`` is eight times 4096 KiB. ``None`` where it says nothing."""
     pairs = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-    return sum(int(size) * int(count) for size, count in pairs) * KIB if pairs else None
+    return sum(int(size) * int(count) for size, count in pairs) * 1024 if pairs else None
 
 
 def chosen_cublaslt_workspace() -> int | None:
     """The same for cuBLASLt, which the environment says in KiB."""
     chosen = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
-    return int(chosen) * KIB if chosen.isdecimal() else None
+    return int(chosen) * 1024 if chosen.isdecimal() else None
 
 
 def raw_stream_getter(device: torch.device) -> Callable[[], int] | None:

@@ -221,6 +221,22 @@ def test_what_was_waited_for_is_let_go_although_others_were_issued_since():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.distributed")
+def test_a_collective_that_has_two_names_is_held_once():
+    def build():
+        dist.init_process_group("nccl")
+
+        def step() -> None:
+            part, whole = torch.empty(2**18, device="cuda"), torch.empty(2**19, device="cuda")
+            dist.reduce_scatter_tensor(part, whole, async_op=True).wait()
+            dist.all_gather_into_tensor(whole, part, async_op=True).wait()
+
+        return step
+
+    prediction = memfit.predict(build, gpu="H200", world_size=2, steps=3)
+    assert [step.end_allocated for step in prediction.steps] == [prediction.init.end_allocated] * 3
+
+
+@pytest.mark.filterwarnings("ignore:`torch.distributed")
 def test_collectives_that_are_issued_together():
     with phantom(world_size=4):
         dist.init_process_group("nccl")

@@ -219,6 +219,8 @@ def _with_futures(values: Values, communication: Communication) -> dict[str, Cal
         @functools.wraps(collective)
         def call(*args: Any, **kwargs: Any) -> Any:
             work = collective(*args, **kwargs)
+            if isinstance(work, DoneWork):
+                return work  # another name of the same collective, which has been through here
             if tell is not None and args:
                 tell(*args, **kwargs)
             shelves.let_go_of_seen()
