@@ -83,6 +83,11 @@ def test_every_control_says_what_it_is_set_to(served, open_served):
     page.fill("#c-price", "2.5")
     asked = asked_by(visit)
     assert (asked["gpu"], asked["world_size"], asked["price"]) == ("T4", 32, 2.5)
+    page.select_option("#gpu", "")
+    page.fill("#other-gpu", "24GiB")
+    assert asked_by(visit)["gpu"] == "24GiB"
+    page.select_option("#gpu", "T4")
+    assert page.locator("#other-gpu").is_hidden()
     for kind, subject in (("Config", "config.json"), ("Function", "train.py:build"), ("Script", "train.py"), ("Model", "gpt2")):
         page.get_by_role("button", name=kind, exact=True).click()
         page.fill("#subject", subject)

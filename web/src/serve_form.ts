@@ -16,6 +16,8 @@ export class Form {
   private readonly subject = make("input", { id: "subject", list: "subjects", spellcheck: "false" });
   private readonly subjects = make("datalist", { id: "subjects" });
   private readonly gpu = make("select", { id: "gpu" });
+  private readonly otherGpu = make("input", { id: "other-gpu", placeholder: "24GiB, RTX-4090=48GiB, my.toml", spellcheck: "false" });
+  private readonly otherRow = this.row("other-gpu", "describe it", this.otherGpu, "a card with that memory, another card with more, or a file of memfit calibrate");
   private readonly fields = new Map<string, { get: () => string; set: (value: string) => void; row: HTMLElement }>();
   private readonly kinds: HTMLButtonElement[] = [];
   private readonly drop = make("label", { class: "drop" }, "Drop a config.json here, or choose one");
@@ -31,8 +33,15 @@ export class Form {
     this.drop.append(file);
     this.element.append(this.kindRow(), this.row("subject", "What is trained", this.subject, "A name, a file, or a function of this folder"), this.subjects, this.drop, this.problem);
     for (const gpu of controls.gpus) this.gpu.append(make("option", { value: gpu.name }, gpu.text));
-    this.gpu.addEventListener("change", () => this.changed());
-    this.element.append(this.row("gpu", "GPU", this.gpu, ""));
+    this.gpu.append(make("option", { value: "" }, "another…"));
+    this.gpu.addEventListener("change", () => {
+      this.otherRow.hidden = this.gpu.value !== "";
+      if (this.gpu.value === "") this.otherGpu.focus();
+      if (this.gpu.value !== "" || this.otherGpu.value) this.changed();
+    });
+    this.otherGpu.addEventListener("input", () => this.changed());
+    this.otherRow.hidden = true;
+    this.element.append(this.row("gpu", "GPU", this.gpu, ""), this.otherRow);
     this.add({ name: "world_size", label: "how many", help: "GPUs, each with a process of its own", kind: "slider", stops: controls.worldSizes, default: "1", isFirst: true }, this.element);
     const more = make("details", { class: "more" }, make("summary", {}, "More: meshes, schedules, engines"));
     for (const axis of controls.axes) this.add(axis, axis.isFirst ? this.element : more);
@@ -62,7 +71,7 @@ export class Form {
     return {
       kind: this.kind,
       subject: this.subject.value.trim(),
-      gpu: this.gpu.value,
+      gpu: this.gpu.value || this.otherGpu.value.trim(),
       world_size: Number(text("world_size") || 1),
       words: this.kind === "script" ? {} : words,
       price: text("price") === "" ? null : Number(text("price")),
@@ -75,7 +84,12 @@ export class Form {
   show(question: Partial<Question>): void {
     this.choose(question.kind ?? "model");
     this.subject.value = question.subject ?? "";
-    if (question.gpu) this.gpu.value = question.gpu;
+    if (question.gpu) {
+      const isKnown = this.controls.gpus.some((gpu) => gpu.name === question.gpu);
+      this.gpu.value = isKnown ? question.gpu : "";
+      this.otherGpu.value = isKnown ? "" : question.gpu;
+      this.otherRow.hidden = isKnown;
+    }
     const values: Record<string, unknown> = { ...question.words, world_size: question.world_size, price: question.price, alloc_conf: question.alloc_conf, interconnect: question.interconnect };
     for (const [name, field] of this.fields) field.set(values[name] === undefined || values[name] === null ? "" : String(values[name]));
   }

@@ -62,8 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _read(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    interruptions = _Interruptions()
     try:
-        with _sigterm_as_an_interrupt(wanted=args.command != "watch"):
+        with interruptions.noticed(wanted=args.command != "watch"):
             status: int = load(args.command).run(args)
         sys.stdout.flush()
     except MemfitError as error:
@@ -84,25 +85,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"{error.filename}: " if error.filename else ""
         print(f"memfit: error: {printable(what)}{error.strerror or error}", file=sys.stderr)
         return _MISUSED
-    return status
+    return status if interruptions.status is None else interruptions.status
 
 
-@contextmanager
-def _sigterm_as_an_interrupt(*, wanted: bool) -> Iterator[None]:
-    """A scheduler that ends a job gets what a user gets who presses Ctrl-C: what is known so far. Not ``wanted`` where a command is
-    only the guest of another program."""
-    if not wanted or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _Interruptions:
+    """Ctrl-C and SIGTERM while a command runs. A scheduler that ends a job gets what a user gets who presses Ctrl-C: what is known
+    so far, and an exit status that says that it is no more."""
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise TerminatedError
+    def __init__(self) -> None:
+        self.status: int | None = None
 
-    before = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    @contextmanager
+    def noticed(self, *, wanted: bool) -> Iterator[None]:
+        """Not ``wanted`` where a command is only the guest of another program."""
+        if not wanted or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.status = _TERMINATED if number == signal.SIGTERM else _INTERRUPTED
+        raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:

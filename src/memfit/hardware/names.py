@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -48,7 +49,12 @@ def find_known(name: str) -> Gpu:
     if could_be := _that_could_be(words):
         raise ConfigError(f"{name!r} could be {' or '.join(gpu.name for gpu in could_be)}: name one of them")
     listed, others = ", ".join(gpu.name for gpu in gpus()), len(known_gpus()) - len(gpus())
-    raise ConfigError(f"unknown GPU {name!r}: memfit knows {listed}, and {others} older and smaller ones; {HOW_TO_DESCRIBE}")
+    close = difflib.get_close_matches(name.lower(), {gpu.name.lower(): gpu.name for gpu in known_gpus()}, n=2, cutoff=0.6)
+    close = [gpu.name for gpu in known_gpus() if gpu.name.lower() in close]
+    advice = f"did you mean {' or '.join(close)}? " if close else ""
+    raise ConfigError(
+        f"unknown GPU {name!r}: {advice}memfit knows {listed}, and {others} older and smaller ones; {HOW_TO_DESCRIBE}"
+    )
 
 
 def _words(name: str) -> tuple[frozenset[str], frozenset[str]]:

@@ -31,8 +31,10 @@ def head(question: Question) -> dict[str, Any]:
 
 
 def bars(smallest_fit: int, communicators: tuple[int, int], *, is_bound: bool, wanted: str) -> list[dict[str, Any]]:
-    """One for every kind of GPU, by the memory it has: what must be free on it, as a share of what it has."""
-    return [_bar(gpu, smallest_fit, communicators, is_bound=is_bound, wanted=wanted) for gpu in gpus()]
+    """One for every kind of GPU and for the wanted one, by the memory it has: what must be free on it, as a share of that."""
+    listed = {gpu.name: gpu for gpu in gpus()} | {wanted: find_gpu(wanted)}
+    ordered = sorted(listed.values(), key=lambda gpu: gpu.usable_bytes)
+    return [_bar(gpu, smallest_fit, communicators, is_bound=is_bound, wanted=wanted) for gpu in ordered]
 
 
 def _bar(gpu: Gpu, smallest_fit: int, communicators: tuple[int, int], *, is_bound: bool, wanted: str) -> dict[str, Any]:

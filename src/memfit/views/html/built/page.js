@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:2f222197844528fd1d18cfd3a6285c1109674d933bc50a0266ed60bb5f5b9940 */
+/* Built from web/ by "make page"; do not edit. sources sha256:b4009355a405aa8495cf213403abef841406b72fbf351dd9703ae831ef118651 */
 /*
 This file contains:
 
