@@ -7,6 +7,7 @@ bit for every other one, 64 to a word. The words go to the host, which decides, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,7 +15,9 @@ import torch
 
 from memfit.phantom.current import current
 from memfit.phantom.tensors.tensor_annotations import SHARE
+from memfit.phantom.torch_cuda.autocast import KEY as AUTOCAST
 from memfit.phantom.values.routing import MaskShare
+from memfit.torch_compat.dispatch import DispatchKey, DispatchKeySet, excluding_keys, tree_map_only
 from memfit.torch_compat.patches import Patches
 
 WORD_BITS: Final = 64
@@ -23,10 +26,31 @@ WORD_BITS: Final = 64
 def install(patches: Patches) -> None:
     for name in ("torchvision.ops.boxes", "torchvision.ops"):
         patches.when_imported(name, lambda module: patches.wrap(module, "nms", _around))
+    patches.when_imported("torchvision", lambda module: _install_autocast(patches))
     patches.when_imported(
         "torchvision.models.detection.roi_heads",
         lambda module: patches.wrap(module.RoIHeads, "select_training_samples", _sampled),
     )
+
+
+CAST: Final = ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
+"""Under autocast they work in float32, and give what they were given (torchvision/csrc/ops/autocast)."""
+
+
+def _install_autocast(patches: Patches) -> None:
+    for name in CAST:
+        if hasattr(torch.ops.torchvision, name):
+            patches.implement(AUTOCAST, f"torchvision::{name}", _in_float32(getattr(torch.ops.torchvision, name).default))
+
+
+def _in_float32(operator: Any) -> Callable[..., Any]:
+    def call(features: torch.Tensor, regions: torch.Tensor, *args: Any) -> Any:
+        with excluding_keys(DispatchKeySet(getattr(DispatchKey, AUTOCAST))):
+            found = operator(features.float(), regions.float(), *args)
+            back = functools.partial(torch.Tensor.to, dtype=features.dtype)
+            return tree_map_only(torch.Tensor, lambda part: back(part) if part.is_floating_point() else part, found)
+
+    return call
 
 
 def _sampled(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,176 @@
+"""How far off are detectors, jagged batches with attention, and code with torch.distributions?
+
+Each row is three training steps of a model that torchvision or torch itself has, with data that are made up. How many regions of a
+detector are kept and which level of the pyramid they are cut from only data can tell: memfit takes its defaults.
+
+    python benchmarks/blind/libraries_blind.py --predict [ROW ...]     needs torchvision
+    python benchmarks/blind/libraries_blind.py --measure [ROW ...]     on an H200
+    python benchmarks/blind/libraries_blind.py --compare
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Callable
+from functools import partial
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmarks.blind.two_sides import Sides, begin_trace, main, write_trace
+
+STEPS = 3
+Step = Callable[[], None]
+
+
+def training(
+    model: nn.Module, loss_of: Callable[[], torch.Tensor], optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW
+) -> Step:
+    made = optimizer([param for param in model.parameters() if param.requires_grad], lr=1e-4)
+
+    def step() -> None:
+        loss_of().backward()
+        made.step()
+        made.zero_grad()
+
+    return step
+
+
+# -- detectors -----------------------------------------------------------------------------------------------------------------
+
+
+def detector(kind: str, batch: int, side: int, num_objects: int = 8, amp: bool = False) -> Step:
+    import torchvision
+
+    draw = torch.Generator().manual_seed(0)
+    classes = {} if "keypoint" in kind else {"num_classes": 91}
+    model = getattr(torchvision.models.detection, kind)(weights=None, weights_backbone=None, **classes).cuda().train()
+    images = [torch.rand(3, side, side, generator=draw).cuda() for _ in range(batch)]
+    corner = torch.rand(num_objects, 2, generator=draw) * side / 2
+    boxes = torch.cat([corner, corner + 20 + torch.rand(num_objects, 2, generator=draw) * side / 3], 1)
+    target = {"boxes": boxes, "labels": torch.randint(1, 91, (num_objects,), generator=draw)}
+    if "mask" in kind:
+        target["masks"] = (torch.rand(num_objects, side, side, generator=draw) > 0.5).to(torch.uint8)
+    if "keypoint" in kind:
+        points = boxes[:, None, :2].expand(num_objects, 17, 2) + 5
+        target |= {
+            "labels": torch.ones(num_objects, dtype=torch.int64),
+            "keypoints": torch.cat([points, torch.ones(num_objects, 17, 1)], 2),
+        }
+    targets = [{name: value.cuda() for name, value in target.items()} for _ in range(batch)]
+
+    def loss_of() -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=amp):
+            return sum(model(images, targets).values())
+
+    return training(model, loss_of, partial(torch.optim.SGD, momentum=0.9))
+
+
+# -- jagged batches ------------------------------------------------------------------------------------------------------------
+
+
+class JaggedBlock(nn.Module):
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+def jagged(lengths: list[int], dim: int = 1024, num_heads: int = 16, num_layers: int = 6) -> Step:
+    model = nn.Sequential(*(JaggedBlock(dim, num_heads) for _ in range(num_layers))).cuda().bfloat16()
+    sequences = [torch.randn(length, dim, dtype=torch.bfloat16) for length in lengths]
+
+    def loss_of() -> torch.Tensor:
+        batch = torch.nested.nested_tensor(sequences, layout=torch.jagged, device="cuda")
+        return model(batch).values().float().pow(2).mean()
+
+    return training(model, loss_of)
+
+
+# -- distributions -------------------------------------------------------------------------------------------------------------
+
+
+def autoencoder(batch: int = 4096, dim: int = 1024, latent: int = 256) -> Step:
+    from torch.distributions import Bernoulli, Normal, kl_divergence
+
+    encoder = nn.Sequential(nn.Linear(784, dim), nn.ReLU(), nn.Linear(dim, 2 * latent)).cuda()
+    decoder = nn.Sequential(nn.Linear(latent, dim), nn.ReLU(), nn.Linear(dim, 784)).cuda()
+    images = (torch.rand(batch, 784) > 0.5).float().cuda()
+
+    def loss_of() -> torch.Tensor:
+        mean, spread = encoder(images).chunk(2, -1)
+        posterior = Normal(mean, F.softplus(spread) + 1e-3)
+        likelihood = Bernoulli(logits=decoder(posterior.rsample())).log_prob(images).sum(-1)
+        return (kl_divergence(posterior, Normal(0.0, 1.0)).sum(-1) - likelihood).mean()
+
+    return training(nn.ModuleList([encoder, decoder]), loss_of)
+
+
+ROWS: dict[str, Callable[[], Step]] = {
+    "faster_rcnn_2x800": partial(detector, "fasterrcnn_resnet50_fpn", 2, 800),
+    "faster_rcnn_v2_4x512": partial(detector, "fasterrcnn_resnet50_fpn_v2", 4, 512),
+    "faster_rcnn_amp_8x640": partial(detector, "fasterrcnn_resnet50_fpn", 8, 640, amp=True),
+    "mask_rcnn_4x640": partial(detector, "maskrcnn_resnet50_fpn", 4, 640),
+    "mask_rcnn_2x800_20_objects": partial(detector, "maskrcnn_resnet50_fpn", 2, 800, num_objects=20),
+    "retinanet_4x640": partial(detector, "retinanet_resnet50_fpn", 4, 640),
+    "jagged_4": partial(jagged, [1000, 370, 2048, 1500]),
+    "jagged_64": partial(jagged, [64 + 17 * number for number in range(64)]),
+    "jagged_wide_heads": partial(jagged, [512, 4096, 2048], num_heads=8),
+    "autoencoder": autoencoder,
+}
+
+
+def predict(name: str) -> dict:
+    import memfit
+
+    prediction = memfit.predict(ROWS[name], gpu="H200", steps=STEPS, torch_version="2.11+cu130")
+    return {
+        "peaks": [step.peak_allocated for step in prediction.steps],
+        "peak": prediction.peak_allocated,
+        "reserved": prediction.peak_reserved,
+        "assumptions": list(prediction.assumptions),
+    }
+
+
+def measure(name: str, trace: pathlib.Path | None) -> dict:
+    if trace is not None:
+        begin_trace()
+    torch.manual_seed(0)
+    step, peaks = ROWS[name](), []
+    for _ in range(STEPS):
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated())
+    if trace is not None:
+        write_trace(trace / f"{name}.gz")
+    return {"peaks": peaks, "peak": max(peaks), "reserved": torch.cuda.max_memory_reserved(), "torch": torch.__version__}
+
+
+SIDES = Sides(
+    script=pathlib.Path(__file__),
+    cases=tuple(ROWS),
+    place=lambda name: (name, "0 of 1"),
+    predict=predict,
+    measure=measure,
+    choose=lambda names: names or list(ROWS),
+    heading=(
+        "Detectors of torchvision, jagged batches and torch.distributions, predicted without a GPU before anything was measured, "
+        "then run on an H200: `python benchmarks/blind/libraries_blind.py`. MiB.",
+    ),
+    limit_s=600,
+)
+
+
+if __name__ == "__main__":
+    main(SIDES, __doc__.splitlines()[0])
