@@ -132,9 +132,17 @@ def _timm(number: int, row: Mapping[str, str]) -> Case:
 
 
 def build_timm(model: str, batch: int, size: int) -> Any:
-    import timm
+    import contextlib
+
     import torch
     import torch.nn.functional as F
+
+    # Of torchvision timm needs no kernel; those that a CPU build lacks are only named, so that it can be imported.
+    arguments = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+    for name in ("nms", "qnms"):
+        with contextlib.suppress(RuntimeError):
+            torch.library.define(f"torchvision::{name}", arguments)
+    import timm
 
     made = timm.create_model(model, num_classes=1000).cuda().train()
     optimizer = torch.optim.SGD(made.parameters(), lr=1e-4, momentum=0.9)

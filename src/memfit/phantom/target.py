@@ -35,9 +35,17 @@ class Target:
 
     @property
     def capability(self) -> tuple[int, int]:
-        """``(9, 0)`` for an H100."""
+        """``(9, 0)`` for an H100; of an AMD GPU as ROCm's torch says it, ``(9, 4)`` for gfx942."""
+        if self.is_rocm:
+            digits = self.gpu.arch.removeprefix("gfx")
+            return int(digits[:-2]), int(digits[-2], 16)
         digits = self.gpu.arch.removeprefix("sm_")
-        return (int(digits[:-1]), int(digits[-1])) if digits.isdigit() else (9, 0)
+        return int(digits[:-1]), int(digits[-1])
+
+    @property
+    def is_rocm(self) -> bool:
+        """An AMD GPU: hipBLAS in place of cuBLAS, and no cuDNN."""
+        return self.gpu.arch.startswith("gfx")
 
     @property
     def cudnn(self) -> tuple[int, ...]:

@@ -102,6 +102,8 @@ class AttentionKernels:
 
 def _preference(target: Target) -> tuple[str, ...]:
     """The order in which kernels are tried."""
+    if target.is_rocm:
+        return ("flash", "efficient")
     major, minor = target.capability
     is_favoured_gpu = (major, minor) in ((9, 0), (10, 0)) or (target.torch >= (2, 10) and (major, minor) == (10, 3))
     if target.torch >= (2, 10):
@@ -142,6 +144,8 @@ def _efficient_accepts(call: AttentionCall, target: Target) -> bool:
 
 
 def _cudnn_accepts(call: AttentionCall, target: Target) -> bool:
+    if target.is_rocm:
+        return False
     largest = 256 if target.capability == (9, 0) and target.cudnn >= (9, 10, 0) else 128
     return (
         target.capability >= (8, 0)

@@ -30,6 +30,8 @@ def cublas_workspace(target: Target) -> int:
     if target.gpu.cublas_workspace_bytes:
         return target.gpu.cublas_workspace_bytes
     major, minor = target.capability
+    if target.is_rocm:
+        return (128 if (major, minor) == (9, 4) else 32) * MIB
     is_large = (major, minor) == (9, 0) or (target.torch >= (2, 12) and major in (9, 10, 12))
     return 4096 * 8 * KIB if is_large else (4096 * 2 + 16 * 8) * KIB
 
