@@ -29,7 +29,7 @@ from torch._functorch import config as functorch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import memfit
-from benchmarks.plans.plan_workloads import WORKLOADS, Workload
+from benchmarks.plans.plan_workloads import Workload, every_workload
 from benchmarks.recording.gpu_tracking import Turns
 from memfit.plan import CheckpointingPolicy, Plan, UnitPolicy
 from memfit.plan.applying import undo
@@ -58,7 +58,7 @@ def ways_of(plan: Plan, workload: Workload, torch_milp: pathlib.Path) -> list[Wa
     units = sorted((*policy.units, *policy.untouched), key=lambda unit: [int(p) if p.isdigit() else p for p in unit.split(".")])
     is_eager = workload.way == "eager"
     rival = plainly if is_eager else by_policy
-    found = [by_policy("plan", policy), rival("full", units), rival("every second", units[::2])]
+    found = [by_policy("plan", policy), rival("full", units), rival("every second", units[::2]), rival("every third", units[::3])]
     if torch_milp.exists():
         decided = json.loads(torch_milp.read_text())
         if "none" not in decided:
@@ -242,7 +242,7 @@ def measure_compiled(training: Training, ways: list[Way], turns: Turns) -> dict[
 
 
 def measure_one(case: str, name: str, plan: Plan, torch_milp: pathlib.Path, lock: pathlib.Path) -> dict[str, Any]:
-    workload = WORKLOADS[name]
+    workload = every_workload()[name]
     join_world(workload)
     torch.cuda.init()
     measure = measure_eager if workload.way == "eager" else measure_compiled
@@ -259,7 +259,7 @@ def measure_one(case: str, name: str, plan: Plan, torch_milp: pathlib.Path, lock
 
 def compare_one(name: str, plan: Plan, lock: pathlib.Path) -> dict[str, Any]:
     """Losses and parameters of some steps, with the plan and without, on a part of the batch."""
-    workload = WORKLOADS[name]
+    workload = every_workload()[name]
     join_world(workload)
     whole = workload.batch
     small = dataclasses.replace(workload, batch=lambda: tuple(part[: max(1, len(part) // 4)] for part in whole()))

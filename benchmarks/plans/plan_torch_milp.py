@@ -96,7 +96,8 @@ def solve(case: str, info: dict[str, Any], operators: dict[str, Any]) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plans", nargs="*", metavar="PLAN")
-    cases = parser.parse_args().plans or [case for case in CASES if WORKLOADS[CASES[case][0]].way == "eager"]
+    known = [case for case in CASES if CASES[case][0] in WORKLOADS]
+    cases = parser.parse_args().plans or [case for case in known if WORKLOADS[CASES[case][0]].way == "eager"]
     TORCH_MILP.mkdir(parents=True, exist_ok=True)
     known: dict[str, Any] = {}
     for case in cases:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +110,12 @@ class Workload:
     autocast: torch.dtype | None = None
     world_size: int = 1
     way: str = "eager"
+    scales_loss: bool = False
+    """With a ``GradScaler``, as float16 needs it."""
+    accumulates: int = 1
+    """Batches in a step; gradients are reduced in the last one."""
+    engine: str = "fsdp2"
+    """Of several GPUs."""
 
     def build(self, prepare: Callable[[nn.Module], Any] = lambda model: None) -> Callable[[], torch.Tensor]:
         """``prepare`` is given the model before its first step."""
@@ -120,29 +127,42 @@ class Workload:
             model.compile()
         prepare(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        scaler = torch.amp.GradScaler("cuda", enabled=self.scales_loss)
         batch = self.batch()
 
         def step() -> torch.Tensor:
-            with torch.autocast("cuda", dtype=self.autocast or BF16, enabled=self.autocast is not None):
-                loss = self.loss(model, batch)
-            loss.backward()
-            optimizer.step()
+            for number in range(self.accumulates):
+                with self._without_sync(model, is_last=number == self.accumulates - 1):
+                    with torch.autocast("cuda", dtype=self.autocast or BF16, enabled=self.autocast is not None):
+                        loss = self.loss(model, batch)
+                    scaler.scale(loss / self.accumulates if self.accumulates > 1 else loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
             optimizer.zero_grad(set_to_none=True)
             return loss.detach()
 
         return step
 
+    def _without_sync(self, model: nn.Module, is_last: bool) -> AbstractContextManager[Any]:
+        if self.world_size == 1 or self.accumulates == 1:
+            return nullcontext()
+        if self.engine == "ddp":
+            return nullcontext() if is_last else model.no_sync()
+        model.set_requires_gradient_sync(is_last)
+        return nullcontext()
+
     def _placed(self) -> nn.Module:
+        with torch.device("cuda"):
+            model = self.model().to(self.dtype)
         if self.world_size == 1:
-            with torch.device("cuda"):
-                return self.model().to(self.dtype)
+            return model
+        if self.engine == "ddp":
+            return nn.parallel.DistributedDataParallel(model)
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         mesh = init_device_mesh("cuda", (self.world_size,))
         options: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=torch.float32)}
-        with torch.device("cuda"):
-            model = self.model()
         for block in _blocks(model):
             fully_shard(block, **options)
         fully_shard(model, **options)
@@ -193,3 +213,10 @@ WORKLOADS: dict[str, Workload] = {
     "resnet": Workload(ResNet, classify, images(96, 256), autocast=BF16),
     "t5": Workload(t5, translate, tokens(16, 512, 32128), autocast=BF16),
 }
+
+
+def every_workload() -> dict[str, Workload]:
+    """With the further kinds, which build on this module."""
+    from benchmarks.plans.plan_kinds import KINDS
+
+    return WORKLOADS | KINDS

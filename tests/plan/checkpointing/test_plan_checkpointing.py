@@ -163,15 +163,31 @@ def test_a_plan_fits_is_faster_than_full_checkpointing_and_is_what_runs(ends: An
 
 @pytest.mark.parametrize(("seconds_on_a_slow_host", "is_chosen"), [(1.9, True), (2.1, False)])
 def test_operators_are_chosen_only_where_that_pays_on_a_slow_host_too(seconds_on_a_slow_host: float, is_chosen: bool):
-    whole = SimpleNamespace(completes=True, fits=True, seconds=2.0, chooses_operators=False)
-    chosen = SimpleNamespace(completes=True, fits=True, seconds=1.5, chooses_operators=True)
-    trials: Any = SimpleNamespace(all=[whole, chosen], seconds_on_a_slow_host=lambda trial: seconds_on_a_slow_host)
+    trials, whole, chosen = two_ways(waits_for_its_host=False, seconds_on_a_slow_host=seconds_on_a_slow_host)
     assert best_of(trials) == (chosen if is_chosen else whole, [])
+
+
+def test_where_the_gpu_waits_for_its_host_units_are_computed_again_as_a_whole():
+    trials, whole, _ = two_ways(waits_for_its_host=True, seconds_on_a_slow_host=1.6)
+    best, notes = best_of(trials)
+    assert best is whole
+    assert "good to a fifth" in notes[0]
+
+
+def two_ways(*, waits_for_its_host: bool, seconds_on_a_slow_host: float) -> tuple[Any, Any, Any]:
+    """Trials with a policy that computes units again as a whole, and a faster one that chooses operators."""
+    common = {"completes": True, "fits": True, "need": 1, "waits_for_its_host": waits_for_its_host}
+    whole = SimpleNamespace(seconds=2.0, chooses_operators=False, **common)
+    chosen = SimpleNamespace(seconds=1.5, chooses_operators=True, **common)
+    trials = SimpleNamespace(
+        all=[whole, chosen], seconds_on_a_slow_host=lambda trial: seconds_on_a_slow_host, with_every_step=lambda trial: trial
+    )
+    return trials, whole, chosen
 
 
 def test_a_slow_host_takes_longer_where_operators_are_chosen():
     kept = UnitPolicy(units=tuple(f"layers.{number}" for number in range(4)), choices=(OperatorChoice(operator=ADDMM, call=0),))
-    trials = Trials(building(), 2**34, 2**34, PredictOptions(steps=2))
+    trials = Trials(building(), 2**34, 0.0, PredictOptions(steps=2))
     trial = trials.run(CheckpointingPolicy(groups=(kept,)))
     # Norm, two transposed weights, two products, gelu, dropout and the sum, forward and again, on a host that is the slow one.
     assert trials.seconds_on_a_slow_host(trial) - trial.seconds >= 4 * 2 * 7 * OPERATOR_SECONDS

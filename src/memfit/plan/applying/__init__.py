@@ -6,6 +6,7 @@
                                        │ eager: torch.utils.checkpoint, with two dispatch modes  kept_outputs.py
                                        │          that keep outputs, or bring them to the host and back  host_copies.py
                                        │          and norms that count what they see only once  running_statistics.py
+                                       │          and caches of keys and values, filled only once  caches.py
                                        └ compiled: torch's own selective contexts, which the compiler knows
 
 No solver is imported here: a plan is applied where only torch is.

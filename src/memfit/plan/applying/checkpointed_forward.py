@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final, Self
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from memfit.plan.applying.caches import GivenCache, is_cache
 from memfit.plan.applying.host_copies import HostLink
 from memfit.plan.applying.kept_outputs import Choices, compiled_contexts, contexts
 from memfit.plan.applying.running_statistics import Statistics
@@ -78,7 +80,21 @@ def _checkpointed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return checkpoint(unit.memfit_forward, *args, **options.compiled, **kwargs)
     if not torch.is_grad_enabled():
         return unit.memfit_forward(*args, **kwargs)  # type: ignore[operator]
-    return checkpoint(functools.partial(_computed, unit), *args, **options.eager, **kwargs)
+    given = {id(value): GivenCache(value) for value in (*args, *kwargs.values()) if is_cache(value)}
+    if given:
+        args = tuple(given.get(id(value), value) for value in args)
+        kwargs = {name: given.get(id(value), value) for name, value in kwargs.items()}
+    computed = functools.partial(_with_caches, unit, tuple(given.values())) if given else functools.partial(_computed, unit)
+    return checkpoint(computed, *args, **options.eager, **kwargs)
+
+
+def _with_caches(unit: nn.Module, given: tuple[GivenCache, ...], *args: Any, **kwargs: Any) -> Any:
+    with ExitStack() as caches:
+        for cache in given:
+            caches.enter_context(cache)
+        own = {id(cache): cache.now for cache in given}
+        args = tuple(own.get(id(value), value) for value in args)
+        return _computed(unit, *args, **{name: own.get(id(value), value) for name, value in kwargs.items()})
 
 
 def _computed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:

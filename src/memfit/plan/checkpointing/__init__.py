@@ -9,7 +9,7 @@
                  │
                  v            ┌─────────── what it really needs ───────────┐
               search.py ──> solver.py: HiGHS, counts of equal units ──> trials.py: applied and predicted, exactly
-                 │            └─ placements.py: which of equal units gets which level
+                 │            └─ placements.py: which of equal units gets which level      uncertain.py: what it may need beyond
                  │
                  └──> Plan, or infeasible.py: the least that would fit, and why          api.py: plan_checkpointing
 """

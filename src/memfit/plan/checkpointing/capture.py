@@ -106,7 +106,7 @@ class Capture(TorchDispatchMode):
 
     # -- what became of it -----------------------------------------------------------------------------------------------------
 
-    def unit(self, name: str, module: nn.Module, num_forwards: int, is_compiled: bool) -> RecordedUnit:
+    def unit(self, name: str, module: nn.Module, num_forwards: int, is_compiled: bool, order: int = 0) -> RecordedUnit:
         maker = {key: number for number, call in enumerate(self._calls) for key in call.made}
         sizes = {key: size for call in self._calls for key, size in call.made.items()}
         return RecordedUnit(
@@ -117,6 +117,7 @@ class Capture(TorchDispatchMode):
             num_forwards=num_forwards,
             is_compiled=is_compiled,
             refusal=self._refusal(maker),
+            order=order,
         )
 
     def _recorded(self, number: int, maker: dict[int, int]) -> RecordedCall:

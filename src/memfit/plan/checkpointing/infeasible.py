@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from memfit.analysis import Family, family_of
@@ -22,19 +21,18 @@ _ADVICE: Final = {
 }
 
 
-def infeasible(budget_bytes: int, margin: float, least: Trial) -> InfeasibleError:
+def infeasible(least: Trial) -> InfeasibleError:
     """The answer where even the least does not fit."""
     prediction = least.prediction
     states = sum(size for category, size in prediction.breakdown.items() if family_of(category) in _STATES)
     moment = prediction.ledger.moment_at(prediction.replay.peak_event)
-    binding = STATES if states > least.limit_bytes else _binding(moment.phase, moment.in_a_step)
-    enough = math.ceil(least.smallest_fit / (1.0 - margin))
-    free = f", of which {margin:.0%} is left free," if margin else ""
+    binding = STATES if states > least.budget_bytes else _binding(moment.phase, moment.in_a_step)
     return InfeasibleError(
-        budget_bytes,
-        enough,
+        least.budget_bytes,
+        least.need,
         binding,
-        f"a budget of {format_bytes(budget_bytes)}{free} is not enough: the least that fits needs {format_bytes(enough)}. "
+        f"a budget of {format_bytes(least.budget_bytes)} is not enough: the least that fits needs {format_bytes(least.need)}, with "
+        f"{format_bytes(least.need - least.smallest_fit)} that stay free for what a prediction cannot know. "
         f"Its peak is in {moment.label}; parameters, gradients and optimizer state are {format_bytes(states)} of it. "
         f"{_ADVICE[binding]}",
     )

@@ -45,6 +45,8 @@ class RecordedUnit:
     is_compiled: bool = False
     refusal: str = ""
     """Why it cannot be computed again; empty where it can."""
+    order: int = 0
+    """Its place among the units that ran, in the order of forward."""
 
     @property
     def seconds(self) -> float:

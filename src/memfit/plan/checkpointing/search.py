@@ -28,6 +28,9 @@ from memfit.units import format_bytes
 WORTH: Final = 0.003
 """Of a step's time: the search ends when no plan could be faster by more."""
 
+SIMPLE_WAYS: Final = (1, 2, 3)
+"""Every unit, every second, every third: whatever else is found, it is no slower than these where they fit."""
+
 MOST_NUDGES: Final = 12
 """So often the capacity is raised where a solution is the one that is known, before the search ends."""
 
@@ -53,7 +56,7 @@ class Search:
         link_bytes_per_second: float | None,
         progress: Callable[[str], None],
     ) -> None:
-        self._units, self._trials, self._limit = kinds, trials, trials.limit_bytes
+        self._units, self._trials, self._limit = kinds, trials, trials.budget_bytes
         self._max_trials, self._deadline, self._progress = max_trials, deadline, progress
         operators = [Kind(len(kind.units), levels_of(kind.one)) for kind in kinds]
         # Units as a whole come first: where the host is the slow one, choosing operators costs more than it saves.
@@ -84,13 +87,27 @@ class Search:
                 self._correct_compiled(untouched, least)
                 self._correct_seconds(untouched, least)
                 self._close_in(untouched, self.least())
+        for policy in self._simple_ways():
+            self._progress(_told(self._trials.run(policy)))
+
+    def _simple_ways(self) -> list[CheckpointingPolicy]:
+        """What people write by hand: all units computed again, every second, every third, each as a whole."""
+        names = [unit.name for unit in sorted((one for kind in self._units for one in kind.units), key=lambda one: one.order)]
+        able = {one.name for kind in self._units for one in kind.units if not one.refusal}
+        found = []
+        for every in SIMPLE_WAYS:
+            again = tuple(name for name in names[::every] if name in able)
+            if again:
+                untouched = tuple(name for name in names if name not in again)
+                found.append(CheckpointingPolicy(groups=(UnitPolicy(units=again),), untouched=untouched))
+        return found
 
     def _close_in(self, untouched: Trial, least: Trial) -> None:
         """Solves and tries until nothing faster is between what fits and what does not."""
         if not least.completes:
             return
-        lo = _Point(self._extreme(0).size_bytes, least.smallest_fit)
-        hi = _Point(self._extreme(-1).size_bytes, max(untouched.smallest_fit, self._limit + 1))
+        lo = _Point(self._extreme(0).size_bytes, least.need)
+        hi = _Point(self._extreme(-1).size_bytes, max(untouched.need, self._limit + 1))
         known = {self._extreme(0).counts}
         moved = ""
         share = _share(self._limit, lo, hi)
@@ -105,7 +122,7 @@ class Search:
             known.add(solution.counts)
             trial = self._best_placed(solution)
             self._learn_seconds(solution, trial.seconds - untouched.seconds)
-            point = _Point(solution.size_bytes, trial.smallest_fit)
+            point = _Point(solution.size_bytes, trial.need)
             fits = trial.fits
             if fits:
                 lo = point
@@ -116,7 +133,7 @@ class Search:
             moved = str(fits)
 
     def _best_placed(self, solution: Solution) -> Trial:
-        """Tries placements until one fits; where none does, the trial that needed least."""
+        """Tries placements until one fits; where none does, the trial that needs least."""
         tried: list[Trial] = []
         for placement in tuple(self._placements):
             policy = self._policy(solution, placement)
@@ -131,7 +148,7 @@ class Search:
                 return trial
             if trial.prediction.peak_allocated > self._limit:  # no order of freed memory mends that
                 break
-        return min(tried, key=lambda trial: trial.smallest_fit)
+        return min(tried, key=lambda trial: trial.need)
 
     def _next(self, lo: _Point, hi: _Point, share: float, known: set[tuple[tuple[int, ...], ...]]) -> Solution | None:
         """The best solution that is not known yet, for a capacity between the two."""

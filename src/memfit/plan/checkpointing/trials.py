@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,16 +21,21 @@ from memfit.phantom.current import current
 from memfit.plan.applying import apply
 from memfit.plan.applying.named_units import named_units
 from memfit.plan.checkpointing.roots import Step, seeing_models
+from memfit.plan.checkpointing.uncertain import most_needed
 from memfit.plan.plan_file import PlanCost
 from memfit.plan.policy import CheckpointingPolicy
 from memfit.predict.api import predict_build
 from memfit.predict.result import Prediction
+from memfit.regular import regular
 from memfit.timing.breakdown import covered_seconds
 from memfit.timing.operators.calls import Bound
 from memfit.timing.timeline import COMMUNICATION
 
 RESERVE: Final = 2.0
 """Hosts differ, and the one that trains may be slower than the one that was measured, or busy."""
+
+IDLE: Final = 0.15
+"""Of a step: a GPU that is idle for longer waits for its host."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +44,10 @@ class Trial:
 
     policy: CheckpointingPolicy | None
     prediction: Prediction
-    limit_bytes: int
-    """What it may need: the budget less its margin."""
     budget_bytes: int
     """What the allocator may get."""
+    margin: float
+    """The share of it that is left free, as far as every request is known."""
 
     @cached_property
     def _settings(self) -> AllocatorSettings:
@@ -52,8 +58,14 @@ class Trial:
         return smallest_fit(self.prediction.requests, self._settings).capacity
 
     @cached_property
+    def need(self) -> int:
+        """The budget under which it is trusted to complete: with the margin, and whatever cuDNN chooses."""
+        certain = math.ceil(self.smallest_fit / (1.0 - self.margin))
+        return max(certain, most_needed(self.prediction.ledger, self.prediction.requests, self._settings))
+
+    @cached_property
     def completes(self) -> bool:
-        return self.smallest_fit <= self.limit_bytes and self._replayed(self.limit_bytes).completes
+        return self.need <= self.budget_bytes and self._replayed(self.budget_bytes).completes
 
     @property
     def fits(self) -> bool:
@@ -64,10 +76,7 @@ class Trial:
 
     @cached_property
     def is_steady(self) -> bool:
-        """In the last step, the allocator gives no memory back to get other memory: that would take time which is not counted.
-
-        With all of the budget: without its margin it would cost a little time, while what does not complete costs the run.
-        """
+        """In the last step, the allocator gives no memory back to get other memory: that would take time which is not counted."""
         starts = self.prediction.ledger.step_starts
         requests = self.prediction.requests
         first = int(np.searchsorted(requests.event, starts[-1])) if len(starts) else 0
@@ -78,6 +87,12 @@ class Trial:
     @property
     def chooses_operators(self) -> bool:
         return self.policy is not None and any(group.choices for group in self.policy.groups)
+
+    @property
+    def waits_for_its_host(self) -> bool:
+        """Does the GPU have nothing to do for a good part of the step?"""
+        times = self.prediction.time_breakdown
+        return times is not None and times.idle > IDLE * times.total
 
     @property
     def seconds(self) -> float:
@@ -131,8 +146,8 @@ def predict_planned(build: Callable[[], Step], options: PredictOptions) -> Predi
 class Trials:
     """Predicts policies, each once."""
 
-    def __init__(self, build: Callable[[], Step], limit_bytes: int, budget_bytes: int, options: PredictOptions) -> None:
-        self._build, self.limit_bytes, self._budget_bytes, self._options = build, limit_bytes, budget_bytes, options
+    def __init__(self, build: Callable[[], Step], budget_bytes: int, margin: float, options: PredictOptions) -> None:
+        self._build, self.budget_bytes, self._margin, self._options = build, budget_bytes, margin, options
         self._done: dict[CheckpointingPolicy | None, Trial] = {}
 
     @property
@@ -143,10 +158,17 @@ class Trials:
         return policy in self._done
 
     def run(self, policy: CheckpointingPolicy | None) -> Trial:
+        """A step that leaves all as it found it is not run a third time."""
         if policy not in self._done:
-            prediction = predict_planned(self._applied(policy), self._options)
-            self._done[policy] = Trial(policy, prediction, self.limit_bytes, self._budget_bytes)
+            self._done[policy] = self._trial(policy, _taken_as_regular(self._applied(policy)))
         return self._done[policy]
+
+    def with_every_step(self, trial: Trial) -> Trial:
+        """The same policy, with all steps run: a user's steps may differ."""
+        return self._trial(trial.policy, self._applied(trial.policy))
+
+    def _trial(self, policy: CheckpointingPolicy | None, build: Callable[[], Step]) -> Trial:
+        return Trial(policy, predict_planned(build, self._options), self.budget_bytes, self._margin)
 
     def seconds_on_a_slow_host(self, trial: Trial) -> float:
         """What the step of a trial takes where choosing operators costs the host ``RESERVE`` times what was measured."""
@@ -156,7 +178,7 @@ class Trials:
             current().mode_slowness = RESERVE
             return build()
 
-        return predict_planned(build_on_a_slow_host, self._options).step_seconds or 0.0
+        return predict_planned(_taken_as_regular(build_on_a_slow_host), self._options).step_seconds or 0.0
 
     def _applied(self, policy: CheckpointingPolicy | None) -> Callable[[], Step]:
         if policy is None:
@@ -170,3 +192,11 @@ class Trials:
                 is_applied = True
 
         return seeing_models(self._build, see)
+
+
+def _taken_as_regular(build: Callable[[], Step]) -> Callable[[], Step]:
+    def build_regular() -> Step:
+        step = build()
+        return regular(lambda: step()) if callable(step) else step
+
+    return build_regular

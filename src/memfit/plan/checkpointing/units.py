@@ -18,7 +18,8 @@ from memfit.plan.checkpointing.capture import Capture, capture_forward
 from memfit.plan.checkpointing.recorded import RecordedUnit
 from memfit.plan.checkpointing.roots import Step, seeing_models
 
-_NEVER_CALLED: Final = (nn.ModuleList, nn.ModuleDict)
+FEWEST_UNITS: Final = 8
+"""With fewer, a decision on one of them is too coarse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class UnitRecorder:
             if nested:
                 raise ConfigError(f"units must not be inside each other: {', '.join(nested)} is inside another one")
             return list(self._wanted)
-        blocks = set(repeated_blocks(model))
+        blocks = set(blocks_to_plan(model))
         return [name for name, module in known.items() if module in blocks and not _is_inside(name, known, blocks)]
 
     def _follow(self, name: str, module: nn.Module, is_compiled: bool) -> None:
@@ -108,13 +109,37 @@ class UnitRecorder:
     def kinds(self) -> list[UnitKind]:
         """The units that ran, equal ones together."""
         found: dict[object, list[RecordedUnit]] = {}
-        for name, capture in self._captures.items():
-            unit = capture.unit(name, self._modules[name], self._num_forwards[name], name in self._compiled)
+        for order, (name, capture) in enumerate(self._captures.items()):
+            unit = capture.unit(name, self._modules[name], self._num_forwards[name], name in self._compiled, order)
             found.setdefault(unit.signature, []).append(unit)
         silent = [name for name in self._modules if name not in self._captures]
         if silent and self._wanted is not None:
             self.notes.append(f"{', '.join(silent)} did not run in the first step with gradients: left as it is")
         return [UnitKind(units=tuple(units)) for units in found.values()]
+
+
+def blocks_to_plan(model: nn.Module) -> list[nn.Module]:
+    """The repeated blocks of all parts of a model, encoders beside decoders; of a few large stages, the blocks inside them."""
+    blocks = _blocks_of(model)
+    while len(blocks) < FEWEST_UNITS and any(_blocks_of(block) for block in blocks):
+        blocks = [inner for block in blocks for inner in (_blocks_of(block) or [block])]
+    return blocks or repeated_blocks(model)
+
+
+def _blocks_of(module: nn.Module) -> list[nn.Module]:
+    """What is in the outermost lists below a module, but for single layers: a block has several with parameters."""
+    found: list[nn.Module] = []
+    for child in module.children():
+        if isinstance(child, nn.ModuleList | nn.Sequential):
+            blocks = [block for block in child if _num_layers(block) > 1]
+            found += blocks if len(blocks) > 1 else _blocks_of(child)
+        else:
+            found += _blocks_of(child)
+    return list(dict.fromkeys(found))
+
+
+def _num_layers(module: nn.Module) -> int:
+    return sum(any(True for _ in layer.parameters(recurse=False)) for layer in module.modules())
 
 
 def _is_inside(name: str, known: dict[str, nn.Module], blocks: set[nn.Module]) -> bool:
