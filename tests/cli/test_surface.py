@@ -51,9 +51,10 @@ SURFACE = {
         "FILE.py:FUNCTION",
     ],
     "memfit run": [
-        *sorted((*OPTIONS, *RANKS, *OUTPUT, *HELP, "--json", "--max-seconds", "--unprotected", "--write", "-m")),
+        *sorted((*OPTIONS, *RANKS, *OUTPUT, *HELP, "--json", "--max-seconds", "--plan", "--unprotected", "--write", "-m")),
         *("SCRIPT", "ARGUMENTS"),
     ],
+    "memfit train": ["--help", "--plan", "-h", "COMMAND"],
     "memfit watch": ["--against", "--every", "--first", "--help", "--out", "--save-to", "-h", "-o", "COMMAND"],
     "memfit top": ["--help", "--interval", "--json", "--once", "-h", "FILE"],
     "memfit calibrate": ["--from", "--help", "--name", "--out", "--predicted", "--seconds", "-h", "-o"],

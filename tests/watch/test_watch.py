@@ -15,8 +15,8 @@ from helpers.hanging import HANGS_AFTER
 import memfit
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
-from memfit.watch.launch import STARTUP, python_command, watched_environment
-from memfit.watch.settings import WatchSettings
+from memfit.watch.launch import STARTUP, program_environment, python_command
+from memfit.watch.settings import VARIABLE, WatchSettings
 
 SCRIPT = """
     import os
@@ -197,7 +197,7 @@ def test_a_fork_of_a_watched_program_does_not_speak_for_it(script, tmp_path):
 def test_nothing_that_is_there_is_replaced(script, tmp_path):
     (tmp_path / "run.rank0.memfit").write_text("an older run")
     assert "this run is recorded in run-2.memfit" in watch(script, folder=tmp_path).stderr
-    found = environment(PYTHONPATH=str(watched_environment(WatchSettings())["PYTHONPATH"]), MEMFIT="run-2.memfit")
+    found = environment(PYTHONPATH=str(program_environment({})["PYTHONPATH"]), MEMFIT="run-2.memfit")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=found, cwd=tmp_path, timeout=HANGS_AFTER)
     assert done.stderr == "memfit: run-2.memfit is there already: this run is recorded in run-2-2.memfit\n"
     assert (tmp_path / "run.rank0.memfit").read_text() == "an older run"
@@ -212,7 +212,7 @@ def test_a_command_that_records_nothing_beside_an_older_run_is_told_so(tmp_path)
 def test_a_restart_leaves_the_attempt_that_ran_out_of_memory(script, tmp_path):
     for attempt in ("0", "1"):
         found = environment(
-            PYTHONPATH=str(watched_environment(WatchSettings())["PYTHONPATH"]),
+            PYTHONPATH=str(program_environment({})["PYTHONPATH"]),
             MEMFIT="run.memfit",
             TORCHELASTIC_RESTART_COUNT=attempt,
         )
@@ -243,7 +243,7 @@ def test_a_run_that_goes_on_is_not_called_ended(script, tmp_path):
 
 def test_a_folder_in_place_of_a_file_is_said(script, tmp_path):
     (tmp_path / "folder").mkdir()
-    found = environment(PYTHONPATH=str(watched_environment(WatchSettings())["PYTHONPATH"]), MEMFIT="folder")
+    found = environment(PYTHONPATH=str(program_environment({})["PYTHONPATH"]), MEMFIT="folder")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=found, cwd=tmp_path, timeout=HANGS_AFTER)
     assert (done.returncode, "folder, a folder" in done.stderr) == (0, True)
     assert list(tmp_path.glob("folder*")) == [tmp_path / "folder"]
@@ -251,7 +251,7 @@ def test_a_folder_in_place_of_a_file_is_said(script, tmp_path):
 
 def test_a_python_without_torch_imports_almost_nothing_of_memfit(tmp_path):
     code = "import sys; print(sorted(name for name in sys.modules if name.startswith(('memfit', 'typing', 'dataclasses'))))"
-    found = watched_environment(WatchSettings(save_to=tmp_path / "run.memfit"))
+    found = program_environment({VARIABLE: WatchSettings(save_to=tmp_path / "run.memfit").to_text()})
     told = subprocess.check_output([sys.executable, "-S", "-c", "import sitecustomize; " + code], text=True, env=found)
     assert told.strip() == "['memfit', 'memfit.watch', 'memfit.watch.program']"
 
@@ -278,7 +278,7 @@ def test_a_program_without_torch_is_left_alone(tmp_path):
 
 
 def test_settings_that_make_no_sense_are_a_line_and_no_end(script, tmp_path):
-    found = environment(PYTHONPATH=str(watched_environment(WatchSettings())["PYTHONPATH"]), MEMFIT="run.memfit every=often")
+    found = environment(PYTHONPATH=str(program_environment({})["PYTHONPATH"]), MEMFIT="run.memfit every=often")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=found, cwd=tmp_path, timeout=HANGS_AFTER)
     assert done.returncode == 0
     assert done.stderr == "memfit: not watching: every must be a number of steps, not 'often'\n"

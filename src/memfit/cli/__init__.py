@@ -31,7 +31,7 @@ from memfit.views.escaping import printable
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Will it fit, and how": ("predict", "run", "compare", "plan", "fit"),
     "Where memory goes": ("show", "report", "explain", "diff", "export"),
-    "While it trains": ("watch", "top"),
+    "While it trains": ("train", "watch", "top"),
     "On this machine": ("serve", "calibrate", "demo", "doctor"),
 }
 """In the order of the help."""
@@ -119,8 +119,11 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     if first and first not in COMMANDS and not first.startswith("-"):
         advice = f"; a script is predicted by memfit run {printable(first)}" if first.endswith(".py") else suggest(first, COMMANDS)
         CommandParser(prog="memfit", usage="memfit COMMAND ...").error(f"there is no command {printable(first)!r}{advice}")
+    split = getattr(load(first), "split_program", None) if first in COMMANDS else None
+    words, program = split(words) if split is not None else (words, [])
     parser = build_parser([first] if first in COMMANDS else COMMANDS)
     args, left = parser.parse_known_args(words)
+    args.program = program
     if left:
         named: CommandParser = parser.commands.choices[args.command]
         named.error(f"unrecognized arguments: {' '.join(map(printable, left))}")

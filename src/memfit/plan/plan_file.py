@@ -54,6 +54,20 @@ class PlanCost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedModel:
+    """What tells the model that a plan was made for from others."""
+
+    kind: str
+    """Its class."""
+    num_parameters: int
+    """As this rank holds them when the model first runs."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or not isinstance(self.num_parameters, int):
+            raise ConfigError(f"a model is told by its class and its parameters, not by {self.kind!r} and {self.num_parameters!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan(Drawn):
     """How to train so that it fits."""
 
@@ -66,6 +80,8 @@ class Plan(Drawn):
     checkpointing: CheckpointingPolicy | None = None
     """``None`` where nothing is computed again."""
     figures: PlanCost
+    model: PlannedModel | None = None
+    """``None`` in plans that say nothing of it: those of configurations that were searched, and of older releases."""
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -106,6 +122,14 @@ class Plan(Drawn):
             return recipe
         return {name: recipe[name] for name in CHANGES_MODEL if recipe.get(name) not in CHANGES_MODEL[name]}
 
+    def check_for_programs(self) -> None:
+        """``ConfigError`` for a plan that does more than can be done to a program from outside."""
+        rest = ", ".join(f"{name}={value}" for name, value in self.beyond_checkpointing.items())
+        if rest:
+            raise ConfigError(
+                f"this plan does more than can be done to a program from outside: {rest}. print(plan.code()) writes it"
+            )
+
     def code(self) -> str:
         """Handwritten code that trains ``model`` as this plan does, with only torch."""
         return write_code(self.checkpointing, self.recipe, self.world_size)
@@ -139,6 +163,7 @@ class Plan(Drawn):
             "recipe": None if self.recipe is None else dict(self.recipe),
             "checkpointing": None if self.checkpointing is None else self.checkpointing.to_json(),
             "figures": asdict(self.figures),
+            "model": None if self.model is None else asdict(self.model),
             "assumptions": list(self.assumptions),
         }
 
@@ -172,6 +197,7 @@ class Plan(Drawn):
                 recipe=_recipe(found.get("recipe")),
                 checkpointing=_policy(found.get("checkpointing")),
                 figures=PlanCost(**_fields(found.get("figures"), tuple(PlanCost.__dataclass_fields__))),
+                model=_model(found.get("model")),
                 assumptions=_sentences(found.get("assumptions", [])),
             )
         except (ConfigError, TypeError) as error:
@@ -183,6 +209,10 @@ def _fields(found: Any, known: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigError(f"a part with {', '.join(known)} is missing")
     return {name: found[name] for name in known if name in found}
+
+
+def _model(found: Any) -> PlannedModel | None:
+    return None if found is None else PlannedModel(**_fields(found, ("kind", "num_parameters")))
 
 
 def _recipe(found: Any) -> dict[str, Value] | None:

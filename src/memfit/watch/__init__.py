@@ -10,6 +10,7 @@
                                                       recording.py ──> memfit.track(..., retention=...) until it ends
                                                         ├─ ending.py: by whatever signal
                                                         └─ against.py: is it as predicted?
+    memfit train --plan plan.json ... ──> launch.py, and MEMFIT_PLAN in place of MEMFIT: memfit.plan.applying.programs
 
     settings.py     what MEMFIT says, and which file is written
     first_call.py   when a program without CUDA first calls a module

@@ -1,4 +1,4 @@
-"""Running a command with its Pythons watched."""
+"""Running a command whose Pythons are watched, or train with a plan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +17,11 @@ from memfit.watch.settings import VARIABLE, WatchSettings
 STARTUP = Path(__file__).parent / "startup"
 
 
-def watched_environment(settings: WatchSettings) -> dict[str, str]:
-    """The environment in which every Python watches itself."""
+def program_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which every Python looks at these variables as it starts: ``MEMFIT``, ``MEMFIT_PLAN``."""
     home = Path(memfit.__file__).parent.parent
     folders = [str(STARTUP), *([str(home)] if home.name != "site-packages" else []), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, VARIABLE: settings.to_text(), "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
+    return {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(folder for folder in folders if folder)}
 
 
 _HANDED_ON: Final = tuple(
@@ -34,6 +34,11 @@ _BY_THE_KERNEL: Final = 0x80
 
 
 def run_watched(command: Sequence[str], settings: WatchSettings) -> int:
+    """Runs a command to its end with its Pythons watched; gives its exit status, as a shell would."""
+    return run_command(command, program_environment({VARIABLE: settings.to_text()}))
+
+
+def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs a command to its end; gives its exit status, as a shell would. Signals are handed on to it, each once."""
     can_wait = hasattr(signal, "sigwaitinfo")  # Linux
     waited = {*_HANDED_ON, signal.SIGCHLD} if can_wait else set()
@@ -41,7 +46,7 @@ def run_watched(command: Sequence[str], settings: WatchSettings) -> int:
     try:
         process = subprocess.Popen(
             command,
-            env=watched_environment(settings),
+            env=environment,
             preexec_fn=(lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)) if can_wait else None,
         )
         status = _wait_and_hand_on(process, waited) if can_wait else _wait(process)

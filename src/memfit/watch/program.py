@@ -21,10 +21,29 @@ _begun: list[int] = []
 
 
 def begin() -> None:
-    """Watches this program as soon as it imports torch. Called only if ``MEMFIT`` is in the environment."""
+    """As soon as this program imports torch: watches it where ``MEMFIT`` is in the environment, and applies the plan that
+    ``MEMFIT_PLAN`` names."""
     if os.getpid() not in _begun:
         _begun[:] = [os.getpid()]
-        after_import("torch", _watch)
+        after_import("torch", _act)
+
+
+def _act() -> None:
+    if os.environ.get("MEMFIT_PLAN"):
+        _plan(os.environ["MEMFIT_PLAN"])
+    if os.environ.get("MEMFIT"):
+        _watch()
+
+
+def _plan(path: str) -> None:
+    """What is wrong with the plan ends the program: without it, it would run out of memory."""
+    from memfit.errors import MemfitError
+    from memfit.plan.applying.programs import apply_in_this_program
+
+    try:
+        apply_in_this_program(path)
+    except (MemfitError, OSError) as error:
+        raise SystemExit(f"memfit: error: {error}") from None
 
 
 def _watch() -> None:

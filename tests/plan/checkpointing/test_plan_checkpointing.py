@@ -18,6 +18,7 @@ from memfit.plan import Action, CheckpointingPolicy, OperatorChoice, Plan, UnitP
 from memfit.plan.applying.kept_outputs import OPERATOR_SECONDS
 from memfit.plan.checkpointing import plan_checkpointing
 from memfit.plan.checkpointing.api import best_of
+from memfit.plan.checkpointing.runs import FunctionRun
 from memfit.plan.checkpointing.trials import Trials
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
 
@@ -70,8 +71,7 @@ def plan_for(**asked: Any) -> Plan:
 
 def recorded(build: Callable[[], Any]) -> list[UnitKind]:
     recorder = UnitRecorder(memfit.predict(build, steps=1).target.gpu, None)
-    memfit.predict(recorder.recording(build), steps=1)
-    return recorder.kinds()
+    return list(FunctionRun(build, PredictOptions()).record(recorder).kinds)
 
 
 def test_equal_layers_are_one_kind_and_their_forward_is_written_down():
@@ -187,7 +187,7 @@ def two_ways(*, waits_for_its_host: bool, seconds_on_a_slow_host: float) -> tupl
 
 def test_a_slow_host_takes_longer_where_operators_are_chosen():
     kept = UnitPolicy(units=tuple(f"layers.{number}" for number in range(4)), choices=(OperatorChoice(operator=ADDMM, call=0),))
-    trials = Trials(building(), 2**34, 0.0, PredictOptions(steps=2))
+    trials = Trials(FunctionRun(building(), PredictOptions(steps=2)), 2**34, 0.0)
     trial = trials.run(CheckpointingPolicy(groups=(kept,)))
     # Norm, two transposed weights, two products, gelu, dropout and the sum, forward and again, on a host that is the slow one.
     assert trials.seconds_on_a_slow_host(trial) - trial.seconds >= 4 * 2 * 7 * OPERATOR_SECONDS

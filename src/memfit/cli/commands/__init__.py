@@ -3,7 +3,7 @@
 ::
 
     before a run    predict.py, run.py, compare.py, plan.py, demo.py
-    a run           watch.py, top.py
+    a run           train.py, watch.py, top.py
     after it        show.py, report.py, diff.py, export.py, fit.py, explain.py
     this machine    machine/
 """

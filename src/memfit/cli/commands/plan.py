@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from memfit.cli.flags import add_options, add_output, add_recipe, add_subject, read_common, read_words, read_world_size
-from memfit.cli.outputs import STDOUT, check_output, stdout_console, write_output
+from memfit.cli.outputs import STDOUT, check_output, stdout_console, stdout_kept_clean, write_output
 from memfit.cli.progress import telling
 from memfit.errors import ConfigError
+from memfit.job import PredictOptions
 from memfit.job.cell import SAFETY_MARGIN
 from memfit.plan.search import PlanSearch, plan
 from memfit.plan.search.candidate import Evaluated
 from memfit.plan.search.space import CHANGES_TRAINING
 from memfit.units import format_bytes
 from memfit.views.html.plan import plan_page
-from memfit.views.words.plan import how_to_use
+from memfit.views.words.plan import describe_program_plan, how_to_use
 from memfit.views.words.timing import format_seconds
+
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
+"""Words with which the command of a program begins, beside scripts."""
 
 _STOPPED = 130
 
@@ -29,8 +35,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="find the fastest way to train a model that fits, without a GPU",
         description="Whatever you do not fix is searched: strategies, meshes, schedules, microbatches, checkpointing, compiling. "
         "What changes the training itself stays as it is, unless you allow it with --allow. A flag with several values between "
-        "commas leaves the choice between those.",
+        "commas leaves the choice between those. A training script is planned as it is: what it computes again. Its own arguments "
+        "come behind --, or where memfit has no such flag.",
         examples=(
+            ("memfit plan train.py --budget 40GiB --out plan.json", "what an unmodified script computes again to fit"),
             ("memfit plan --model llama3-8b --gpu H100 --world-size 8", "the fastest way that fits"),
             (
                 "memfit plan --model llama3-8b --gpu 4090 --world-size 8 --allow optimizer,batch",
@@ -47,9 +55,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--margin",
         type=float,
-        default=SAFETY_MARGIN,
         metavar="SHARE",
-        help=f"of that, what must stay free; {SAFETY_MARGIN} by default, as much as a prediction may be wrong",
+        help=f"of that, what must stay free, as much as a prediction may be wrong: {SAFETY_MARGIN} by default, 0.01 for a script",
     )
     parser.add_argument(
         "--allow",
@@ -81,7 +88,43 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 
+def split_program(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words for memfit, and those of a script or launcher with its arguments; none where no program is planned.
+
+    Behind a script, what memfit knows is memfit's, up to ``--``; behind a launcher everything is the launcher's.
+    """
+    start = next((place for place, word in enumerate(words) if word.endswith(".py") or word in LAUNCHERS), None)
+    if start is None:
+        return list(words), []
+    before = [word for word in words[:start] if word != "--"]
+    program, behind = words[start], list(words[start + 1 :])
+    if not program.endswith(".py"):
+        return before, [program, *behind]
+    if "--" in behind:
+        place = behind.index("--")
+        return [*before, *behind[:place]], [program, *behind[place + 1 :]]
+    _, own = _flags().parse_known_args(behind)
+    known = list(behind)
+    for word in own:
+        known.remove(word)
+    return [*before, *known], [program, *own]
+
+
+def _flags() -> argparse.ArgumentParser:
+    """A parser of this command's flags alone, which refuses no word."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--budget")
+    parser.add_argument("--gpu")
+    parser.add_argument("--world-size", "--nproc")
+    parser.add_argument("--margin")
+    parser.add_argument("--out", "-o")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
 def run(args: argparse.Namespace) -> int:
+    if args.program:
+        return _plan_program(args)
     for path, flag in ((args.out, "--out"), (args.report, "--report")):
         if path is not None:
             check_output(path, flag)
@@ -96,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
             global_batch=args.global_batch,
             seq=_one_seq(words.pop("seq", [0])),
             budget=args.budget,
-            margin=args.margin,
+            margin=SAFETY_MARGIN if args.margin is None else args.margin,
             allow=tuple(word for words in args.allow for word in words.split(",")),
             predictions=args.predictions,
             refine=args.refine,
@@ -110,6 +153,42 @@ def run(args: argparse.Namespace) -> int:
     if found.was_stopped:
         return _STOPPED
     return 0 if found.plan is not None else 1
+
+
+def _plan_program(args: argparse.Namespace) -> int:
+    """A script, as it is: what it computes again."""
+    from memfit.plan.checkpointing.api import MARGIN, plan_run
+    from memfit.plan.checkpointing.runs import ScriptRun
+    from memfit.predict.scripts.dry_run import choose_keeper
+    from memfit.predict.scripts.launchers import read_command
+
+    if args.out is not None:
+        check_output(args.out, "--out")
+    job = read_command(args.program, read_world_size(args, None))
+    options = PredictOptions(
+        gpu=args.gpu, world_size=job.world.world_size, rank=job.world.rank, budget=args.budget, **read_common(args)
+    )
+    keeper = choose_keeper()
+    print(f"memfit: {keeper.before}", file=sys.stderr, flush=True)
+    with stdout_kept_clean(wanted=True):
+        found = plan_run(
+            ScriptRun(job, options, keeper),
+            margin=MARGIN if args.margin is None else args.margin,
+            progress=lambda line: print(f"memfit: {line}", file=sys.stderr, flush=True),
+        )
+    if args.out == STDOUT or args.json:
+        print(json.dumps(found.to_json(), indent=1))
+    if args.out not in (None, STDOUT):
+        found.save(args.out)
+    if args.out == STDOUT or args.json:
+        return 0
+    console = stdout_console()
+    console.print(describe_program_plan(found), highlight=False)
+    where = str(args.out) if args.out is not None else "plan.json"
+    written = f"Written to {where}" if args.out is not None else "Write it to a file with --out plan.json"
+    command = shlex.join(args.program)
+    console.print(f"{written}. To train with it: memfit train --plan {where} {command}", highlight=False)
+    return 0
 
 
 def _one_seq(values: list[int]) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from memfit.cli.commands.predict import made_now, tell, tell_job
@@ -19,6 +21,7 @@ from memfit.cli.flags import (
     read_world_size,
 )
 from memfit.cli.outputs import STDOUT, check_output, stdout_kept_clean, tell_progress, tell_ran_out
+from memfit.plan.plan_file import Plan
 
 _MADE_UP = "there are no data on a simulated GPU: losses and scores that the script prints are made up"
 
@@ -42,6 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--max-seconds", type=float, metavar="S", default=300.0, help="stop the script after so long: 300 by default, 0 for never"
     )
+    parser.add_argument("--plan", type=Path, metavar="FILE", help="a plan of memfit plan, applied to the script's model")
     add_output(parser, "the ledger", "run.memfit")
     add_json(parser)
     parser.add_argument("--write", action="store_true", help="let the script write, delete and rename files as in a real run")
@@ -59,6 +63,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
+    from memfit.plan.applying.programs import ProgramPlan
     from memfit.predict.limit import limited_first
     from memfit.predict.ranks import RankOutcome, predict_ranks
     from memfit.predict.scripts.dry_run import choose_keeper, in_dry_run
@@ -70,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
     job = read_command(words, read_world_size(args, None))
     bounds = Bounds(steps=args.steps, max_seconds=args.max_seconds or None)
     check_output(args.out, "--out")
+    plan = None if args.plan is None else Plan.load(args.plan)
+    if plan is not None:
+        plan.check_for_programs()
     options = read_options(args, world_size=job.world.world_size, rank=job.world.rank if args.rank is None else args.rank)
     ranks = read_ranks(args.ranks)
     keeper = None if args.write else choose_keeper(unprotected=args.unprotected)
@@ -81,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     def predict_rank(rank: int, stage_outputs: dict[int, Any]) -> RankOutcome:
         def predict(is_limited: bool) -> RankOutcome:
             of_rank = replace(job, world=replace(job.world, rank=rank))
-            return run_script(of_rank, options, bounds, tell_progress, stage_outputs, is_limited=is_limited)
+            with nullcontext() if plan is None else ProgramPlan(plan).applied():
+                return run_script(of_rank, options, bounds, tell_progress, stage_outputs, is_limited=is_limited)
 
         if keeper is None:
             return limited_first(predict, tell_ran_out)

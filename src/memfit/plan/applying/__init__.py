@@ -8,6 +8,7 @@
                                        │          and norms that count what they see only once  running_statistics.py
                                        │          and caches of keys and values, filled only once  caches.py
                                        └ compiled: torch's own selective contexts, which the compiler knows
+    MEMFIT_PLAN=plan.json  programs.py ──> the same, when a program that knows nothing of it first calls its model
 
 No solver is imported here: a plan is applied where only torch is.
 """

@@ -2,7 +2,8 @@
 
 ::
 
-    build ──> units.py: the units of the model when it first runs (roots.py), one forward of each written down (capture.py)
+    build or a script: runs.py
+       └────> units.py: the units of the model when it first runs (roots.py), one forward of each written down (capture.py)
                  │ RecordedUnit  recorded.py
                  v
               levels.py: what can be done with a unit, bytes against seconds

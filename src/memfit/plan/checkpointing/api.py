@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from memfit.errors import ConfigError, SolverTimeoutError
@@ -13,8 +12,9 @@ from memfit.hardware import find_gpu
 from memfit.job import PredictOptions
 from memfit.plan.checkpointing.infeasible import infeasible
 from memfit.plan.checkpointing.roots import Step
+from memfit.plan.checkpointing.runs import FunctionRun, PlannedRun
 from memfit.plan.checkpointing.search import Search
-from memfit.plan.checkpointing.trials import Trial, Trials, predict_planned
+from memfit.plan.checkpointing.trials import Trial, Trials
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
 from memfit.plan.plan_file import Plan
 from memfit.timing.basis import rates_of
@@ -97,24 +97,45 @@ def plan_checkpointing_of(
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """What ``plan_checkpointing`` does; the budget is in the options."""
+    return plan_run(
+        FunctionRun(build, options),
+        units=units,
+        offload=offload,
+        margin=margin,
+        max_trials=max_trials,
+        time_limit=time_limit,
+        progress=progress,
+    )
+
+
+def plan_run(
+    run: PlannedRun,
+    *,
+    units: Sequence[str] | None = None,
+    offload: bool = False,
+    margin: float = MARGIN,
+    max_trials: int = MAX_TRIALS,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Plan:
+    """The same for a function or a script; the budget is in the run's options."""
+    options = run.options
     if not 0.0 <= margin < 1.0:
         raise ConfigError(f"margin={margin}: it must be in [0, 1), 0.02 for 2 %")
     target_gpu, budget_bytes = find_gpu(options.gpu), options.capacity
     told = progress or (lambda sentence: None)
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-    trials = Trials(build, budget_bytes, margin, options)
-    recorder = UnitRecorder(target_gpu, units)
+    trials = Trials(run, budget_bytes, margin)
+    recorded = None
     if units is not None:  # a name that is wrong is told also where everything fits
-        predict_planned(recorder.recording(build), replace(options, steps=1))
+        recorded = run.record(UnitRecorder(target_gpu, units))
     untouched = trials.run(None)
     told(f"as it is: {format_bytes(untouched.smallest_fit)}, {1e3 * untouched.seconds:.1f} ms a step")
     notes: list[str] = []
     if not untouched.fits:
-        if units is None:
-            predict_planned(recorder.recording(build), replace(options, steps=1))
+        recorded = recorded or run.record(UnitRecorder(target_gpu, units))
         link = target_gpu.host_bandwidth * rates_of(target_gpu).transfers.pinned_share if offload else None
-        kinds = recorder.kinds()
-        search = Search(kinds, trials, max_trials=max_trials, deadline=deadline, link_bytes_per_second=link, progress=told)
+        search = Search(recorded.kinds, trials, max_trials=max_trials, deadline=deadline, link_bytes_per_second=link, progress=told)
         if not search.can_do_anything:
             raise infeasible(untouched)
         if time.monotonic() > deadline:
@@ -124,7 +145,7 @@ def plan_checkpointing_of(
         if not least.completes:
             raise infeasible(min(least, untouched, key=lambda trial: trial.need))
         search.run(untouched)
-        notes = _notes(kinds, untouched, search)
+        notes = [*recorded.notes, *_notes(recorded.kinds, untouched, search)]
     best, luck = best_of(trials)
     return Plan(
         gpu=options.gpu,
@@ -132,7 +153,8 @@ def plan_checkpointing_of(
         world_size=options.world_size,
         checkpointing=best.policy,
         figures=best.figures(),
-        assumptions=(*best.prediction.assumptions, *recorder.notes, *notes, *luck),
+        model=None if recorded is None else recorded.model,
+        assumptions=(*best.prediction.assumptions, *notes, *luck),
     )
 
 

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 from torch import nn
-from torch.utils.checkpoint import CheckpointError
 
 from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, smallest_fit
 from memfit.allocator.engine import SegmentChange
-from memfit.errors import ConfigError, StepFailedError
-from memfit.job import PredictOptions
 from memfit.ledger import Phase
-from memfit.phantom.current import current
 from memfit.plan.applying import apply
 from memfit.plan.applying.named_units import named_units
-from memfit.plan.checkpointing.roots import Step, seeing_models
+from memfit.plan.checkpointing.runs import PlannedRun, See
 from memfit.plan.checkpointing.uncertain import most_needed
 from memfit.plan.plan_file import PlanCost
 from memfit.plan.policy import CheckpointingPolicy
-from memfit.predict.api import predict_build
 from memfit.predict.result import Prediction
-from memfit.regular import regular
 from memfit.timing.breakdown import covered_seconds
 from memfit.timing.operators.calls import Bound
 from memfit.timing.timeline import COMMUNICATION
@@ -126,28 +119,11 @@ class Trial:
         return self.policy is None and bool((self.prediction.ledger.scopes.phase == Phase.RECOMPUTE).any())
 
 
-def predict_planned(build: Callable[[], Step], options: PredictOptions) -> Prediction:
-    """As ``memfit.predict``; what is wrong with units is told as such, and not as a step that failed."""
-    try:
-        prediction = predict_build(build, options)
-        assert isinstance(prediction, Prediction)  # of one rank
-        return prediction
-    except StepFailedError as failed:
-        if isinstance(failed.error, ConfigError):
-            raise failed.error from None
-        if isinstance(failed.error, CheckpointError):
-            raise ConfigError(
-                "computing a layer again gives other tensors than its forward did: it keeps something between calls, as a cache of "
-                "keys and values does. Switch that off for training (use_cache=False in transformers), or name other units"
-            ) from failed
-        raise
-
-
 class Trials:
     """Predicts policies, each once."""
 
-    def __init__(self, build: Callable[[], Step], budget_bytes: int, margin: float, options: PredictOptions) -> None:
-        self._build, self.budget_bytes, self._margin, self._options = build, budget_bytes, margin, options
+    def __init__(self, run: PlannedRun, budget_bytes: int, margin: float) -> None:
+        self._run, self.budget_bytes, self._margin = run, budget_bytes, margin
         self._done: dict[CheckpointingPolicy | None, Trial] = {}
 
     @property
@@ -160,43 +136,31 @@ class Trials:
     def run(self, policy: CheckpointingPolicy | None) -> Trial:
         """A step that leaves all as it found it is not run a third time."""
         if policy not in self._done:
-            self._done[policy] = self._trial(policy, _taken_as_regular(self._applied(policy)))
+            self._done[policy] = self._trial(policy, every_step=False)
         return self._done[policy]
 
     def with_every_step(self, trial: Trial) -> Trial:
         """The same policy, with all steps run: a user's steps may differ."""
-        return self._trial(trial.policy, self._applied(trial.policy))
-
-    def _trial(self, policy: CheckpointingPolicy | None, build: Callable[[], Step]) -> Trial:
-        return Trial(policy, predict_planned(build, self._options), self.budget_bytes, self._margin)
+        return self._trial(trial.policy, every_step=True)
 
     def seconds_on_a_slow_host(self, trial: Trial) -> float:
         """What the step of a trial takes where choosing operators costs the host ``RESERVE`` times what was measured."""
-        build = self._applied(trial.policy)
+        return self._run.predict(applying(trial.policy), every_step=False, mode_slowness=RESERVE).step_seconds or 0.0
 
-        def build_on_a_slow_host() -> Step:
-            current().mode_slowness = RESERVE
-            return build()
-
-        return predict_planned(_taken_as_regular(build_on_a_slow_host), self._options).step_seconds or 0.0
-
-    def _applied(self, policy: CheckpointingPolicy | None) -> Callable[[], Step]:
-        if policy is None:
-            return self._build
-        is_applied = False
-
-        def see(model: nn.Module) -> None:
-            nonlocal is_applied
-            if not is_applied and named_units(model).keys() >= {*policy.units, *policy.untouched}:
-                apply(model, policy)
-                is_applied = True
-
-        return seeing_models(self._build, see)
+    def _trial(self, policy: CheckpointingPolicy | None, *, every_step: bool) -> Trial:
+        return Trial(policy, self._run.predict(applying(policy), every_step=every_step), self.budget_bytes, self._margin)
 
 
-def _taken_as_regular(build: Callable[[], Step]) -> Callable[[], Step]:
-    def build_regular() -> Step:
-        step = build()
-        return regular(lambda: step()) if callable(step) else step
+def applying(policy: CheckpointingPolicy | None) -> See | None:
+    """Applies a policy to the first model that has all of its units."""
+    if policy is None:
+        return None
+    is_applied = False
 
-    return build_regular
+    def see(model: nn.Module) -> None:
+        nonlocal is_applied
+        if not is_applied and named_units(model).keys() >= {*policy.units, *policy.untouched}:
+            apply(model, policy)
+            is_applied = True
+
+    return see

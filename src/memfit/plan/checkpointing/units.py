@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Final
@@ -14,9 +14,10 @@ from memfit.errors import ConfigError, UnknownUnitError
 from memfit.fsdp.units import repeated_blocks
 from memfit.hardware import Gpu
 from memfit.plan.applying.named_units import named_units
+from memfit.plan.applying.programs import described
 from memfit.plan.checkpointing.capture import Capture, capture_forward
 from memfit.plan.checkpointing.recorded import RecordedUnit
-from memfit.plan.checkpointing.roots import Step, seeing_models
+from memfit.plan.plan_file import PlannedModel
 
 FEWEST_UNITS: Final = 8
 """With fewer, a decision on one of them is too coarse."""
@@ -37,6 +38,16 @@ class UnitKind:
         return tuple(unit.name for unit in self.units)
 
 
+@dataclass(frozen=True)
+class RecordedModel:
+    """What one step of a run says about the units of its model."""
+
+    kinds: tuple[UnitKind, ...]
+    model: PlannedModel | None
+    """``None`` where no model with units ran."""
+    notes: tuple[str, ...]
+
+
 class UnitRecorder:
     """Finds the units of a model when it is first called, and writes down the first forward of each."""
 
@@ -50,22 +61,8 @@ class UnitRecorder:
         self.notes: list[str] = []
         self._root: nn.Module | None = None
 
-    def recording(self, build: Callable[[], Step]) -> Callable[[], Step]:
-        """A ``build`` whose first step is written down. What is compiled runs eagerly in it."""
-        inner = seeing_models(build, self._see)
-
-        def build_and_record() -> Step:
-            step = inner()
-
-            def eagerly() -> Any:
-                with torch.compiler.set_stance("force_eager"):
-                    return step()
-
-            return eagerly
-
-        return build_and_record
-
-    def _see(self, model: nn.Module) -> None:
+    def see(self, model: nn.Module) -> None:
+        """A model is about to run for the first time: its units are written down when they run."""
         known = named_units(model)
         chosen = self._chosen(model, known)
         if not chosen:
@@ -106,8 +103,8 @@ class UnitRecorder:
 
         module.forward = MethodType(forward, module)
 
-    def kinds(self) -> list[UnitKind]:
-        """The units that ran, equal ones together."""
+    def recorded(self) -> RecordedModel:
+        """What was seen; equal units together."""
         found: dict[object, list[RecordedUnit]] = {}
         for order, (name, capture) in enumerate(self._captures.items()):
             unit = capture.unit(name, self._modules[name], self._num_forwards[name], name in self._compiled, order)
@@ -115,7 +112,8 @@ class UnitRecorder:
         silent = [name for name in self._modules if name not in self._captures]
         if silent and self._wanted is not None:
             self.notes.append(f"{', '.join(silent)} did not run in the first step with gradients: left as it is")
-        return [UnitKind(units=tuple(units)) for units in found.values()]
+        kinds = tuple(UnitKind(units=tuple(units)) for units in found.values())
+        return RecordedModel(kinds, None if self._root is None else described(self._root), tuple(self.notes))
 
 
 def blocks_to_plan(model: nn.Module) -> list[nn.Module]:

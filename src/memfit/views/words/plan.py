@@ -150,6 +150,21 @@ def _checkpointed(found: PlanSearch, plan: Plan) -> Iterator[str]:
         yield f"It is for {way}, with no checkpointing of its own."
 
 
+def describe_program_plan(plan: Plan) -> str:
+    """What a plan for a program does, and what it takes."""
+    figures = plan.figures
+    time = "" if figures.step_seconds is None else f", {format_seconds(figures.step_seconds)} a step"
+    again = f", of which {format_seconds(figures.recompute_seconds)} are computed again" if figures.recompute_seconds else ""
+    lines = [f"{format_bytes(figures.smallest_fit_bytes)} of {format_bytes(plan.budget_bytes)} on one {plan.gpu}{time}{again}."]
+    if plan.checkpointing is None:
+        lines.append("It fits as it is: nothing is computed again.")
+    else:
+        lines += [f"  {_group(group)}" for group in plan.checkpointing.groups]
+        if plan.checkpointing.untouched:
+            lines.append(f"  {count(len(plan.checkpointing.untouched), 'module')} as they are.")
+    return "\n".join([*lines, *(f"  Assumed: {sentence}" for sentence in plan.assumptions)])
+
+
 def _group(group: UnitPolicy) -> str:
     """``0 ... 5 (6 modules): computed again; kept are aten.addmm.default (1)``."""
     names = group.units[0] if len(group.units) == 1 else f"{group.units[0]} ... {group.units[-1]} ({len(group.units)} modules)"

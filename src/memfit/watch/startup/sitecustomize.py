@@ -15,7 +15,7 @@ if importlib.util.find_spec("sitecustomize") is not None:
     importlib.import_module("sitecustomize")  # the user's
 sys.modules.setdefault("sitecustomize", _own)
 
-if os.environ.get("MEMFIT"):
+if os.environ.get("MEMFIT") or os.environ.get("MEMFIT_PLAN"):
     try:
         from memfit.watch.program import begin
 
