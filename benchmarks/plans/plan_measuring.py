@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import gc
 import json
+import os
 import pathlib
 import statistics
 import time
@@ -33,9 +34,9 @@ from benchmarks.plans.plan_workloads import Workload, every_workload
 from benchmarks.recording.gpu_tracking import Turns
 from memfit.plan import CheckpointingPolicy, Plan, UnitPolicy
 from memfit.plan.applying import undo
-from memfit.plan.applying.named_units import named_units
+from memfit.plan.applying.named_units import named_units, unwrapped
 
-ROUNDS, TIMED_A_ROUND = 3, 3
+ROUNDS, TIMED_A_ROUND = (int(number) for number in os.environ.get("PLAN_ROUNDS", "3,3").split(","))
 COMPILER_BUDGETS = (0.05, 0.3, 0.6)
 """What the compiler's own budget is tried at; 1 is to keep all that it likes to keep."""
 EQUAL_STEPS = 4
@@ -78,12 +79,12 @@ def plainly(name: str, units: list[str]) -> Way:
     """As people write it, with nothing of memfit."""
 
     def put_on(model: nn.Module) -> None:
-        known = named_units(model)
+        known = named_units(unwrapped(model))
         for unit in units:
             known[unit].forward = functools.partial(checkpoint, known[unit].forward, use_reentrant=False)
 
     def take_off(model: nn.Module) -> None:
-        known = named_units(model)
+        known = named_units(unwrapped(model))
         for unit in units:
             del known[unit].forward
 
@@ -104,13 +105,13 @@ def selectively(name: str, decided: dict[str, dict[str, list[int]]]) -> Way:
         return create_selective_checkpoint_contexts(policy, allow_cache_entry_mutation=True)
 
     def put_on(model: nn.Module) -> None:
-        known = named_units(model)
+        known = named_units(unwrapped(model))
         for unit, kept in decided.items():
             again = functools.partial(contexts, kept)
             known[unit].forward = functools.partial(checkpoint, known[unit].forward, use_reentrant=False, context_fn=again)
 
     def take_off(model: nn.Module) -> None:
-        known = named_units(model)
+        known = named_units(unwrapped(model))
         for unit in decided:
             del known[unit].forward
 
