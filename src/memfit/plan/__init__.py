@@ -14,7 +14,7 @@
 A plan is plain data: reading one imports no torch, and applying one imports no solver.
 """
 
-from memfit.plan.plan_file import Plan, PlanCost, PlannedModel
+from memfit.plan.plan_file import Plan, PlanCost, PlannedModel, ProgramMeans
 from memfit.plan.policy import Action, CheckpointingPolicy, OperatorChoice, UnitPolicy
 
-__all__ = ["Action", "CheckpointingPolicy", "OperatorChoice", "Plan", "PlanCost", "PlannedModel", "UnitPolicy"]
+__all__ = ["Action", "CheckpointingPolicy", "OperatorChoice", "Plan", "PlanCost", "PlannedModel", "ProgramMeans", "UnitPolicy"]

@@ -68,6 +68,20 @@ class PlannedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProgramMeans:
+    """What is done to a program beside checkpointing, and changes nothing that it computes."""
+
+    alloc_conf: str = ""
+    """Settings of the allocator, for a program that has none of its own."""
+    loss_rows: int = 0
+    """Cross entropy goes over this many rows at a time; 0: over all at once."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.alloc_conf, str) or not isinstance(self.loss_rows, int) or self.loss_rows < 0:
+            raise ConfigError(f"settings and a number of rows, not {self.alloc_conf!r} and {self.loss_rows!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan(Drawn):
     """How to train so that it fits."""
 
@@ -82,6 +96,8 @@ class Plan(Drawn):
     figures: PlanCost
     model: PlannedModel | None = None
     """``None`` in plans that say nothing of it: those of configurations that were searched, and of older releases."""
+    means: ProgramMeans = ProgramMeans()
+    """Of a plan for a script; ``memfit train`` does it, and ``memfit.apply`` does not."""
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -164,6 +180,7 @@ class Plan(Drawn):
             "checkpointing": None if self.checkpointing is None else self.checkpointing.to_json(),
             "figures": asdict(self.figures),
             "model": None if self.model is None else asdict(self.model),
+            "means": asdict(self.means),
             "assumptions": list(self.assumptions),
         }
 
@@ -198,6 +215,7 @@ class Plan(Drawn):
                 checkpointing=_policy(found.get("checkpointing")),
                 figures=PlanCost(**_fields(found.get("figures"), tuple(PlanCost.__dataclass_fields__))),
                 model=_model(found.get("model")),
+                means=ProgramMeans(**_fields(found.get("means", {}), ("alloc_conf", "loss_rows"))),
                 assumptions=_sentences(found.get("assumptions", [])),
             )
         except (ConfigError, TypeError) as error:

@@ -157,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan_program(args: argparse.Namespace) -> int:
     """A script, as it is: what it computes again."""
-    from memfit.plan.checkpointing.api import MARGIN, plan_run
+    from memfit.plan.checkpointing.api import MARGIN, plan_script
     from memfit.plan.checkpointing.runs import ScriptRun
     from memfit.predict.scripts.dry_run import choose_keeper
     from memfit.predict.scripts.launchers import read_command
@@ -171,7 +171,7 @@ def _plan_program(args: argparse.Namespace) -> int:
     keeper = choose_keeper()
     print(f"memfit: {keeper.before}", file=sys.stderr, flush=True)
     with stdout_kept_clean(wanted=True):
-        found = plan_run(
+        found = plan_script(
             ScriptRun(job, options, keeper),
             margin=MARGIN if args.margin is None else args.margin,
             progress=lambda line: print(f"memfit: {line}", file=sys.stderr, flush=True),

@@ -79,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     if plan is not None:
         plan.check_for_programs()
     options = read_options(args, world_size=job.world.world_size, rank=job.world.rank if args.rank is None else args.rank)
+    if plan is not None and not options.alloc_conf:
+        options = replace(options, alloc_conf=plan.means.alloc_conf)
     ranks = read_ranks(args.ranks)
     keeper = None if args.write else choose_keeper(unprotected=args.unprotected)
     if keeper is not None:

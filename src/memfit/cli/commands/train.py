@@ -17,6 +17,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Runs the command as it is. When its model is first called, the plan is applied to it: what is computed again, "
         "kept and offloaded, and nothing else. Losses stay the same. A program whose model is not the planned one is stopped "
         "before its first backward pass. MEMFIT_PLAN=plan.json in the environment does the same.",
+        examples=(("memfit train --plan plan.json torchrun --nproc-per-node 8 train.py", "train with a plan of memfit plan"),),
     )
     parser.add_argument("--plan", type=Path, required=True, metavar="FILE", help="the plan, as memfit plan --out wrote it")
     parser.add_argument(

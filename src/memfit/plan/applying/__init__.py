@@ -9,6 +9,7 @@
                                        │          and caches of keys and values, filled only once  caches.py
                                        └ compiled: torch's own selective contexts, which the compiler knows
     MEMFIT_PLAN=plan.json  programs.py ──> the same, when a program that knows nothing of it first calls its model
+                                       └─> the allocator's settings, and losses some rows at a time  chunked_loss.py
 
 No solver is imported here: a plan is applied where only torch is.
 """

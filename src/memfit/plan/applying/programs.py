@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -19,19 +20,35 @@ import torch
 from torch import nn
 
 from memfit.errors import ConfigError
+from memfit.plan.applying.chunked_loss import chunk_losses
 from memfit.plan.applying.named_units import named_units, unwrapped
 from memfit.plan.plan_file import Plan, PlannedModel
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.patches import Patches
 
-VARIABLE: Final = "MEMFIT_PLAN"
+SETTINGS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Where torch looks for the allocator's settings, by its older and its newer name."""
 
 
 def apply_in_this_program(path: Path | str) -> None:
     """Applies the plan in a file to the first model of this program that it was made for."""
     plan = Plan.load(path)
     plan.check_for_programs()
+    if plan.means.alloc_conf:
+        set_allocator(plan.means.alloc_conf, os.environ)
+    if plan.means.loss_rows:
+        chunk_losses(plan.means.loss_rows, Patches("a plan").because("losses some rows at a time"))
     ProgramPlan(plan).begin()
+
+
+def set_allocator(conf: str, environment: MutableMapping[str, str]) -> None:
+    """Before CUDA begins; ``ConfigError`` where other settings are there."""
+    for name in SETTINGS:
+        if environment.get(name, conf) != conf:
+            raise ConfigError(
+                f"the plan needs {name}={conf}, and this program has {environment[name]}: make a plan with --alloc-conf"
+            )
+        environment[name] = conf
 
 
 def described(model: nn.Module) -> PlannedModel:
@@ -58,13 +75,17 @@ class ProgramPlan:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """While a program is predicted; ``ConfigError`` where it ends without a call of the planned model."""
+        means = Patches("a plan").because("losses some rows at a time")
         if self._plan.computes_again:
             watch_first_calls(self.see, self._patches)
+        if self._plan.means.loss_rows:
+            chunk_losses(self._plan.means.loss_rows, means)
         try:
             yield
             if self._plan.computes_again:
                 self.refuse()
         finally:
+            means.undo()
             self._patches.undo()
 
     def see(self, model: nn.Module) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
-from memfit.errors import ConfigError, SolverTimeoutError
+from memfit.errors import ConfigError, InfeasibleError, SolverTimeoutError
 from memfit.hardware import find_gpu
 from memfit.job import PredictOptions
+from memfit.plan.applying.programs import SETTINGS
 from memfit.plan.checkpointing.infeasible import infeasible
 from memfit.plan.checkpointing.roots import Step
-from memfit.plan.checkpointing.runs import FunctionRun, PlannedRun
+from memfit.plan.checkpointing.runs import FunctionRun, PlannedRun, ScriptRun
 from memfit.plan.checkpointing.search import Search
 from memfit.plan.checkpointing.trials import Trial, Trials
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
@@ -28,6 +31,12 @@ WAITS_FOR_ITS_HOST: Final = (
     "the GPU waits for its host: how long a step takes depends on the machine, and is good to a fifth. The plan computes whole "
     "units again, which costs every host least"
 )
+
+EXPANDABLE: Final = "expandable_segments:True"
+"""Costs nothing while a run lasts, and leaves next to no gaps."""
+
+LOSS_ROWS: Final = 2048
+"""Of logits, at a time: few enough to be small, and many enough for a GPU to be busy with."""
 
 MAX_TRIALS: Final = 16
 """Predictions between the first two and the plan; few searches need more than ten."""
@@ -156,6 +165,47 @@ def plan_run(
         model=None if recorded is None else recorded.model,
         assumptions=(*best.prediction.assumptions, *notes, *luck),
     )
+
+
+def plan_script(run: ScriptRun, *, margin: float = MARGIN, progress: Callable[[str], None] | None = None) -> Plan:
+    """A script, as it is. The allocator's settings come first, because they cost nothing; then checkpointing, a loss that takes
+    less memory, and both together, of which the fastest that fits is taken."""
+    told = progress or (lambda sentence: None)
+    trial = Trials(run, run.options.capacity, margin).run(None)
+    told(f"as it is: {format_bytes(trial.smallest_fit)}, {1e3 * trial.seconds:.1f} ms a step")
+    if not trial.fits and not run.options.alloc_conf and not any(os.environ.get(name) for name in SETTINGS):
+        run, trial = _with_means(run, trial, margin, told, alloc_conf=EXPANDABLE)
+    if trial.fits:
+        return _planned(run, margin, told)
+    in_rows, _ = _with_means(run, trial, margin, told, loss_rows=LOSS_ROWS)
+    if in_rows is run:
+        return _planned(run, margin, told)
+    found: list[Plan] = []
+    why = None
+    for way in (run, in_rows):
+        try:
+            found.append(_planned(way, margin, told))
+        except InfeasibleError as error:
+            why = error
+    if not found:
+        assert why is not None
+        raise why
+    return min(found, key=lambda plan: plan.step_seconds or math.inf)
+
+
+def _planned(run: ScriptRun, margin: float, told: Callable[[str], None]) -> Plan:
+    return replace(plan_run(run, margin=margin, progress=told), means=run.means)
+
+
+def _with_means(
+    run: ScriptRun, before: Trial, margin: float, told: Callable[[str], None], **change: Any
+) -> tuple[ScriptRun, Trial]:
+    """The run with one thing more done to it, and what it takes; as it was where that does not help."""
+    changed = replace(run, means=replace(run.means, **change))
+    trial = Trials(changed, run.options.capacity, margin).run(None)
+    what = ", ".join(f"{name}={value}" for name, value in change.items())
+    told(f"with {what}: {format_bytes(trial.smallest_fit)}, {1e3 * trial.seconds:.1f} ms a step")
+    return (changed, trial) if trial.need < before.need else (run, before)
 
 
 def _notes(kinds: Sequence[UnitKind], untouched: Trial, search: Search) -> list[str]:

@@ -24,9 +24,11 @@ from memfit.errors import ConfigError, StepFailedError
 from memfit.job import PredictOptions
 from memfit.overlay.state import Keeper
 from memfit.phantom.current import current
+from memfit.plan.applying.chunked_loss import chunk_losses
 from memfit.plan.applying.programs import watch_first_calls
 from memfit.plan.checkpointing.roots import Step, seeing_models
 from memfit.plan.checkpointing.units import RecordedModel, UnitRecorder
+from memfit.plan.plan_file import ProgramMeans
 from memfit.predict.api import predict_build
 from memfit.predict.result import Prediction
 from memfit.predict.scripts.dry_run import in_dry_run
@@ -93,6 +95,8 @@ class ScriptRun:
     options: PredictOptions
     keeper: Keeper
     """Who keeps it from changing files."""
+    means: ProgramMeans = ProgramMeans()
+    """What is done to it in every prediction."""
 
     def predict(self, see: See | None = None, *, every_step: bool = True, mode_slowness: float = 1.0) -> Prediction:
         def see_in_a_world(model: nn.Module) -> None:
@@ -109,10 +113,13 @@ class ScriptRun:
     def _in_a_child(self, see: See, steps: int, answer: Callable[[Prediction], Answer]) -> Answer:
         def make() -> Answer:
             patches = Patches("memfit plan").because("when the script first calls a model")
+            options = replace(self.options, alloc_conf=self.options.alloc_conf or self.means.alloc_conf)
             with ExitStack() as stack:
                 stack.callback(patches.undo)
                 watch_first_calls(see, patches)
-                return answer(run_script(self.job, self.options, Bounds(steps=steps)).prediction)
+                if self.means.loss_rows:
+                    chunk_losses(self.means.loss_rows, patches.because("losses some rows at a time"))
+                return answer(run_script(self.job, options, Bounds(steps=steps)).prediction)
 
         return with_problems_of_units(lambda: in_dry_run(make, self.keeper))
 

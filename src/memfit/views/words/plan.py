@@ -156,8 +156,14 @@ def describe_program_plan(plan: Plan) -> str:
     time = "" if figures.step_seconds is None else f", {format_seconds(figures.step_seconds)} a step"
     again = f", of which {format_seconds(figures.recompute_seconds)} are computed again" if figures.recompute_seconds else ""
     lines = [f"{format_bytes(figures.smallest_fit_bytes)} of {format_bytes(plan.budget_bytes)} on one {plan.gpu}{time}{again}."]
+    if plan.means.alloc_conf:
+        lines.append(f"  PYTORCH_CUDA_ALLOC_CONF={plan.means.alloc_conf}: no time, fewer gaps.")
+    if plan.means.loss_rows:
+        lines.append(
+            f"  Cross entropy goes over {plan.means.loss_rows:,} rows of logits at a time, with the same losses bit by bit."
+        )
     if plan.checkpointing is None:
-        lines.append("It fits as it is: nothing is computed again.")
+        lines.append("  Nothing is computed again.")
     else:
         lines += [f"  {_group(group)}" for group in plan.checkpointing.groups]
         if plan.checkpointing.untouched:
