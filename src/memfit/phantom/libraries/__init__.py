@@ -12,6 +12,7 @@
       ├─ apex.py              fused optimizers and norms
       ├─ deepspeed.py         its own Python code, above operators that it would compile
       ├─ custom_operators.py  operators that Python code defines are opened
+      ├─ runtime_kernels.py   CUDA C that a script compiles with NVRTC
       ├─ extensions.py        C++ and CUDA that is compiled when a script runs
       └─ LIBRARIES, STAND_INS ──> install()      (phantom/world.py)
 
@@ -34,7 +35,7 @@ import functools
 import importlib
 
 from memfit.phantom.current import CurrentWorld
-from memfit.phantom.libraries import custom_operators, stand_ins
+from memfit.phantom.libraries import custom_operators, runtime_kernels, stand_ins
 from memfit.phantom.libraries.stand_ins import StandIn
 from memfit.torch_compat.patches import Patches
 
@@ -78,6 +79,7 @@ def install(patches: Patches, world: CurrentWorld) -> None:
     """Files about a library are read when a script first looks for it."""
     stand_ins.install(patches, STAND_INS, world)
     custom_operators.install(patches)
+    runtime_kernels.install(patches)
     for package, file in LIBRARIES.items():
         patches.before_import(package, functools.partial(_install_file, file, patches))
 
