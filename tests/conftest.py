@@ -4,6 +4,7 @@ import gc
 import os
 
 import pytest
+from helpers.browsing import browser  # noqa: F401  one for all pages of a session: Playwright does not run twice in a process
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from helpers import ROOT
-from helpers.browsing import browser  # noqa: F401  a fixture
 from helpers.hanging import HANGS_AFTER
 from helpers.report_runs import HOSTILE
 

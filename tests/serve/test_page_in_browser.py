@@ -116,7 +116,8 @@ def test_a_dropped_config_and_a_wrong_one(served, open_served, tmp_path: Path):
     visit.page.wait_for_selector(".ask .alarm:not([hidden])")
     assert "no config.json of Hugging Face" in visit.text(".ask .alarm")
     visit.page.set_input_files(".drop input", served.folder / "config.json")
-    visit.page.wait_for_function("document.querySelector('#subject').value.startsWith('dropped:')")
+    while not visit.page.input_value("#subject").startswith("dropped:"):
+        visit.page.wait_for_timeout(20)
     visit.page.fill("#c-seq", "16")
     visit.page.fill("#c-world_size", "1")
     visit.page.wait_for_selector(EXACT)

@@ -226,7 +226,7 @@ def test_the_users_traceback_is_read_line_by_line(tmp_path: Path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(FAILING)
     assert main(["run", "train.py"]) == 2
-    _, *lines = capsys.readouterr().err.splitlines()  # the first says what is held back
+    _, _, *lines = capsys.readouterr().err.splitlines()  # the first two say what is held back, and that losses are made up
     assert lines[0] == "memfit: error: train.py failed."
     assert lines[3].strip().startswith('File "train.py", line 9')
     assert "DLPack needs a real GPU" in lines[-3]

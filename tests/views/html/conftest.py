@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers.browsing import Visit, browser  # noqa: F401  a fixture
+from helpers.browsing import Visit
 from helpers.hanging import HANGS_AFTER
 
 from memfit.ledger import Ledger
@@ -20,7 +20,7 @@ Open = Callable[..., Visit]
 
 
 @pytest.fixture
-def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:  # noqa: F811  the fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     """Opens a page of ledgers, by their labels. A visit that went as it should leaves no complaints and no requests."""
     visits: list[Visit] = []
     contexts = []
