@@ -35,8 +35,8 @@ GPU_IS_LOST: Final = "can make predictions only in the process itself"
 """In the warning of a system without fork. The command line leaves it out: its process has nothing else to do."""
 
 
-_starting: Final = threading.Lock()
-"""Held while a child is started: on Python 3.12 and newer, the package filelock, which torch loads, refuses a fork during another
+FORKING: Final = threading.Lock()
+"""Held while a process is forked: on Python 3.12 and newer, the package filelock, which torch loads, refuses a fork during another
 thread's."""
 
 
@@ -79,7 +79,7 @@ def in_a_child(make: Callable[[], Answer]) -> Answer:
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
     child = fork.Process(target=_answer, args=(make, sender), daemon=True)
-    with _starting, warnings.catch_warnings():
+    with FORKING, warnings.catch_warnings():
         # A copy of a process with threads is safe as long as it starts none of theirs: see _answer.
         warnings.simplefilter("ignore", DeprecationWarning)
         child.start()

@@ -28,7 +28,7 @@ from memfit.overlay import fence, in_force, namespace
 from memfit.overlay.in_python import keeping_apart
 from memfit.overlay.state import BY_FENCE, BY_NOBODY, BY_PYTHON, BY_SYSTEM, Keeper, declared
 from memfit.overlay.store import temporary_store
-from memfit.workers.forking import sendable
+from memfit.workers.forking import FORKING, sendable
 from memfit.workers.lanes import CAN_FORK
 
 Answer = TypeVar("Answer")
@@ -137,7 +137,8 @@ def _in_a_child(overlay: Callable[[], AbstractContextManager[Any]], make: Callab
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # what torch's threads were to do has not begun
-        child = os.fork()
+        with FORKING:  # left in the child too
+            child = os.fork()
     if child == 0:
         os.close(reader)
         _answer(overlay, make, writer)
