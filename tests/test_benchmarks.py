@@ -49,12 +49,12 @@ def test_the_index_lists_every_script():
 )
 def test_what_a_script_writes_is_there(line):
     """In ``results/``, or in ``truth/`` where the name begins so."""
-    written = re.findall(r"`([\w./*]+\.(?:md|json|json\.gz|npz))`", line.rpartition(" | ")[2])
+    written = re.findall(r"`([\w./*]+\.(?:md|json|toml|json\.gz|npz))`", line.rpartition(" | ")[2])
     homes = [BENCHMARKS if name.startswith("truth/") else BENCHMARKS / "results" for name in written]
     assert [name for name, home in zip(written, homes, strict=True) if not any(home.glob(name))] == []
 
 
 def test_every_result_has_a_script():
-    listed = set(re.findall(r"`([\w.]+\.(?:md|json))`", INDEX))
+    listed = set(re.findall(r"`([\w.]+\.(?:md|json|toml))`", INDEX))
     results = {path.name for path in (BENCHMARKS / "results").iterdir() if path.is_file()}
     assert sorted(results - listed) == []
