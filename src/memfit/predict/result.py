@@ -150,10 +150,12 @@ class Prediction(Drawn):
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilisation of the last step: matrix products and attention, without recomputation, as a share of the GPU's
-        peak in their types. ``None`` if there were none."""
+        peak in their types. ``None`` if there were none, or in a type whose peak is not known (float4)."""
         if not self._has_steps or self.time is None or not self.step_seconds:
             return None
         flops = self.time.flops(but_not=self._recomputed)
+        if not flops.keys() <= self.time.peak_flops.keys():
+            return None
         least = sum(count / self.time.peak_flops[kind] for kind, count in flops.items())
         return least / self.step_seconds if least else None
 
