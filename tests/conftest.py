@@ -11,6 +11,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 """Before torch is imported, for processes of tests too. Tensors of tests are tiny: with more threads than cores, which two workers
 have, torch spends most of its time on waiting for the others."""
 
+os.environ.pop("COLUMNS", None)
+"""What commands print is as wide as in a pipe, whatever shell or tool starts the tests."""
+
 settings.register_profile(
     "memfit", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )

@@ -48,7 +48,7 @@ def test_names_are_taken_as_they_are_meant(said: str, meant: str):
     [
         ("a100", "could be A100-40GB or A100-80GB"),
         ("h100-81gb", "could be H100-80GB or H100-96GB"),
-        ("L41", "unknown GPU 'L41': memfit knows T4, V100-16GB"),
+        ("L41", r"unknown GPU 'L41': did you mean L4 or L40\? memfit knows T4, V100-16GB"),
         ("titan", "could be TITAN-Xp or TITAN-V or TITAN-RTX"),
         ("rtx 6000", "could be Quadro-RTX-6000 or RTX-6000-Ada or RTX-PRO-6000"),
         ("", "unknown GPU"),

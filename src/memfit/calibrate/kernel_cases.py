@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_leaves
+
+from memfit.torch_compat.dispatch import tree_leaves
 
 Work = Callable[[], Any]
 Make = Callable[[], Work]

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend
 
 from memfit.calibrate.meter import MemoryFacts
+from memfit.torch_compat.devices import choose_attention
 from memfit.units import MIB
 
 _KERNELS = {
@@ -64,7 +65,7 @@ def _cublas_workspace() -> int:
 
 def _attention_kernel(half: torch.dtype) -> str:
     heads = torch.randn(1, 8, 128, 64, device="cuda", dtype=half)
-    return _KERNELS.get(SDPBackend(torch._fused_sdp_choice(heads, heads, heads)), "unknown")
+    return _KERNELS.get(SDPBackend(choose_attention(heads, heads, heads)), "unknown")
 
 
 def _train(half: torch.dtype) -> None:

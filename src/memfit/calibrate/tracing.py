@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from memfit.phantom.clock.describe import describe
+from memfit.torch_compat.dispatch import TorchDispatchMode
 
 _LAUNCHES: Final = ("cuda_runtime", "cuda_driver")
 _ON_CARD: Final = ("kernel", "gpu_memcpy", "gpu_memset")

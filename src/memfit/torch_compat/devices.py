@@ -82,6 +82,9 @@ BackendGuard: Any = need(backend_registration, "_DummyDeviceGuard")
 private_backend_name: Callable[[], str] = need(torch._C, "_get_privateuse1_backend_name")
 
 
+choose_attention: Callable[..., int] = need(torch, "_fused_sdp_choice")
+"""The number of the attention kernel that torch would run for queries, keys and values."""
+
 factory_functions: Callable[[], set[Any]] = need(torch.utils._device, "_device_constructors")
 """The functions that follow a default device; torch asks once and keeps the answer."""
 

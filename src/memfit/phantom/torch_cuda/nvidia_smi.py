@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +37,13 @@ else:
 
 
 def install(patches: Patches, target: Target, num_devices: int) -> None:
-    if shutil.which(NAME) is not None:
-        return
+    """Puts the program at the end of the path. Where no file can be written, there is none, as without a driver."""
+    if shutil.which(NAME) is None:
+        with suppress(OSError):
+            _write_program(patches, target, num_devices)
+
+
+def _write_program(patches: Patches, target: Target, num_devices: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="memfit-"))
     patches.finally_call(lambda: shutil.rmtree(folder, ignore_errors=True))
     total = target.gpu.usable_bytes // MIB
