@@ -15,6 +15,7 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.utils.cpp_extension
 from helpers.phantom_worlds import phantom
+from helpers.prepared_process import run_prepared
 from torch import nn
 
 HARMLESS = ("_memfit", "__warningregistry__", "__abstractmethods__", "_abc_impl")
@@ -119,17 +120,27 @@ def test_entering_that_fails_half_way_restores_torch(monkeypatch):
     assert differences(before, everything()) == set()
 
 
-def test_caches_do_not_remember_the_phantom_gpu():
-    from torch.utils._triton import has_triton
+CACHES = """
+import torch
+from torch.utils._triton import has_triton
+from helpers.phantom_worlds import phantom
 
-    outside = has_triton()
-    with phantom():
-        has_triton()
-        torch.set_default_device("cuda")
-        assert torch.tensor([1]).is_cuda
-    assert has_triton() == outside
-    with torch.device("meta"):
-        assert torch.tensor([1]).is_meta  # the list of factory functions holds torch's own
+outside = has_triton()
+with phantom():
+    has_triton()
+    torch.set_default_device("cuda")
+    assert torch.tensor([1]).is_cuda
+assert has_triton() == outside
+with torch.device("meta"):
+    assert torch.tensor([1]).is_meta  # the list of factory functions holds torch's own
+"""
+"""In a process of its own: a world after one in which an operator was answered by its kernel for the host does not follow a default
+device, for a reason that is not found."""
+
+
+def test_caches_do_not_remember_the_phantom_gpu():
+    done = run_prepared(CACHES)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_model_from_outside_gets_its_data_back():
