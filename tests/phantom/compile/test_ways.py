@@ -10,6 +10,7 @@ import torch.distributed as dist
 from helpers.compiled_training import Model, training
 
 import memfit
+from memfit.torch_compat.versions import installed_torch
 
 
 def peaks(prediction) -> list[int]:
@@ -19,7 +20,8 @@ def peaks(prediction) -> list[int]:
 def test_max_autotune_plans_as_usual_and_says_so():
     plain = memfit.predict(training(torch.compile), steps=2)
     tuned = memfit.predict(training(partial(torch.compile, mode="max-autotune-no-cudagraphs")), steps=2)
-    assert peaks(tuned) == pytest.approx(peaks(plain), rel=0.05)  # to the byte with torch 2.13; 2.11 fuses other kernels
+    off_by = 0.05 if installed_torch() < (2, 13) else 0  # 2.11 was 4 % off, for a reason that is not found
+    assert peaks(tuned) == pytest.approx(peaks(plain), rel=off_by, abs=0)
     assert [sentence for sentence in tuned.assumptions if sentence.startswith("max-autotune")]
     assert not [sentence for sentence in plain.assumptions if sentence.startswith("max-autotune")]
 
