@@ -1,7 +1,7 @@
 import pytest
 from helpers.allocator_requests import asked
 
-from memfit.allocator import compare_settings, parse_alloc_conf, replay, smallest_fit
+from memfit.allocator import compare_settings, fit, parse_alloc_conf, replay, smallest_fit
 from memfit.allocator.fit import _search
 from memfit.units import MIB
 
@@ -53,7 +53,15 @@ def test_every_probe_is_told():
     ],
 )
 def test_capacities_that_fail_above_others_that_work_are_found(completes, answer: int):
-    assert _search(completes, fails=9, enough=1000) == answer
+    assert _search(lambda several: [completes(number) for number in several], fails=9, enough=1000) == answer
+
+
+def test_capacities_tried_at_the_same_time_give_the_same_answer(monkeypatch):
+    requests = asked("a 60MiB; free a; b 15MiB; c 50MiB; free b; d 30MiB")
+    alone = smallest_fit(requests)
+    monkeypatch.setattr(fit, "MANY_REQUESTS", 1)
+    beside = smallest_fit(requests)
+    assert (beside.capacity, beside.probes) == (alone.capacity, alone.probes)
 
 
 def test_settings_are_compared_least_first():

@@ -14,8 +14,11 @@ completes and above which every probe completed too; what was found to work belo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +27,11 @@ from memfit.allocator.replaying import Replay, recorded_settings
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.allocator.settings import LARGE_ROUNDING, AllocatorSettings
 from memfit.errors import ConfigError
+
+MANY_REQUESTS: Final = 500_000
+"""From this many on, several capacities are tried at the same time: the engine in C runs beside Python."""
+MOST_THREADS: Final = 4
+"""Each of them needs memory for every request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +64,7 @@ def smallest_fit(requests: Requests, settings: AllocatorSettings | None = None) 
         if enough * trials.step > NO_LIMIT:
             raise ConfigError("no memory is enough for these requests: check where they come from")
         enough += enough // 8 + 1
-    found = _search(trials.completes, fails, enough)
+    found = _search(trials.all_complete, fails, enough)
     probes = tuple(sorted((steps * trials.step, completed) for steps, completed in trials.tried.items()))
     return SmallestFit(found * trials.step, trials.at(found), probes)
 
@@ -74,9 +82,19 @@ class _Trials:
         return -(-size // self.step)
 
     def completes(self, steps: int) -> bool:
-        if steps not in self.tried:
-            self.tried[steps] = self.at(steps).completes
-        return self.tried[steps]
+        return self.all_complete([steps])[0]
+
+    def all_complete(self, several: Sequence[int]) -> list[bool]:
+        """For each of these capacities: whether the run completes."""
+        new = [steps for steps in dict.fromkeys(several) if steps not in self.tried]
+        num_threads = min(len(new), os.cpu_count() or 1, MOST_THREADS) if len(self.requests) >= MANY_REQUESTS else 1
+        if num_threads > 1:
+            with ThreadPoolExecutor(num_threads) as threads:
+                found = list(threads.map(lambda steps: self.at(steps).completes, new))
+        else:
+            found = [self.at(steps).completes for steps in new]
+        self.tried.update(zip(new, found, strict=True))
+        return [self.tried[steps] for steps in several]
 
     def at(self, steps: int | None) -> Replay:
         capacity = None if steps is None else steps * self.step
@@ -97,13 +115,13 @@ def _floor(prepared: Prepared) -> int:
     return int(np.cumsum(change).max(initial=0))
 
 
-def _search(completes: Callable[[int], bool], fails: int, enough: int) -> int:
+def _search(all_complete: Callable[[Sequence[int]], list[bool]], fails: int, enough: int) -> int:
     """The least number that completes such that no probe above it fails; ``enough`` completes, ``fails`` cannot."""
     works = enough
     while True:
-        works = _bisect(completes, fails, works)
+        works = _bisect(lambda middle: all_complete([middle])[0], fails, works)
         probes = [*_probes(works, enough), enough]
-        failed = [i for i, probe in enumerate(probes) if not completes(probe)]
+        failed = [i for i, completes in enumerate(all_complete(probes)) if not completes]
         if not failed:
             return works
         fails, works = probes[failed[-1]], probes[failed[-1] + 1]
