@@ -127,6 +127,20 @@ REPEATING = {
 }
 
 NOT_REPEATING = {
+    "a number that decides": """
+    class Sized(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model.blocks[0]
+
+        def forward(self, x, count):
+            return self.inner(x.repeat(int(count.expand(100_000)[7].item()), 1, 1)).sum(0)
+
+    sized = Sized()
+    with torch.no_grad():
+        for number in range(1, 9):
+            sized(torch.randn(2, 16, 128, device="cuda"), torch.tensor(number).cuda())
+""",
     "a generation loop, whose input grows, or is a part of what grows": """
     model.eval()
     with torch.no_grad():

@@ -187,12 +187,13 @@ SCRIPTS = {
     for step in range(9):
         x = torch.randint(0, 512, (4, 64))
         mask = torch.ones_like(x)
-        mask[0, 40:] = 0
+        mask[0, 40 + step:] = 0
+        count = mask.sum().cuda()
         x, mask = x.cuda(), mask.cuda()
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = model(input_ids=x, labels=x, attention_mask=mask).loss
+            loss = model(input_ids=x, labels=x, attention_mask=mask, num_items_in_batch=count).loss
         loss.backward()
-        del x, mask
+        del x, mask, count
         optimizer.step()
         optimizer.zero_grad()
 """,

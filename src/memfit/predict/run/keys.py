@@ -116,7 +116,10 @@ def _of_value(value: Any) -> Any:
         if value.layout is not torch.strided or value.requires_grad:
             raise NotRepeatableError(RunReason.ARGUMENTS)
         notes = vars(value)
-        known = (notes.get(HOST_DATA) is not None, *(repr(notes.get(note)) for note in (CONSTANT, CHOICES, SHARE)))
+        has_data = notes.get(HOST_DATA) is not None
+        # A number such as Trainer's count of the batch's tokens decides only where it is read, and readings follow that.
+        decisive = (CHOICES, SHARE) if has_data and not value.dim() else (CONSTANT, CHOICES, SHARE)
+        known = (has_data, *(repr(notes.get(note)) for note in decisive))
         kind = (type(value), value.dim(), value.dtype, value.device, known)
         return TensorKey(kind, (*value.shape, *value.stride(), int(value.storage_offset()), int(value.untyped_storage().nbytes())))
     if isinstance(value, PLAIN):

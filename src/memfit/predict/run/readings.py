@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.tensors.tensor_annotations import PREFIX
+from memfit.phantom.tensors.tensor_annotations import CONSTANT, PREFIX
 from memfit.phantom.values.host_data import host_data_of, on_host, operand
 from memfit.torch_compat.dispatch import TorchDispatchMode, tree_leaves, tree_map, without_modes
 from memfit.torch_compat.fake_tensors import FakeTensor, device_query
 
 _ORIGIN = f"{PREFIX}origin"
+"""How a tensor's values follow from the arguments; ``None`` where they do and it cannot be told how."""
 _TO_COPY = torch.ops.aten._to_copy.default
 
 
@@ -146,7 +147,11 @@ class Readings(TorchDispatchMode):
 
     def _follow(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         parts = list(enumerate(result)) if isinstance(result, (tuple, list)) else [(None, result)]
-        known = [(place, part) for place, part in parts if isinstance(part, torch.Tensor) and host_data_of(part) is not None]
+        tensors = [(place, part) for place, part in parts if isinstance(part, torch.Tensor)]
+        known = [(place, part) for place, part in tensors if host_data_of(part) is not None]
+        for _, part in tensors:
+            if vars(part).get(CONSTANT) is not None and host_data_of(part) is None:
+                setattr(part, _ORIGIN, None)
         if not known:
             return
         try:
@@ -167,10 +172,12 @@ class Readings(TorchDispatchMode):
 def _origin_of(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    origin = vars(value).get(_ORIGIN)
-    if origin is not None:
-        return origin
-    return operand(value)
+    if _ORIGIN not in vars(value):
+        return operand(value)
+    origin = vars(value)[_ORIGIN]
+    if origin is None:
+        raise LookupError
+    return origin
 
 
 def _outcome(result: Any) -> Any:
