@@ -58,6 +58,7 @@ SURFACE = {
     "memfit watch": ["--against", "--every", "--first", "--help", "--out", "--save-to", "-h", "-o", "COMMAND"],
     "memfit top": ["--help", "--interval", "--json", "--once", "-h", "FILE"],
     "memfit calibrate": ["--from", "--help", "--name", "--out", "--predicted", "--seconds", "-h", "-o"],
+    "memfit completion": ["--help", "-h", "SHELL"],
     "memfit doctor": ["--gpu", "--help", "--json", "--patches", "-h"],
     "memfit serve": ["--help", "--host", "--no-cache", "--no-open", "--port", "-h", "FOLDER"],
 }

@@ -4,6 +4,7 @@
 
     main() ──> commands/ ──> add_parser: its flags, its help (flags.py: those that several share; parser.py: examples, suggestions)
                          └─> run: one call, one output (outputs.py), and signs of life while it lasts (progress.py)
+    completion.py    the same surface, as a script for a shell
 
 One small file per command, and only the one that was asked for is imported. A mistake in what the user gave
 is told in one line, without a traceback.
@@ -32,11 +33,11 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Will it fit, and how": ("predict", "run", "compare", "plan", "fit"),
     "Where memory goes": ("show", "report", "explain", "diff", "export"),
     "While it trains": ("train", "watch", "top"),
-    "On this machine": ("serve", "calibrate", "demo", "doctor"),
+    "On this machine": ("serve", "calibrate", "demo", "doctor", "completion"),
 }
 """In the order of the help."""
 
-OF_THIS_MACHINE: Final = ("calibrate", "doctor", "serve")
+OF_THIS_MACHINE: Final = ("calibrate", "completion", "doctor", "serve")
 """In a folder of their own."""
 
 COMMANDS: Final = tuple(command for commands in GROUPS.values() for command in commands)
@@ -115,8 +116,11 @@ class _Interruptions:
 
 def _read(words: Sequence[str]) -> argparse.Namespace:
     """The arguments of a command. Leaves with status 2 and advice where a word is none that is known."""
-    first = words[0] if words else ""
-    if first and first not in COMMANDS and not first.startswith("-"):
+    if not words:
+        build_parser().print_help(sys.stderr)
+        sys.exit(_MISUSED)
+    first = words[0]
+    if first not in COMMANDS and not first.startswith("-"):
         advice = f"; a script is predicted by memfit run {printable(first)}" if first.endswith(".py") else suggest(first, COMMANDS)
         CommandParser(prog="memfit", usage="memfit COMMAND ...").error(f"there is no command {printable(first)!r}{advice}")
     split = getattr(load(first), "split_program", None) if first in COMMANDS else None

@@ -48,7 +48,7 @@ DESCRIBED: Final = "as it is described: 24GiB, RTX-4090=48GiB, A100-80GB=0.5, 'A
 def add_options(parser: argparse.ArgumentParser, *, several: bool = False, launches: bool = False) -> None:
     """On what is predicted, and how. ``several`` GPUs and world sizes for a grid; ``launches`` where a launcher may say how many
     processes there are."""
-    which = f"{', '.join(gpu.name for gpu in gpus())}, another by its name, or {DESCRIBED}; H200 by default"
+    which = f"the kind of GPU: {', '.join(gpu.name for gpu in gpus())}, another by its name, or {DESCRIBED}; H200 by default"
     more = ",..." if several else ""
     parser.add_argument("--gpu", default="H200", metavar=f"GPU{more}", help=which)
     number = "processes, one per GPU; " + ("not needed where a launcher says it" if launches else "1 by default")

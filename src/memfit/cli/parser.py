@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 _MISUSED = 2
 _INDENT = 2
-_HELP_COLUMN = 12
+_HELP_COLUMN = 14
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -5,4 +5,5 @@
     doctor.py      what memfit finds on it
     calibrate.py   its GPU, measured
     serve.py       a page on it
+    completion.py  its shells
 """
