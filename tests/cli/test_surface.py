@@ -33,12 +33,12 @@ SURFACE = {
     "memfit show": ["--assumptions", "--help", "--json", "-h", "FILE"],
     "memfit report": ["--gpu", "--help", "--out", "-h", "-o", "FILE"],
     "memfit fit": ["--alloc-conf", "--gpu", "--help", "--json", "--process-groups", "--torch-version", "-h", "FILE"],
-    "memfit explain": ["--gpu", "--help", "--json", "-h", "FILE"],
-    "memfit diff": ["--fail-over", "--help", "--json", "-h", "BEFORE", "AFTER"],
+    "memfit explain": ["--gpu", "--help", "--json", "--report", "-h", "FILE"],
+    "memfit diff": ["--fail-over", "--help", "--json", "--report", "-h", "BEFORE", "AFTER"],
     "memfit export": ["--help", "--out", "--to", "-h", "-o", "FILE"],
     "memfit predict": [*sorted((*SUBJECT, *RECIPE, *OPTIONS, *RANKS, *OUTPUT, *HELP, "--json")), "FILE.py:FUNCTION"],
     "memfit compare": [
-        *sorted((*SUBJECT, *RECIPE, *OPTIONS, *OUTPUT, *HELP, "--csv", "--jobs", "--json", "--no-cache")),
+        *sorted((*SUBJECT, *RECIPE, *OPTIONS, *OUTPUT, *HELP, "--csv", "--jobs", "--json", "--no-cache", "--report")),
         "FILE.py:FUNCTION",
     ],
     "memfit plan": [

@@ -81,7 +81,8 @@ def test_ledgers_of_the_folder(served):
     assert rows["broken.memfit"]["isBroken"]
     assert "8.00 MiB" in rows["run.memfit"]["text"]
     assert served.get("/api/overlay?file=run.memfit&file=other.memfit")[1]["peaks"] == ["8.00 MiB", "12.00 MiB"]
-    assert "x" in served.get("/api/diff?before=run.memfit&after=other.memfit")[1]["text"]
+    assert served.get("/diff?before=run.memfit&after=other.memfit")[0] == 200
+    assert served.get("/diff?before=run.memfit&after=../other.memfit")[0] == 400
     assert served.get("/api/running?file=run.memfit")[1]["ranks"][0]["peak"] == "8.00 MiB"
     for name in ("../run.memfit", "/etc/hostname", "train.py", "", "broken.memfit"):
         assert served.get(f"/report?file={name}")[0] == 400

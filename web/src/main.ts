@@ -6,6 +6,7 @@ import { Icicle } from "./icicle";
 import { type Packed, unpack } from "./packed";
 import { Chart } from "./chart";
 import { makeFilter } from "./filter";
+import { makeResults } from "./results";
 
 const articles = [...document.querySelectorAll<HTMLElement>("article.run")];
 const tabs = [...document.querySelectorAll<HTMLButtonElement>("button.tab")];
@@ -36,8 +37,8 @@ function shownByAddress(): number {
   return Math.max(0, articles.findIndex((article) => `#${article.id}` === location.hash.split("@")[0]));
 }
 
-async function main(): Promise<void> {
-  const packed = await unpack(document.getElementById("packed")!.textContent!);
+async function drawRuns(text: string): Promise<void> {
+  const packed = await unpack(text);
   tabs.forEach((tab) =>
     tab.addEventListener("click", () => {
       const number = Number(tab.dataset.run);
@@ -46,6 +47,12 @@ async function main(): Promise<void> {
     }),
   );
   show(shownByAddress(), packed);
+}
+
+async function main(): Promise<void> {
+  const packed = document.getElementById("packed");
+  if (packed) await drawRuns(packed.textContent!);
+  makeResults();
   document.querySelectorAll<HTMLElement>("[data-filter]").forEach(makeFilter);
   document.documentElement.dataset.ready = "true";
 }

@@ -61,8 +61,12 @@ export class Ledgers {
   }
 
   private open(names: string[]): void {
+    this.frame(address("/report", names.map((name) => ["file", name])), `report of ${names.join(", ")}`);
+  }
+
+  private frame(src: string, title: string): void {
     this.rest();
-    const frame = make("iframe", { src: address("/report", names.map((name) => ["file", name])), title: `report of ${names.join(", ")}`, class: "report" });
+    const frame = make("iframe", { src, title, class: "report" });
     this.shown.replaceChildren(frame);
     frame.scrollIntoView({ block: "start" });
   }
@@ -90,12 +94,9 @@ export class Ledgers {
     });
   }
 
-  private compare(): Promise<void> {
-    return this.told(async () => {
-      const [before, after] = [...this.chosen];
-      const { text } = await look(`/api/diff?${new URLSearchParams({ before, after })}`);
-      return make("pre", { class: "details" }, `${before} -> ${after}\n\n${text}`);
-    });
+  private compare(): void {
+    const [before, after] = [...this.chosen];
+    this.frame(address("/diff", [["before", before], ["after", after]]), `what ${before} and ${after} differ in`);
   }
 
   private async follow(name: string): Promise<void> {

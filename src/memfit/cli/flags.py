@@ -124,6 +124,10 @@ def add_output(parser: argparse.ArgumentParser, what: str, default: str | None, 
     )
 
 
+def add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--report", type=Path, metavar="FILE", help="where to write the same as a page, to open in a browser")
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="for programs: one JSON object; what your code prints goes to the standard error"

@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -127,6 +127,14 @@ def write_output(path: Path, data: bytes, flag: str) -> None:
             write_whole(path, data)
     except OSError as error:
         raise cannot_write(path, error, flag) from error
+
+
+def write_report(path: Path | None, page: Callable[[], str]) -> None:
+    """Writes the page of ``--report``, if one was asked for, and says so."""
+    if path is not None:
+        write_output(path, page().encode(), "--report")
+        if path != STDOUT:
+            print(f"memfit: {printable(str(path))} is written: open it in a browser", file=sys.stderr)
 
 
 def write_ledger(path: Path, ledger: Ledger) -> None:

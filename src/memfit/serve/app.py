@@ -71,9 +71,9 @@ class Server:
             Route("/api/config", _told(self.config), methods=["POST"]),
             Route("/api/ledgers", _told(self.ledgers)),
             Route("/api/overlay", _told(self.overlay)),
-            Route("/api/diff", _told(self.difference)),
             Route("/api/running", _told(self.running)),
             Route("/report", self.report),
+            Route("/diff", self.difference),
         ]
 
     # -- the page -----------------------------------------------------------------------------------------------------------------
@@ -146,27 +146,36 @@ class Server:
     async def overlay(self, request: Request) -> Any:
         return await run_in_threadpool(self._ledgers.overlay, request.query_params.getlist("file"))
 
-    async def difference(self, request: Request) -> Any:
-        query = request.query_params
-        return {"text": await run_in_threadpool(self._ledgers.difference, query.get("before", ""), query.get("after", ""))}
-
     async def running(self, request: Request) -> Any:
         return await run_in_threadpool(self._ledgers.running, request.query_params.get("file", ""))
 
     async def report(self, request: Request) -> Response:
-        """The report page of ledgers of the folder, or of an answer. It brings a policy of its own, which lets nothing out."""
+        """The report page of ledgers of the folder, or of an answer."""
         query = request.query_params
-        try:
-            if key := query.get("answer"):
-                path = self.desk.ledger_of(key)
-                if path is None:
-                    raise ConfigError("that answer is no longer kept: ask again")
-                page = await run_in_threadpool(lambda: report_page([Ledger.load(path)], ["answer"]))
-            else:
-                page = await run_in_threadpool(self._ledgers.page, query.getlist("file"))
-        except (MemfitError, OSError) as error:
-            return PlainTextResponse(f"memfit: {error}\n", 400)
-        return HTMLResponse(page, headers={"Content-Security-Policy": "frame-ancestors 'self'"})
+        if not (key := query.get("answer")):
+            return await _page(lambda: self._ledgers.page(query.getlist("file")))
+
+        def answer() -> str:
+            path = self.desk.ledger_of(key)
+            if path is None:
+                raise ConfigError("that answer is no longer kept: ask again")
+            return report_page([Ledger.load(path)], ["answer"])
+
+        return await _page(answer)
+
+    async def difference(self, request: Request) -> Response:
+        """The page of what two ledgers of the folder differ in."""
+        query = request.query_params
+        return await _page(lambda: self._ledgers.difference(query.get("before", ""), query.get("after", "")))
+
+
+async def _page(make: Callable[[], str]) -> Response:
+    """A page that brings a policy of its own, which lets nothing out."""
+    try:
+        page = await run_in_threadpool(make)
+    except (MemfitError, OSError) as error:
+        return PlainTextResponse(f"memfit: {error}\n", 400)
+    return HTMLResponse(page, headers={"Content-Security-Policy": "frame-ancestors 'self'"})
 
 
 def _exact(question: Question, seen: dict[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-from rich.console import Console
 
 from memfit.analysis.diff.runs import diff_ledgers
 from memfit.analysis.status import Status, find_status, worst_first
@@ -15,8 +12,8 @@ from memfit.errors import ConfigError, MemfitError
 from memfit.ledger import Ledger
 from memfit.serve.picture import trace_runs
 from memfit.units import format_bytes
-from memfit.views.diff import show_diff
 from memfit.views.html import render_page, study
+from memfit.views.html.results.difference import diff_page
 from memfit.views.html.runs import label_runs
 from memfit.views.words.moments import count, name_step
 from memfit.views.words.recipe import recipe_line
@@ -53,10 +50,9 @@ class LedgerFolder:
         return trace_runs(self.open(names)) | {"names": [*names]}
 
     def difference(self, before: str, after: str) -> str:
-        """As ``memfit diff`` prints it."""
-        said = io.StringIO()
-        show_diff(diff_ledgers(*self.open([before, after])), Console(width=110, file=said, color_system=None))
-        return said.getvalue()
+        """The page of ``memfit diff``."""
+        first, second = self.open([before, after])
+        return diff_page(diff_ledgers(first, second), (first, second), (before, after))
 
     def running(self, name: str) -> dict[str, Any]:
         """How a watched job stands, every rank of it, the one with the least room first."""

@@ -17,6 +17,7 @@ from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
 from memfit.views.words.moments import count, name_moment, name_step
+from memfit.views.words.recipe import recipe_line
 
 NUM_ROWS = 8
 NUM_BLOCKS = 12
@@ -30,10 +31,10 @@ def show_diff(diff: Diff, console: Console) -> None:
 
 
 def _sections(diff: Diff) -> Iterator[RenderableType]:
-    names = _side_names(diff)
+    names = side_names(diff)
     yield _heads(diff, names)
-    yield from (Text(note, style="yellow") for note in _notes(diff))
-    yield Text(f"\n{_verdict(diff)}", style="bold")
+    yield from (Text(note, style="yellow") for note in notes(diff))
+    yield Text(f"\n{diff_answer(diff)}", style="bold")
     yield Padding(_figures(diff, names), (0, 0, 0, 2), expand=False)
     if diff.empty:
         return
@@ -50,7 +51,8 @@ def _sections(diff: Diff) -> Iterator[RenderableType]:
 # -- the two runs ------------------------------------------------------------------------------------------------------------
 
 
-def _side_names(diff: Diff) -> tuple[str, str]:
+def side_names(diff: Diff) -> tuple[str, str]:
+    """What to call the two runs."""
     if diff.compares_a_prediction:
         return diff.before.info.source, diff.after.info.source
     return "before", "after"
@@ -59,13 +61,15 @@ def _side_names(diff: Diff) -> tuple[str, str]:
 def _heads(diff: Diff, names: tuple[str, str]) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, side in zip(names, (diff.before, diff.after), strict=True):
-        table.add_row(Text(name, style="bold"), Text(_describe(side), style="dim"))
+        table.add_row(Text(name, style="bold"), Text(describe_side(side), style="dim"))
     return table
 
 
-def _describe(side: Side) -> str:
+def describe_side(side: Side) -> str:
+    """What a run is about, its steps, and where its peak is."""
     info = side.info
-    facts = [printable(info.source), count(side.num_steps, "step")]
+    asked = recipe_line(info.asked)
+    facts = [*([printable(asked)] if asked else []), printable(info.source), count(side.num_steps, "step")]
     if info.world_size > 1:
         facts.append(f"rank {info.rank} of {info.world_size}")
     if side.peak is not None:
@@ -73,7 +77,8 @@ def _describe(side: Side) -> str:
     return ", ".join(facts)
 
 
-def _notes(diff: Diff) -> Iterator[str]:
+def notes(diff: Diff) -> Iterator[str]:
+    """What differs beside memory, and may be the reason."""
     before, after = diff.before, diff.after
     versions = before.info.facts, after.info.facts
     for name in sorted(versions[0].keys() & versions[1].keys()):
@@ -92,7 +97,8 @@ def _notes(diff: Diff) -> Iterator[str]:
             yield printable(f"one is incomplete: {side.info.problem}")
 
 
-def _verdict(diff: Diff) -> str:
+def diff_answer(diff: Diff) -> str:
+    """What became of the peak, in a sentence."""
     if diff.empty:
         return "No difference: both peaks hold the same blocks, and every phase of every step has the same peak."
     if diff.compares_a_prediction:
@@ -148,13 +154,14 @@ def _blocks(changes: Sequence[BlockChange], names: tuple[str, str]) -> Table:
         before, after, difference = _amounts(change)
         kind = change.kind
         phase = kind.phase.label if kind.phase is not None else ""
-        row = difference, before, after, _numbers(change), kind.category.label
+        row = difference, before, after, number_of_blocks(change), kind.category.label
         table.add_row(*row, Text(printable(kind.op)), phase, Text(printable(kind.module)))
     _say_rest(table, changes[NUM_BLOCKS:], num_figures=4)
     return table
 
 
-def _numbers(change: BlockChange) -> str:
+def number_of_blocks(change: BlockChange) -> str:
+    """``12``, or ``12 -> 24``."""
     before, after = f"{change.before_blocks:,}", f"{change.after_blocks:,}"
     return before if before == after else f"{before} -> {after}"
 
@@ -176,7 +183,7 @@ def _levels(levels: Sequence[PhaseLevel], names: tuple[str, str]) -> Table:
 def _say_rest(table: Table, rest: Sequence[Compared], num_figures: int = 3) -> None:
     if rest:
         total = sum(change.change_bytes for change in rest)
-        table.add_row(_signed_bytes(total), *[""] * (num_figures - 1), f"{len(rest)} more", style="dim")
+        table.add_row(signed_bytes(total), *[""] * (num_figures - 1), f"{len(rest)} more", style="dim")
 
 
 def _amounts(compared: Compared) -> tuple[str, str, Text]:
@@ -185,8 +192,9 @@ def _amounts(compared: Compared) -> tuple[str, str, Text]:
 
 def _signed(compared: Compared) -> Text:
     style = _GREW if compared.change_bytes > 0 else _SHRANK if compared.change_bytes < 0 else ""
-    return Text(_signed_bytes(compared.change_bytes), style=style)
+    return Text(signed_bytes(compared.change_bytes), style=style)
 
 
-def _signed_bytes(size_bytes: int) -> str:
+def signed_bytes(size_bytes: int) -> str:
+    """``+1.50 GiB``."""
     return f"+{format_bytes(size_bytes)}" if size_bytes > 0 else format_bytes(size_bytes)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.explain import Explanation, Remedy
+from memfit.ledger import Category
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
@@ -24,21 +25,22 @@ _VERDICTS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")
 
 def show_explanation(explanation: Explanation, console: Console) -> None:
     """Prints what was asked for, what was there, who held it, and what would have helped."""
-    console.print(Text(_headline(explanation), style="bold red" if explanation.ran_out else "bold green"))
+    console.print(Text(explained_headline(explanation), style="bold red" if explanation.ran_out else "bold green"))
     if seen := coverage_words(explanation.covered):
         console.print(Text(seen))
-    for part in (*map(Text, _sentences(explanation)), *_sections(explanation)):
+    for part in (*map(Text, explained_sentences(explanation)), *_sections(explanation)):
         console.print(part)
     if explanation.course is not None:
         for section in course_sections(explanation.course, console):
             console.print(section)
-    for note in (*explanation.notes, *_about_batches(explanation)):
+    for note in (*explanation.notes, *about_batches(explanation)):
         console.print(Text(f"note: {printable(note)}", style="yellow"))
 
 
-def _headline(explanation: Explanation) -> str:
+def explained_headline(explanation: Explanation) -> str:
+    """What ran out where, or that nothing does."""
     device, where = printable(explanation.holdings.device), printable(explanation.holdings.where)
-    if _is_enough(explanation):
+    if is_enough(explanation):
         until = "" if explanation.future_known else " up to where it did"
         until += "" if explanation.covered.is_whole else " in what was seen of it"
         enough, capacity = format_bytes(explanation.enough or 0), format_bytes(explanation.capacity or 0)
@@ -53,13 +55,15 @@ def _headline(explanation: Explanation) -> str:
     return f"{what}: {asks} {format_bytes(explanation.asked)}."
 
 
-def _is_enough(explanation: Explanation) -> bool:
+def is_enough(explanation: Explanation) -> bool:
+    """True if it does not run out of memory on the GPU that was asked about."""
     return not explanation.ran_out and explanation.capacity is not None
 
 
-def _sentences(explanation: Explanation) -> Iterator[str]:
+def explained_sentences(explanation: Explanation) -> Iterator[str]:
+    """What was in use and left; nothing where it was enough."""
     held = f"In use: {format_bytes(explanation.allocated)}. Reserved: {format_bytes(explanation.reserved)}"
-    if _is_enough(explanation):
+    if is_enough(explanation):
         return
     if explanation.capacity is None or explanation.left is None:
         yield f"{held}."
@@ -69,7 +73,7 @@ def _sentences(explanation: Explanation) -> Iterator[str]:
 
 
 def _sections(explanation: Explanation) -> Iterator[RenderableType]:
-    if _is_enough(explanation):
+    if is_enough(explanation):
         return
     if explanation.holdings.categories:
         yield _section("In use, by category", _categories(explanation))
@@ -77,12 +81,19 @@ def _sections(explanation: Explanation) -> Iterator[RenderableType]:
     yield _section(f"In use, by {by}", _owners(explanation, by))
     yield _section("The largest blocks", _blocks(explanation))
     if explanation.unusable:
-        title = "Reserved, but not in use" if explanation.asked is None else "Reserved, but not usable for this request"
-        yield _section(title, _unusable(explanation))
+        yield _section(unusable_title(explanation), _unusable(explanation))
     if explanation.remedies:
-        would = "What would make it fit" if explanation.gpu else "What would have made it fit"
-        until = "" if explanation.future_known else " up to the failure"
-        yield _section(f"{would}, each tried by replay{until}", _remedies(explanation))
+        yield _section(remedies_title(explanation), _remedies(explanation))
+
+
+def unusable_title(explanation: Explanation) -> str:
+    return "Reserved, but not in use" if explanation.asked is None else "Reserved, but not usable for this request"
+
+
+def remedies_title(explanation: Explanation) -> str:
+    would = "What would make it fit" if explanation.gpu else "What would have made it fit"
+    until = "" if explanation.future_known else " up to the failure"
+    return f"{would}, each tried by replay{until}"
 
 
 def _section(title: str, table: Table) -> RenderableType:
@@ -91,14 +102,22 @@ def _section(title: str, table: Table) -> RenderableType:
 
 def _categories(explanation: Explanation) -> Table:
     table = plain_table("", ">", ">")
-    holdings = explanation.holdings
-    total = sum(holdings.categories.values()) + holdings.unknown_bytes
-    rows = [(category.label, size) for category, size in holdings.categories.items()]
-    if holdings.unknown_bytes:
-        rows.append(("not in the ledger", holdings.unknown_bytes))
-    for label, size in sorted(rows, key=lambda row: -row[1]):
+    found = categories_of(explanation)
+    total = sum(size for _, _, size in found)
+    for _, label, size in found:
         table.add_row(label, format_bytes(size), f"{size / total:.1%}")
     return table
+
+
+def categories_of(explanation: Explanation) -> list[tuple[Category | None, str, int]]:
+    """Bytes in use by category, the most first; ``None`` stands for what the ledger does not know."""
+    holdings = explanation.holdings
+    rows: list[tuple[Category | None, str, int]] = [
+        (category, category.label, size) for category, size in holdings.categories.items()
+    ]
+    if rows and holdings.unknown_bytes:
+        rows.append((None, "not in the ledger", holdings.unknown_bytes))
+    return sorted(rows, key=lambda row: -row[2])
 
 
 def _owners(explanation: Explanation, by: str) -> Table:
@@ -131,23 +150,20 @@ def _remedies(explanation: Explanation) -> Table:
     table = plain_table("fits", "with", "allocated>", "smallest fit>", "to spare>")
     for remedy in explanation.remedies:
         word, colour = _VERDICTS[remedy.served]
-        table.add_row(
-            Text(word, style=colour),
-            remedy.what,
-            format_bytes(remedy.peak_allocated),
-            format_bytes(remedy.smallest_fit),
-            _spare(explanation, remedy),
-        )
+        spare = spare_bytes(explanation, remedy)
+        sizes = format_bytes(remedy.peak_allocated), format_bytes(remedy.smallest_fit), "" if spare is None else format_bytes(spare)
+        table.add_row(Text(word, style=colour), remedy.what, *sizes)
     return table
 
 
-def _about_batches(explanation: Explanation) -> Iterator[str]:
+def about_batches(explanation: Explanation) -> Iterator[str]:
     """No ledger says how many sequences a micro-batch has."""
     if any("micro-batch" in remedy.kind for remedy in explanation.remedies):
         yield "a micro-batch of one sequence cannot be halved: there, a part of it is a shorter sequence"
 
 
-def _spare(explanation: Explanation, remedy: Remedy) -> str:
+def spare_bytes(explanation: Explanation, remedy: Remedy) -> int | None:
+    """What would be left with a remedy; ``None`` where that cannot be said."""
     if explanation.capacity is None or remedy.kind == "gpu":
-        return ""
-    return format_bytes(explanation.capacity - remedy.smallest_fit)
+        return None
+    return explanation.capacity - remedy.smallest_fit

@@ -21,13 +21,15 @@ Open = Callable[..., Visit]
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page of ledgers, by their labels. A visit that went as it should leaves no complaints and no requests."""
+    """Opens a page of ledgers, by their labels, or one that is given. A visit that went as it should leaves no complaints and no
+    requests."""
     visits: list[Visit] = []
     contexts = []
 
-    def open_page(ledgers: dict[str, Ledger], *, title: str = "run.memfit", forgive: bool = False, **context: Any) -> Visit:
+    def open_page(ledgers: dict[str, Ledger] | str, *, title: str = "run.memfit", forgive: bool = False, **context: Any) -> Visit:
         path = tmp_path / "report.html"
-        path.write_text(render_page([study(label, ledger) for label, ledger in ledgers.items()], title), encoding="utf-8")
+        page = ledgers if isinstance(ledgers, str) else render_page([study(label, run) for label, run in ledgers.items()], title)
+        path.write_text(page, encoding="utf-8")
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | context))
         contexts[-1].set_default_timeout(1000 * HANGS_AFTER)
         visit = Visit(contexts[-1].new_page())

@@ -6,11 +6,12 @@ import argparse
 import json
 import sys
 
-from memfit.cli.flags import add_options, add_output, add_recipe, add_subject, read_common, read_values, read_words
-from memfit.cli.outputs import check_output, stdout_console, write_output
+from memfit.cli.flags import add_options, add_output, add_recipe, add_report, add_subject, read_common, read_values, read_words
+from memfit.cli.outputs import check_output, stdout_console, write_output, write_report
 from memfit.cli.progress import telling
 from memfit.compare import compare
 from memfit.compare.api import STOPPED
+from memfit.views.html.results.comparison import comparison_page
 from memfit.views.words.comparison import cell_line
 
 _STOPPED = 130
@@ -25,6 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         examples=(
             ("memfit compare --model llama3-8b --gpu H100 --world-size 8", "strategies and checkpointing, side by side"),
             ("memfit compare --model gpt2 --gpu T4,4090 --batch 4,8,16", "batch sizes on two kinds of GPUs"),
+            ("memfit compare --model gpt2 --gpu T4 --batch 4,8 --report batches.html", "the same as a page, with a picture"),
         ),
     )
     add_subject(parser, "your function that returns step(); it is called with the axes you give, by name")
@@ -33,14 +35,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--jobs", type=int, metavar="N", help="predictions at a time; one per core by default")
     parser.add_argument("--no-cache", action="store_true", help="predict everything again, and keep nothing for the next time")
     add_output(parser, "the cells: as CSV where the name ends in .csv, as JSON otherwise", None)
+    add_report(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="for programs: a list of cells")
     shape.add_argument("--csv", action="store_true", help="for spreadsheets: one line per cell")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.out is not None:
-        check_output(args.out, "--out")
+    for path, flag in ((args.out, "--out"), (args.report, "--report")):
+        if path is not None:
+            check_output(path, flag)
     with telling("Comparing") as tell:
         comparison = compare(
             args.function,
@@ -57,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         text = comparison.to_csv() if args.out.suffix == ".csv" else json.dumps(comparison.to_json())
         write_output(args.out, text.encode(), "--out")
+    write_report(args.report, lambda: comparison_page(comparison))
     if args.json:
         print(json.dumps(comparison.to_json()))
     elif args.csv:

@@ -10,11 +10,13 @@ from pathlib import Path
 from rich.text import Text
 
 from memfit.analysis.diff.runs import Diff, diff_ledgers
-from memfit.cli.outputs import stdout_console, working
+from memfit.cli.flags import add_report
+from memfit.cli.outputs import check_output, stdout_console, working, write_report
 from memfit.ledger import Ledger
 from memfit.units import Allowance, format_bytes
 from memfit.views.diff import show_diff
 from memfit.views.escaping import printable
+from memfit.views.html.results.difference import diff_page
 
 _GROWN = 1
 
@@ -27,6 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "measured one it shows where the prediction is wrong.",
         examples=(
             ("memfit diff before.memfit after.memfit", "what grew, and why"),
+            ("memfit diff before.memfit after.memfit --report diff.html", "the same as a page, both runs over one another"),
             ("memfit diff golden.memfit run.memfit --fail-over 2%", "in CI: fails where memory grew by more"),
         ),
     )
@@ -35,13 +38,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--fail-over", metavar="AMOUNT", help="exit with 1 if the peak grew by more: 2%%, 500MiB; allocated or reserved"
     )
+    add_report(parser)
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.report is not None:
+        check_output(args.report, "--report")
     allowance = Allowance.parse(args.fail_over) if args.fail_over is not None else None
     with working(f"Comparing {args.before.name} with {args.after.name}"):
-        diff = diff_ledgers(Ledger.load(args.before).check(), Ledger.load(args.after).check())
+        ledgers = Ledger.load(args.before).check(), Ledger.load(args.after).check()
+        diff = diff_ledgers(*ledgers)
+    write_report(args.report, lambda: diff_page(diff, ledgers, (str(args.before), str(args.after))))
     if args.json:
         print(json.dumps({"files": [str(args.before), str(args.after)]} | diff.to_json()))
     else:

@@ -6,10 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from memfit.cli.outputs import stdout_console, working
+from memfit.cli.flags import add_report
+from memfit.cli.outputs import check_output, stdout_console, working, write_report
 from memfit.explain import explain
 from memfit.hardware import gpus
 from memfit.views.explanation import show_explanation
+from memfit.views.html.results.explanation import explanation_page
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,12 +35,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--gpu",
         help=f"in place of the GPU it ran on, one of {', '.join(gpu.name for gpu in gpus())}; needed if the run completed",
     )
+    add_report(parser)
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.report is not None:
+        check_output(args.report, "--report")
     with working(f"Replaying {args.file.name}"):
         explanation = explain(args.file, args.gpu)
+    write_report(args.report, lambda: explanation_page(explanation, str(args.file)))
     if args.json:
         print(json.dumps({"file": str(args.file)} | explanation.to_json()))
     else:

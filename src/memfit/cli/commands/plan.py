@@ -7,10 +7,9 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from memfit.cli.flags import add_options, add_output, add_recipe, add_subject, read_common, read_words, read_world_size
-from memfit.cli.outputs import STDOUT, check_output, stdout_console, stdout_kept_clean, write_output
+from memfit.cli.flags import add_options, add_output, add_recipe, add_report, add_subject, read_common, read_words, read_world_size
+from memfit.cli.outputs import STDOUT, check_output, stdout_console, stdout_kept_clean, write_report
 from memfit.cli.progress import telling
 from memfit.errors import ConfigError
 from memfit.job import PredictOptions
@@ -19,7 +18,7 @@ from memfit.plan.search import PlanSearch, plan
 from memfit.plan.search.candidate import Evaluated
 from memfit.plan.search.space import CHANGES_TRAINING
 from memfit.units import format_bytes
-from memfit.views.html.plan import plan_page
+from memfit.views.html.results.plan import plan_page
 from memfit.views.words.plan import describe_program_plan, how_to_use
 from memfit.views.words.timing import format_seconds
 
@@ -84,7 +83,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--no-cache", action="store_true", help="predict everything again, and keep nothing for the next time")
     add_output(parser, "the plan, as JSON", None)
-    parser.add_argument("--report", type=Path, metavar="FILE", help="where to write a page with the picture of time against memory")
+    add_report(parser)
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
 
 
@@ -198,8 +197,7 @@ def _one_seq(values: list[int]) -> int:
 
 
 def _tell(found: PlanSearch, args: argparse.Namespace) -> None:
-    if args.report is not None:
-        write_output(args.report, plan_page(found).encode(), "--report")
+    write_report(args.report, lambda: plan_page(found))
     if args.out is not None and found.plan is not None:
         if args.out == STDOUT:
             print(json.dumps(found.plan.to_json(), indent=1))

@@ -10,9 +10,10 @@
     verdict.py    does it fit                                          packing.py    strings and positions, as numbers
     timeline.py   memory over the run, at every zoom                   page.py       the file, and several runs side by side
     peak.py       what the peak is made of                             mesh.py       the ranks of a job, as a grid
-    modules.py    the tree of modules                                  plan.py       what a search for a plan found
+    modules.py    the tree of modules                                  document.py   what is around every page of the family
     steps.py      steps side by side                                   levels.py     how full the device was over all steps
     facts.py      versions, settings                                   lanes.py      the last step over milliseconds, by stream
+    results/      pages of comparisons, plans, differences and explanations
 
 The script is built from ``web/`` by developers (``make page``); what comes out is part of the package.
 """

@@ -1,20 +1,14 @@
-"""The file: its head, one article per run, what the script draws, and the script.
-
-Nothing leaves it: the content policy allows the one script and the one style that are in it, known by their hashes, and no request
-to anywhere.
-"""
+"""The report: one article per run, several runs side by side and over one another, and what the script draws."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
-from importlib.resources import files
 from typing import Any
 
-from memfit import __version__
 from memfit.units import format_bytes
+from memfit.views.html.document import document
 from memfit.views.html.facts import facts_section
 from memfit.views.html.levels import levels_section
 from memfit.views.html.markup import Markup, element, join, table
@@ -22,6 +16,7 @@ from memfit.views.html.mesh import mesh_section
 from memfit.views.html.modules import modules_section, pack_modules
 from memfit.views.html.packing import Texts
 from memfit.views.html.peak import peak_section
+from memfit.views.html.results.pictures import Line, overlay
 from memfit.views.html.runs import Run
 from memfit.views.html.steps import steps_section
 from memfit.views.html.timeline import pack_timeline, timeline_section
@@ -32,26 +27,16 @@ from memfit.views.words.recipe import origin_line
 
 def render_page(runs: list[Run], title: str) -> str:
     """One HTML file for one or more runs."""
-    script, style = _built("page.js"), _built("page.css")
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
-    head = (
-        Markup('<meta charset="utf-8">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup('<meta name="color-scheme" content="light dark">'),
-        element("title", f"{title} – memfit"),
-        Markup(f"<style>{style}</style>"),
-    )
     articles = [_article(run, number, alone=len(runs) == 1) for number, run in enumerate(runs)]
-    body = (
-        element("header", element("h1", title), element("p", _subtitle(runs), class_="quiet"), *_origins(runs)),
-        element("noscript", element("p", "The drawings need JavaScript; the tables do not.", class_="alarm")),
-        element("main", overview(runs), mesh_section(runs) if len(runs) > 1 else join(), *articles),
-        element("footer", element("p", f"memfit {__version__}", class_="quiet")),
-        Markup(f'<script id="packed" type="application/octet-stream">{_pack(runs)}</script>'),
-        Markup(f"<script>{script}</script>"),
-    )
-    return f"<!doctype html>\n{element('html', element('head', *head), element('body', *body), lang='en')}\n"
+    several = [overview(runs), *([mesh_section(runs), overlay_section(runs)] if len(runs) > 1 else [])]
+    origin = origin_line(runs[0].report.info) if len(runs) == 1 else ""
+    return document(title, _subtitle(runs), [*several, *articles], origin=origin, packed=_pack(runs))
+
+
+def overlay_section(runs: list[Run]) -> Markup:
+    """All runs in one drawing."""
+    lines = [Line(label=run.label, ledger=run.ledger) for run in runs]
+    return element("section", element("h2", "Laid over one another"), overlay(lines), aria_label="Laid over one another")
 
 
 def _article(run: Run, number: int, *, alone: bool) -> Markup:
@@ -79,12 +64,6 @@ def _subtitle(runs: list[Run]) -> str:
     return ", ".join(facts)
 
 
-def _origins(runs: list[Run]) -> list[Markup]:
-    """When and by which command a run was made, if there is one and it says so."""
-    words = origin_line(runs[0].report.info) if len(runs) == 1 else ""
-    return [element("p", words, class_="quiet origin")] if words else []
-
-
 def _pack(runs: list[Run]) -> str:
     texts = Texts()
     packed: dict[str, Any] = {
@@ -94,14 +73,6 @@ def _pack(runs: list[Run]) -> str:
     plain = json.dumps(packed, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     # Without a time of packing, the same ledgers make the same file.
     return base64.b64encode(gzip.compress(plain, mtime=0)).decode("ascii")
-
-
-def _built(name: str) -> str:
-    return (files("memfit.views.html") / "built" / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
 
 
 def overview(runs: list[Run]) -> Markup:

@@ -62,7 +62,7 @@ def _rows(rows: dict[tuple[str, ...], dict[str, Cell]], comparison: Comparison) 
             step_time=format_seconds(figures.step_seconds) if figures.step_seconds else "",
             peak_phase=figures.peak_phase,
             largest=figures.largest_category,
-            answers=tuple(_answer(cells.get(gpu)) for gpu in comparison.gpus),
+            answers=tuple(answer_of(cells.get(gpu)) for gpu in comparison.gpus),
             against_best=_against(figures, speaking[0][0]) if figures is not speaking[0][0] else "",
             recommended=any(cell in cells.values() for cell in chosen if cell is not None),
         )
@@ -94,7 +94,8 @@ def _text(value: Any) -> str:
     return str(value) if value != "" else "none"
 
 
-def _answer(cell: Cell | None) -> GpuAnswer:
+def answer_of(cell: Cell | None) -> GpuAnswer:
+    """Whether a cell fits, and by how much."""
     if cell is None or cell.figures is None:
         return GpuAnswer(text="failed" if cell else "", fits=None)
     amount = format_bytes(abs(cell.figures.margin))
@@ -116,7 +117,7 @@ def cell_line(cell: Cell) -> str:
     about = recipe_line(cell.inputs)
     if cell.figures is None:
         return f"{about}: {cell.error}"
-    return f"{about}: {format_bytes(cell.figures.smallest_fit)}, {_answer(cell).text}"
+    return f"{about}: {format_bytes(cell.figures.smallest_fit)}, {answer_of(cell).text}"
 
 
 def _failed_rows(rows: dict[tuple[str, ...], dict[str, Cell]], *, several: bool) -> Iterator[FailedRow]:
