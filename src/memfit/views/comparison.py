@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memfit.views.escaping import printable
+from memfit.views.verdicts import assumption_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,8 @@ def draw(sheet: Sheet, console: Console, options: ConsoleOptions) -> Iterator[Re
     if sheet.details:
         yield Text("\n" + "\n".join(map(printable, sheet.details.splitlines())))
     yield from (Text(f"left out: {printable(reason)}", style="dim") for reason in sheet.left_out)
-    yield from (Text(f"assumed: {printable(sentence)}", style="dim") for sentence in sheet.assumptions)
+    if assumed := assumption_line(sheet.assumptions, IN_FILES):
+        yield Text(assumed, style="yellow")
     yield from (Text(("\n" if number == 0 else "") + printable(said), style="bold") for number, said in enumerate(sheet.closing))
 
 
@@ -93,6 +95,8 @@ def _widest_table(sheet: Sheet, console: Console, options: ConsoleOptions) -> Ta
     return _table(sheet, 0)
 
 
+IN_FILES = "--report FILE writes them out"
+"""Where the assumptions of several predictions can be read."""
 EXTRAS = ("peak in", "mostly", "more than the first")
 """Good to know, but they decide nothing."""
 UNLIMITED = 10_000

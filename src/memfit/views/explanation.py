@@ -14,7 +14,7 @@ from memfit.ledger import Category
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
-from memfit.views.terminal import course_sections
+from memfit.views.terminal import NARROW, course_sections
 from memfit.views.verdicts import coverage_words
 
 NUM_OWNERS = 10
@@ -28,7 +28,7 @@ def show_explanation(explanation: Explanation, console: Console) -> None:
     console.print(Text(explained_headline(explanation), style="bold red" if explanation.ran_out else "bold green"))
     if seen := coverage_words(explanation.covered):
         console.print(Text(seen))
-    for part in (*map(Text, explained_sentences(explanation)), *_sections(explanation)):
+    for part in (*map(Text, explained_sentences(explanation)), *_sections(explanation, is_narrow=console.width < NARROW)):
         console.print(part)
     if explanation.course is not None:
         for section in course_sections(explanation.course, console):
@@ -72,18 +72,18 @@ def explained_sentences(explanation: Explanation) -> Iterator[str]:
     yield f"{held} of the {capacity} that the allocator can get; {left} are left."
 
 
-def _sections(explanation: Explanation) -> Iterator[RenderableType]:
+def _sections(explanation: Explanation, *, is_narrow: bool) -> Iterator[RenderableType]:
     if is_enough(explanation):
         return
     if explanation.holdings.categories:
         yield _section("In use, by category", _categories(explanation))
     by = "module" if explanation.knows_modules else "place in the code"
     yield _section(f"In use, by {by}", _owners(explanation, by))
-    yield _section("The largest blocks", _blocks(explanation))
+    yield _section("The largest blocks", _blocks(explanation, is_narrow=is_narrow))
     if explanation.unusable:
         yield _section(unusable_title(explanation), _unusable(explanation))
     if explanation.remedies:
-        yield _section(remedies_title(explanation), _remedies(explanation))
+        yield _section(remedies_title(explanation), _remedies(explanation, is_narrow=is_narrow))
 
 
 def unusable_title(explanation: Explanation) -> str:
@@ -129,13 +129,14 @@ def _owners(explanation: Explanation, by: str) -> Table:
     return table
 
 
-def _blocks(explanation: Explanation) -> Table:
-    """A snapshot knows neither category nor operator."""
+def _blocks(explanation: Explanation, *, is_narrow: bool) -> Table:
+    """A snapshot knows neither category nor operator; a narrow terminal has no room for the latter."""
     known = explanation.knows_modules
-    table = plain_table("bytes>", *(("category", "op", "belongs to") if known else ("made at",)))
+    headings = ("category", *(() if is_narrow else ("op",)), "belongs to") if known else ("made at",)
+    table = plain_table("bytes>", *headings)
     for block in explanation.holdings.blocks[:NUM_BLOCKS]:
-        size, owner = format_bytes(block.size_bytes), Text(printable(block.owner))
-        table.add_row(size, *((block.category, Text(printable(block.op)), owner) if known else (owner,)))
+        size, owner, op = format_bytes(block.size_bytes), Text(printable(block.owner)), Text(printable(block.op))
+        table.add_row(size, *((block.category, *(() if is_narrow else (op,))) if known else ()), owner)
     return table
 
 
@@ -146,13 +147,13 @@ def _unusable(explanation: Explanation) -> Table:
     return table
 
 
-def _remedies(explanation: Explanation) -> Table:
-    table = plain_table("fits", "with", "allocated>", "smallest fit>", "to spare>")
+def _remedies(explanation: Explanation, *, is_narrow: bool) -> Table:
+    table = plain_table("fits", "with", *(() if is_narrow else ("allocated>", "smallest fit>")), "to spare>")
     for remedy in explanation.remedies:
         word, colour = _VERDICTS[remedy.served]
         spare = spare_bytes(explanation, remedy)
-        sizes = format_bytes(remedy.peak_allocated), format_bytes(remedy.smallest_fit), "" if spare is None else format_bytes(spare)
-        table.add_row(Text(word, style=colour), remedy.what, *sizes)
+        sizes = () if is_narrow else (format_bytes(remedy.peak_allocated), format_bytes(remedy.smallest_fit))
+        table.add_row(Text(word, style=colour), remedy.what, *sizes, "" if spare is None else format_bytes(spare))
     return table
 
 

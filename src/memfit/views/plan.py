@@ -11,7 +11,9 @@ from rich.text import Text
 
 from memfit.plan.search import PlanSearch
 from memfit.units import format_bytes
+from memfit.views.comparison import IN_FILES
 from memfit.views.escaping import printable
+from memfit.views.verdicts import assumption_line
 from memfit.views.words.plan import closing, configuration, failures, how_it_was_searched, state_of, title
 from memfit.views.words.timing import format_seconds
 
@@ -25,7 +27,10 @@ def plan_sections(found: PlanSearch, console: Console, options: ConsoleOptions) 
     if found.frontier:
         yield Padding(_frontier(found, is_narrow=options.max_width < NARROW), (1, 0, 0, 0))
     yield from (Text(printable(reason), style="red") for reason in failures(found))
-    yield from (Text(f"assumed: {printable(sentence)}", style="dim") for sentence in found.assumptions)
+    yield from (Text(f"assumed: {printable(sentence)}", style="dim") for sentence in found.space_assumptions)
+    others = [sentence for sentence in found.assumptions if sentence not in found.space_assumptions]
+    if assumed := assumption_line(others, IN_FILES):
+        yield Text(assumed, style="yellow")
     yield from (Text(("\n" if number == 0 else "") + printable(said), style="bold") for number, said in enumerate(closing(found)))
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from memfit.analysis import Course, DeviceReport, Report, StepPeak
 from memfit.ledger import Category
-from memfit.units import format_bytes
+from memfit.units import MIB, format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import block_of, plain_table
 from memfit.views.verdicts import assumption_line
@@ -23,6 +23,13 @@ NUM_GROUPS = 12
 NUM_BLOCKS = 8
 NUM_STEPS_EACH_END = 5
 BAR_WIDTH = 40
+LEAST_BAR_WIDTH = 8
+BESIDE_BARS = 2 + len("unsharded parameter") + 2 + len("1,024.00 MiB") + 2 + len("100.0%") + 2
+"""Columns of a terminal that labels, sizes and shares take."""
+NARROW = 80
+"""With fewer columns, a table has what tells most alone."""
+WORTH_SAYING = MIB
+"""Less on another device is a line."""
 NUM_CHARACTERS = 72
 
 _COLOURS = {
@@ -53,11 +60,11 @@ def show_assumptions(report: Report, console: Console) -> None:
 
 
 def report_sections(report: Report, console: Console) -> Iterator[RenderableType]:
-    """A report, ready to be printed: the main device in full, the others by category."""
+    """A report, ready to be printed: the main device in full, others by category where there is something on them."""
     yield _header(report)
     for index, device in enumerate(report.devices):
         sections = [_headline(device), *_sections(device, console)]
-        yield from sections if index == 0 else sections[:2]
+        yield from sections if index == 0 else sections[:2] if device.peak.size_bytes >= WORTH_SAYING else sections[:1]
 
 
 def _header(report: Report) -> RenderableType:
@@ -88,9 +95,9 @@ def _sections(device: DeviceReport, console: Console) -> list[RenderableType]:
     if not device.peak.size_bytes:
         return []
     return [
-        _section("The peak by category", _categories(device, block_of(console))),
+        _section("The peak by category", _categories(device, console)),
         _section("The modules that hold it", _modules(device)),
-        _section("The largest blocks in it", _blocks(device)),
+        _section("The largest blocks in it", _blocks(device, is_narrow=console.width < NARROW)),
         *course_sections(device.course, console),
         _section("The peak of each step", _steps(device)),
     ]
@@ -115,10 +122,11 @@ def _section(title: str, table: Table) -> RenderableType:
     return Group(Text(f"\n{title}", style="bold"), Padding(table, (0, 0, 0, 2), expand=False))
 
 
-def _categories(device: DeviceReport, block: str) -> Table:
+def _categories(device: DeviceReport, console: Console) -> Table:
     table = plain_table("", ">", ">", "")
+    block, width = block_of(console), max(min(BAR_WIDTH, console.width - BESIDE_BARS), LEAST_BAR_WIDTH)
     for share in device.shares_at_peak:
-        bar = Text(block * max(1, round(share.fraction * BAR_WIDTH)), style=_COLOURS.get(share.category, "bright_black"))
+        bar = Text(block * max(1, round(share.fraction * width)), style=_COLOURS.get(share.category, "bright_black"))
         table.add_row(share.category.label, format_bytes(share.size_bytes), f"{share.fraction:.1%}", bar)
     return table
 
@@ -132,11 +140,13 @@ def _modules(device: DeviceReport) -> Table:
     return table
 
 
-def _blocks(device: DeviceReport) -> Table:
-    table = plain_table("bytes>", "category", "op", "belongs to")
+def _blocks(device: DeviceReport, *, is_narrow: bool) -> Table:
+    """Where there is little room, a block that belongs to a module is not said to be made by an operator."""
+    table = plain_table("bytes>", "category", *(("belongs to, or made by",) if is_narrow else ("op", "belongs to")))
     for block in device.largest_blocks[:NUM_BLOCKS]:
-        owner = Text(printable(block.name or block.module))
-        table.add_row(format_bytes(block.size_bytes), block.category.label, Text(printable(block.op)), owner)
+        owner, op = (Text(printable(words)) for words in (block.name or block.module, block.op))
+        whose = (owner or op,) if is_narrow else (op, owner)
+        table.add_row(format_bytes(block.size_bytes), block.category.label, *whose)
     return table
 
 

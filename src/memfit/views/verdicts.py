@@ -184,11 +184,9 @@ def verdict_sections(
     yield from (Text(f"note: {printable(warning)}", style="yellow") for warning in verdict.warnings)
 
 
-def assumption_line(assumptions: Sequence[str]) -> str:
+def assumption_line(assumptions: Sequence[str], where: str = "memfit show --assumptions") -> str:
     """How many there are and where they can be read; empty where there are none."""
-    if not assumptions:
-        return ""
-    return f"{_count(len(assumptions), 'assumption', '')} (memfit show --assumptions)"
+    return f"{_count(len(assumptions), 'assumption', '')} ({where})" if assumptions else ""
 
 
 def _ladder(verdict: Verdict, console: Console) -> Table:

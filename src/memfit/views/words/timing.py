@@ -9,6 +9,7 @@ from memfit.timing.basis import MEASURED
 
 if TYPE_CHECKING:
     from memfit.predict.result import Prediction
+    from memfit.timing.breakdown import RunTime
 
 LEAST_SHARE = 0.005
 """A part of a step below this is not worth a word."""
@@ -54,10 +55,17 @@ def time_words(prediction: Prediction) -> Iterator[str]:
     told = [f"{seconds / parts.total:.0%} {what}" for what, seconds in shares.items() if seconds > LEAST_SHARE * parts.total]
     if told:
         yield f"Of that, {', '.join(told)}."
-    if prediction.time.basis != MEASURED:
-        yield f"No operator was timed on {prediction.target.gpu.name}: its time is from {prediction.time.basis}."
-    if parts.communication:
-        yield f"Links between GPUs are taken to be {prediction.time.interconnect}; none was measured."
+    yield from _how_sure(prediction.target.gpu.name, prediction.time, links=bool(parts.communication))
+
+
+def _how_sure(gpu: str, time: RunTime, *, links: bool) -> Iterator[str]:
+    """What was measured of it, in a line; ``links`` where collectives take part of it."""
+    of_links = f"links between GPUs are taken to be {time.interconnect}" if links else ""
+    if time.basis != MEASURED:
+        more = f", and {of_links}" if links else ""
+        yield f"No operator was timed on {gpu}: its time is from published peaks{more} (memfit doctor --gpu {gpu})."
+    elif links:
+        yield f"{of_links[0].upper()}{of_links[1:]}; none was measured."
 
 
 def time_json(prediction: Prediction) -> dict[str, float | None]:
