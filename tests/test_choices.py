@@ -95,8 +95,8 @@ def test_a_new_optimizer_has_its_state_its_class_and_its_advice():
 def test_every_row_can_be_chosen_and_has_a_torch_class():
     for axis, known in AXES.items():
         for name in known.choices or ():
-            pipeline = {"pp": 2, "microbatches": 4} if axis == "schedule" else {}
-            assert getattr(Recipe(model="llama3-8b", **{axis: name}, **pipeline), axis) == name
+            others = {"schedule": {"pp": 2, "microbatches": 4}, "quantize": {"lora": 8}}.get(axis, {})
+            assert getattr(Recipe(model="llama3-8b", **{axis: name}, **others), axis) == name
     for name in choices.OPTIMIZERS:
         assert isinstance(make_optimizer(name, torch.nn.Linear(2, 2)), torch.optim.Optimizer)
     for row in choices.PRECISIONS.values():

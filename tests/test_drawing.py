@@ -18,7 +18,7 @@ from memfit.testing import ledger
 
 RUN = ledger("alloc 4MiB parameter w on cuda:0; step; enter forward; alloc 2MiB x on cuda:0; exit")
 COMPARISON = Comparison(
-    subject=Subject(model="llama3-8b"),
+    subjects=(Subject(model="llama3-8b"),),
     cells=(cell(50), cell(30, checkpointing="full"), cell(None, checkpointing="selective")),
     varying=("checkpointing",),
     gpus=("H100-80GB",),
@@ -47,7 +47,7 @@ def test_a_comparison_in_a_notebook_says_what_it_says_on_a_terminal():
 def test_names_in_a_notebook_are_only_text():
     asked = configuration(function="a.py:b", gpu="H100-80GB", world_size=1, layers="<script>")
     cells = (Cell(configuration=asked, figures=figures(50)),)
-    hostile = Comparison(subject=Subject(function="a.py:b"), cells=cells, varying=("layers",), gpus=("H100-80GB",))
+    hostile = Comparison(subjects=(Subject(function="a.py:b"),), cells=cells, varying=("layers",), gpus=("H100-80GB",))
     assert "<script>" not in hostile._repr_html_()
 
 
@@ -55,7 +55,7 @@ def test_a_subclass_is_drawn_as_what_it_is():
     class MyComparison(Comparison):
         pass
 
-    mine = MyComparison(subject=COMPARISON.subject, cells=COMPARISON.cells, varying=COMPARISON.varying, gpus=COMPARISON.gpus)
+    mine = MyComparison(subjects=COMPARISON.subjects, cells=COMPARISON.cells, varying=COMPARISON.varying, gpus=COMPARISON.gpus)
     assert mine._repr_html_() == COMPARISON._repr_html_()
 
 

@@ -17,7 +17,7 @@ from memfit.ledger import Ledger, RunInfo
 NAMES = (
     *("Category", "Comparison", "Ledger", "Phase", "Plan", "PlanSearch", "Prediction", "Report", "Retention", "Tracker"),
     *("__version__", "apply", "assert_no_regression", "build_report", "compare", "format_bytes", "parse_bytes", "plan"),
-    *("predict", "track"),
+    *("LargestFit", "max_batch", "max_seq", "predict", "track"),
     *("ConfigError", "GoldenMissingError", "HostMemoryError", "InfeasibleError", "LedgerError"),
     *("LedgerFormatError", "LedgerLawError", "MemfitError", "MemoryGrewError", "NeedsGpuError"),
     *("NoGpuWorkError", "PlanError", "PlanFormatError", "PredictionError", "RanOutError"),

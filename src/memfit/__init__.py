@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         UnsupportedTorchError,
     )
     from memfit.guard.golden import assert_no_regression
+    from memfit.largest import LargestFit, max_batch, max_seq
     from memfit.ledger import Category, Ledger, Phase
     from memfit.plan import Plan
     from memfit.plan.applying import apply
@@ -66,6 +67,7 @@ _HOMES = {
     "GoldenMissingError": "memfit.errors",
     "HostMemoryError": "memfit.errors",
     "InfeasibleError": "memfit.errors",
+    "LargestFit": "memfit.largest",
     "Ledger": "memfit.ledger",
     "LedgerError": "memfit.errors",
     "LedgerFormatError": "memfit.errors",
@@ -96,6 +98,8 @@ _HOMES = {
     "build_report": "memfit.analysis",
     "compare": "memfit.compare",
     "format_bytes": "memfit.units",
+    "max_batch": "memfit.largest",
+    "max_seq": "memfit.largest",
     "parse_bytes": "memfit.units",
     "plan": "memfit.plan.search",
     "predict": "memfit.predict.api",
@@ -109,6 +113,7 @@ __all__ = [
     "GoldenMissingError",
     "HostMemoryError",
     "InfeasibleError",
+    "LargestFit",
     "Ledger",
     "LedgerError",
     "LedgerFormatError",
@@ -140,6 +145,8 @@ __all__ = [
     "build_report",
     "compare",
     "format_bytes",
+    "max_batch",
+    "max_seq",
     "parse_bytes",
     "plan",
     "predict",

@@ -61,11 +61,17 @@ class EngineChoice(Choice):
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(Choice):
     torch_name: str
-    """The class in ``torch.optim``."""
+    """The class in ``torch.optim``, or in ``module``."""
+    module: str = "torch.optim"
+    """Where a prediction takes the class from."""
+    written: str = ""
+    """How a script writes the class, if it is not one of ``torch.optim``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of that class besides parameters and learning rate."""
     state_copies: int = 0
     """Number of state tensors as large as the weights."""
+    state_bytes: int = 0
+    """Bytes of a number in them; 0 if they have the type of the weights."""
     lighter: str = ""
     """An equivalent optimizer that needs less memory in its step."""
 
@@ -193,9 +199,23 @@ PRECISIONS: Final = _table(
 )
 """What costs least computes fast with weights in float32; training in bfloat16 alone costs accuracy, and comes last."""
 
+LORA_MODULES: Final = _table(Choice(name="query-value"), Choice(name="all-linear"))
+"""Which layers have adapters: those that make queries and values, as PEFT chooses by default, or all but the output."""
+
+QUANTIZATIONS: Final = _table(Choice(name="none"), Choice(name="nf4"))
+"""How frozen weights are kept: ``nf4`` is bitsandbytes' four bits with double quantization."""
+
 OPTIMIZERS: Final = _table(
     Optimizer(name="adamw", torch_name="AdamW", state_copies=2, lighter="adamw-fused"),
     Optimizer(name="adamw-fused", torch_name="AdamW", options={"fused": True}, state_copies=2),
+    Optimizer(
+        name="adamw8bit",
+        torch_name="AdamW8bit",
+        module="memfit.models.adamw8bit",
+        written="bitsandbytes.optim.AdamW8bit",
+        state_copies=2,
+        state_bytes=1,
+    ),
     Optimizer(name="sgd", torch_name="SGD"),
     Optimizer(name="sgd-momentum", torch_name="SGD", options={"momentum": 0.9}, state_copies=1),
     Optimizer(name="adafactor", torch_name="Adafactor"),
@@ -344,6 +364,26 @@ AXES: Final[dict[str, Axis]] = {
     ),
     "prefetch": Axis(flags=("--prefetch",), choices=PREFETCHES, default="backward_pre by default", usual="backward_pre"),
     "optimizer": Axis(flags=("--optimizer",), choices=OPTIMIZERS, default="adamw by default"),
+    "lora": Axis(
+        flags=("--lora",),
+        summary="rank of LoRA adapters beside frozen weights, as PEFT makes them",
+        default="none by default: all weights are trained",
+        is_number=True,
+        usual=0,
+    ),
+    "lora_modules": Axis(
+        flags=("--lora-modules",),
+        choices=LORA_MODULES,
+        default="which layers have them; query-value by default",
+        usual="query-value",
+    ),
+    "quantize": Axis(
+        flags=("--quantize",),
+        choices=QUANTIZATIONS,
+        bare="nf4",
+        default="none by default; frozen weights in four bits, as bitsandbytes keeps them (QLoRA)",
+        usual="none",
+    ),
 }
 """In the order of the flags."""
 

@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
         options["progress"](cell(), 1, 1)
         cells = (cell(30, checkpointing="full"), cell(70), cell(None, strategy="no_shard"))
         found = {"varying": ("strategy", "checkpointing"), "gpus": ("H100-80GB",), "left_out": ("no_shard: too large",)}
-        return Comparison(subject=Subject(model="llama3-8b"), cells=cells, **found)
+        return Comparison(subjects=(Subject(model="llama3-8b"),), cells=cells, **found)
 
     monkeypatch.setattr(command, "compare", answer)
     return calls
@@ -74,7 +74,7 @@ def test_a_row_for_several_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     cells = [cell(70), cell(71, small, gpu="A100-40GB"), cell(30, checkpointing="full")]
     cells.append(cell(29, {"capacity": 40 * GIB, "margin": 11 * GIB}, gpu="A100-40GB", checkpointing="full"))
     found = {"varying": ("gpu", "checkpointing"), "gpus": ("H100-80GB", "A100-40GB")}
-    made = Comparison(subject=Subject(model="llama3-8b"), cells=tuple(cells), **found)
+    made = Comparison(subjects=(Subject(model="llama3-8b"),), cells=tuple(cells), **found)
     monkeypatch.setattr(command, "compare", lambda *args, **options: made)
     main(["compare", "--model", "llama3-8b"])
     first, second = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if "left" in line)
@@ -94,7 +94,7 @@ def test_json_and_csv(asked: list[dict], capsys: pytest.CaptureFixture[str]):
 
 def test_all_failed_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     failed = type(cell())(configuration=cell().configuration, error="it broke", details="Traceback:\n  build()")
-    found = Comparison(subject=Subject(model="gpt2"), cells=(failed,), varying=(), gpus=("T4",))
+    found = Comparison(subjects=(Subject(model="gpt2"),), cells=(failed,), varying=(), gpus=("T4",))
     monkeypatch.setattr(command, "compare", lambda *args, **options: found)
     assert main(["compare", "--model", "gpt2"]) == 1
     assert "Traceback:\n  build()" in capsys.readouterr().out

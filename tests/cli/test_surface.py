@@ -16,8 +16,8 @@ from memfit.cli import COMMANDS, GROUPS, build_parser, load, main
 SUBJECT = ("--hf", "--model")
 RECIPE = (
     *("--axis", "--batch", "--checkpointing", "--compile", "--cp", "--dtype", "--engine", "--ep", "--float8", "--mesh"),
-    *("--microbatches", "--offload", "--optimizer", "--pp", "--precision", "--prefetch", "--schedule", "--seq", "--strategy"),
-    "--tp",
+    *("--lora", "--lora-modules", "--microbatches", "--offload", "--optimizer", "--pp", "--precision", "--prefetch", "--quantize"),
+    *("--schedule", "--seq", "--strategy", "--tp"),
 )
 OPTIONS = (
     *("--alloc-conf", "--expected", "--gpu", "--imbalance", "--interconnect", "--longest", "--nproc", "--steps"),
@@ -26,6 +26,11 @@ OPTIONS = (
 RANKS = ("--host-memory", "--rank", "--ranks")
 OUTPUT = ("--out", "-o")
 HELP = ("--help", "-h")
+
+LARGEST = [
+    *sorted((*SUBJECT, *RECIPE, *OPTIONS, *HELP, "--json", "--margin", "--multiple", "--no-cache", "--vary")),
+    "FILE.py:FUNCTION",
+]
 
 SURFACE = {
     "memfit": ["--help", "--version", "-h", "COMMAND"],
@@ -37,6 +42,8 @@ SURFACE = {
     "memfit diff": ["--fail-over", "--help", "--json", "--report", "-h", "BEFORE", "AFTER"],
     "memfit export": ["--help", "--out", "--to", "-h", "-o", "FILE"],
     "memfit predict": [*sorted((*SUBJECT, *RECIPE, *OPTIONS, *RANKS, *OUTPUT, *HELP, "--json")), "FILE.py:FUNCTION"],
+    "memfit max-batch": LARGEST,
+    "memfit max-seq": LARGEST,
     "memfit compare": [
         *sorted((*SUBJECT, *RECIPE, *OPTIONS, *OUTPUT, *HELP, "--csv", "--jobs", "--json", "--no-cache", "--report")),
         "FILE.py:FUNCTION",
@@ -99,7 +106,9 @@ def test_every_command_has_examples_that_can_be_read():
         assert command.examples, name
         for line, what in (*command.examples, *parser.examples):
             assert what
-            assert parser.parse_args(shlex.split(line)[1:]).command in COMMANDS
+            words = shlex.split(line)[1:]
+            split = getattr(load(words[0]), "split_program", None)
+            assert parser.parse_args(split(words)[0] if split is not None else words).command in COMMANDS
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def cell(batch: int, figures: CellResult | None, error: str = "") -> Cell:
 
 def test_a_comparison_has_a_bar_for_every_row_and_says_what_failed():
     cells = (cell(1, FIGURES), cell(2, FIGURES), cell(4, None, HOSTILE))
-    comparison = Comparison(subject=Subject(model="gpt2"), cells=cells, varying=("batch",), gpus=("T4",))
+    comparison = Comparison(subjects=(Subject(model="gpt2"),), cells=cells, varying=("batch",), gpus=("T4",))
     html = comparison._repr_html_()
     assert html.count("border-radius:2px") == 2
     assert "1.00 GiB" in html

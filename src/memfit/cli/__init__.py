@@ -30,15 +30,15 @@ from memfit.errors import MemfitError, StepFailedError, TerminatedError
 from memfit.views.escaping import printable
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Will it fit, and how": ("predict", "run", "compare", "plan", "fit"),
+    "Will it fit, and how": ("predict", "run", "max-batch", "max-seq", "compare", "plan", "fit"),
     "Where memory goes": ("show", "report", "explain", "diff", "export"),
     "While it trains": ("train", "watch", "top"),
     "On this machine": ("serve", "calibrate", "demo", "doctor", "completion"),
 }
 """In the order of the help."""
 
-OF_THIS_MACHINE: Final = ("calibrate", "completion", "doctor", "serve")
-"""In a folder of their own."""
+FOLDERS: Final = {"machine": ("calibrate", "completion", "doctor", "serve"), "largest": ("max-batch", "max-seq")}
+"""The commands that are in a folder of their own."""
 
 COMMANDS: Final = tuple(command for commands in GROUPS.values() for command in commands)
 """Each is a module of ``commands/``."""
@@ -136,8 +136,8 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
 
 def load(command: str) -> ModuleType:
     """The module of a command."""
-    folder = "machine." if command in OF_THIS_MACHINE else ""
-    return importlib.import_module(f"memfit.cli.commands.{folder}{command}")
+    folder = next((f"{name}." for name, commands in FOLDERS.items() if command in commands), "")
+    return importlib.import_module(f"memfit.cli.commands.{folder}{command.replace('-', '_')}")
 
 
 def build_parser(commands: Iterable[str] = COMMANDS) -> TopParser:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from memfit.compare.cache import CellCache, open_cache
-from memfit.compare.grid import make_grid
+from memfit.compare.grid import Grid, make_grid
 from memfit.compare.result import Comparison
 from memfit.errors import ConfigError
 from memfit.job import Cell, Configuration, PredictOptions, Subject
 from memfit.job.axes import read_axes
+from memfit.models import find_model
 from memfit.workers.executors import open_runner
 from memfit.workers.lanes import num_cores
 
@@ -26,7 +27,7 @@ Progress = Callable[[Cell, int, int], None]
 def compare(
     function: str | Callable[..., Any] = "",
     *,
-    model: str = "",
+    model: str | Sequence[str] = "",
     hf: str | Path = "",
     gpu: str | Sequence[str] = "H200",
     world_size: int | Sequence[int] = 1,
@@ -51,18 +52,23 @@ def compare(
         comparison = memfit.compare(model="llama3-8b", gpu="H100-80GB", world_size=8, strategy=["full_shard", "shard_grad_op"])
         comparison.best.figures.smallest_fit, comparison.recommended.inputs
 
-    A model with no axis of several values gets the ones that matter most: strategy and checkpointing.
+    Several models by name are compared with one another: ``model=["llama3-8b", "qwen3-8b"]``. A model with no axis of several
+    values gets the ones that matter most: strategy and checkpointing.
     """
-    subject = Subject.of(function, model, hf)
+    models = [model] if isinstance(model, str) else list(model)
+    subjects = [Subject.of(function, find_model(each).name if each else "", hf) for each in models]
     given = read_axes({"gpu": gpu, "world_size": world_size, **axes})
     options = PredictOptions(
         steps=steps, torch_version=torch_version, alloc_conf=alloc_conf, expected=expected or {}, interconnect=interconnect
     )
-    grid = make_grid(subject, given, options)
+    grids = [make_grid(subject, given, options) for subject in subjects]
+    named = [(f"{subject.name}: " if len(subjects) > 1 else "", grid) for subject, grid in zip(subjects, grids, strict=True)]
+    left_out = tuple(f"{name}{reason}" for name, grid in named for reason in grid.left_out)
+    grid = Grid(cells=tuple(cell for grid in grids for cell in grid.cells), left_out=left_out)
     if jobs is not None and jobs < 1:
         raise ConfigError(f"cannot compare with {jobs} jobs: at least one")
     cells = predict_cells(grid.cells, open_cache(cache), jobs or num_cores(), progress or (lambda cell, done, total: None))
-    return Comparison(subject=subject, cells=cells, varying=grid.varying, gpus=given["gpu"], left_out=grid.left_out)
+    return Comparison(subjects=tuple(subjects), cells=cells, varying=grid.varying, gpus=given["gpu"], left_out=grid.left_out)
 
 
 def predict_cells(cells: Sequence[Configuration], known: CellCache | None, num_lanes: int, progress: Progress) -> tuple[Cell, ...]:

@@ -17,7 +17,8 @@ from memfit.job import Cell, Subject
 class Comparison(Drawn):
     """Cells side by side, the one that needs least memory first, those that failed last."""
 
-    subject: Subject
+    subjects: tuple[Subject, ...]
+    """What is trained; several if models are compared."""
     cells: tuple[Cell, ...]
     varying: tuple[str, ...]
     """The axes on which cells differ."""
@@ -31,7 +32,9 @@ class Comparison(Drawn):
 
     def __repr__(self) -> str:
         fitting = sum(cell.fits for cell in self.cells)
-        return f"Comparison({self.subject.name}: {len(self.cells)} configurations, {fitting} fit)"
+        return (
+            f"Comparison({', '.join(subject.name for subject in self.subjects)}: {len(self.cells)} configurations, {fitting} fit)"
+        )
 
     @property
     def best(self) -> Cell | None:

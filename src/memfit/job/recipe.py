@@ -92,7 +92,15 @@ class Recipe:
     prefetch: str = "backward_pre"
     """When FSDP gathers the next weights in backward: before or after the gradients of the current ones, or not ahead at all."""
     optimizer: str = "adamw"
-    """``adamw`` as torch makes it, which is foreach; ``adamw-fused`` needs no temporaries."""
+    """``adamw`` as torch makes it, which is foreach; ``adamw-fused`` needs no temporaries; ``adamw8bit`` is bitsandbytes'."""
+    lora: int = 0
+    """The rank of LoRA adapters; 0 trains all weights. Frozen weights have the type of the computation, adapters that of
+    ``precision``'s weights."""
+    lora_modules: str = "query-value"
+    """Which layers have adapters."""
+    quantize: str = "none"
+    """How frozen weights are kept: ``nf4`` is four bits, as bitsandbytes keeps them; weights that it does not quantize are in
+    float32, as PEFT prepares such models."""
 
     def __post_init__(self) -> None:
         if bool(self.model) == bool(self.hf):
@@ -168,7 +176,7 @@ class Recipe:
         """A copy in which everything that depends on the GPUs is filled in."""
         precision = self.precision or ("bf16-mixed" if has_bf16 else "fp16-mixed")
         # In a pipeline, weights that were given back would be gathered again for every microbatch.
-        usual = "shard_grad_op" if self.pp > 1 else "full_shard"
+        usual = "shard_grad_op" if self.pp > 1 else "full_shard" if self.quantize == "none" else "no_shard"
         strategy = self.strategy or (usual if world_size > 1 or self.is_parallel else "")
         engine = self.engine or (STRATEGIES[strategy].engine if strategy else "")
         if self.is_parallel or isinstance(self.mesh, str):
@@ -250,14 +258,14 @@ def check_world(recipe: Recipe, world_size: int) -> None:
 
 
 def check_numbers(recipe: Recipe) -> None:
-    for name, least in dict.fromkeys(DEGREES, 1).items() | {("microbatches", 0)}:
+    for name, least in dict.fromkeys(DEGREES, 1).items() | {("microbatches", 0), ("lora", 0)}:
         if not isinstance(getattr(recipe, name), int) or getattr(recipe, name) < least:
             raise ConfigError(f"{name} takes a whole number of at least 1, not {getattr(recipe, name)!r}")
 
 
 def check_degrees(recipe: Recipe) -> None:
     """Raises ``ConfigError`` for an impossible recipe, with a way out."""
-    for problem in (*_about_pipelines(recipe), *_about_engines(recipe), *_about_models(recipe)):
+    for problem in (*_about_pipelines(recipe), *_about_engines(recipe), *_about_adapters(recipe), *_about_models(recipe)):
         raise ConfigError(problem)
 
 
@@ -294,6 +302,24 @@ def _about_engines(recipe: Recipe) -> Iterator[str]:
         yield "offloading goes together with data parallelism alone: leave out tp, pp, cp, ep and float8, or --offload"
     if recipe.compile == "model" and recipe.pp > 1:
         yield "a stage of a pipeline is compiled block by block: say --compile blocks"
+
+
+def _about_adapters(recipe: Recipe) -> Iterator[str]:
+    if not recipe.lora:
+        if recipe.quantize != "none":
+            yield f"weights in {recipe.quantize} cannot be trained: say --lora with the rank of adapters that are, or leave it out"
+        return
+    if recipe.is_parallel or recipe.offload != "none":
+        yield "LoRA goes together with data parallelism: leave out tp, pp, cp, ep, float8 and offload"
+    if recipe.engine and recipe.engine not in ("fsdp2", "ddp"):
+        yield f"frozen weights beside trained ones go together with fsdp2 or ddp, not with {recipe.engine}: leave --engine out"
+    model = find_model(recipe.model) if recipe.model else None
+    if model is not None and model.latent is not None and recipe.lora_modules == "query-value":
+        yield f"PEFT has no layers that it adapts by default for {model.name}: say --lora-modules all-linear"
+    if recipe.quantize != "none" and recipe.strategy and STRATEGIES[recipe.strategy].split is not Split.NOTHING:
+        yield f"weights in {recipe.quantize} are not sharded here: say --strategy no_shard"
+    if recipe.quantize != "none" and model is not None and model.num_experts:
+        yield f"the experts of {model.name} are one tensor a layer, which bitsandbytes does not quantize: leave out --quantize"
 
 
 def _about_models(recipe: Recipe) -> Iterator[str]:

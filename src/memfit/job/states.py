@@ -76,6 +76,30 @@ def sharing_ranks(asked: Configuration) -> tuple[int, bool]:
     return group, asked.recipe.tp == 1 or group * asked.recipe.tp <= GPUS_PER_NODE
 
 
+def trained_numbers_of_a_gpu(asked: Configuration) -> float:
+    """Number of trained weights per GPU, on average: all of them, or those of the adapters."""
+    if not asked.recipe.lora:
+        return numbers_of_a_gpu(asked)
+    return adapter_numbers(find_model(asked.recipe.model), asked) / sharing_ranks(asked)[0]
+
+
+def adapter_numbers(config: ModelConfig, asked: Configuration) -> int:
+    """Number of weights of all LoRA adapters, at least: those on queries and values, which every choice of layers has."""
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    if config.latent is not None:
+        queries, keys = config.dim, 0
+    return config.layers * asked.recipe.lora * (2 * config.dim + queries + keys)
+
+
+def _frozen_bytes_of_a_gpu(asked: Configuration) -> float:
+    """Bytes of frozen weights per GPU. In four bits, all but embedding and head, at least."""
+    config, precision = find_model(asked.recipe.model), PRECISIONS[asked.recipe.precision]
+    if asked.recipe.quantize == "none":
+        return numbers_of_a_gpu(asked) * (2 if precision.computes else precision.weight_bytes)
+    whole = config.vocab * config.dim * (1 if config.tied else 2)
+    return whole * 4 + (config.num_parameters - whole) / 2
+
+
 def numbers_of_a_gpu(asked: Configuration) -> float:
     """Number of weights per GPU, on average."""
     config, strategy = find_model(asked.recipe.model), STRATEGIES.get(asked.recipe.strategy)
@@ -96,12 +120,15 @@ def state_bytes(asked: Configuration) -> int:
     """Weights and optimizer state of one GPU."""
     if asked.recipe.offload == "params":
         return 0
-    return weight_bytes(asked) * (1 + OPTIMIZERS[asked.recipe.optimizer].state_copies)
+    row = OPTIMIZERS[asked.recipe.optimizer]
+    size = row.state_bytes or PRECISIONS[asked.recipe.precision].weight_bytes
+    return weight_bytes(asked) + int(trained_numbers_of_a_gpu(asked) * row.state_copies * size)
 
 
 def gradient_bytes(asked: Configuration) -> int:
     """Gradients of one GPU, when backward is over."""
-    return 0 if asked.recipe.offload == "params" else weight_bytes(asked)
+    trained = trained_numbers_of_a_gpu(asked) * PRECISIONS[asked.recipe.precision].weight_bytes
+    return 0 if asked.recipe.offload == "params" else int(trained)
 
 
 def least_state_bytes(asked: Configuration) -> int:
@@ -118,7 +145,10 @@ def share_of_smallest_rank(config: ModelConfig, asked: Configuration) -> float:
 
 
 def weight_bytes(asked: Configuration) -> int:
-    """Weights of one GPU, in the type in which they are kept."""
+    """Weights of one GPU, in the types in which they are kept."""
+    if asked.recipe.lora:
+        adapters = trained_numbers_of_a_gpu(asked) * PRECISIONS[asked.recipe.precision].weight_bytes
+        return int(_frozen_bytes_of_a_gpu(asked) + adapters)
     return int(numbers_of_a_gpu(asked) * PRECISIONS[asked.recipe.precision].weight_bytes)
 
 

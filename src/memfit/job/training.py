@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,6 +36,7 @@ def build_step(recipe: Recipe, longest: int = 0) -> Callable[[], None]:
     recipe = settle(recipe)
     num_parts, recipe = in_parts(recipe)
     model, loss_on = _workload(recipe)
+    model = _adapted(recipe, model)
     batches = Batches(loss_on, recipe.seq, longest)
     model = _prepared(recipe, model)
     engine = find_engine(recipe.engine) if recipe.engine else None
@@ -95,7 +97,7 @@ def _workload(recipe: Recipe) -> tuple[nn.Module, Callable[[int], Callable[[nn.M
     if recipe.hf:
         from memfit.models.huggingface import load_workload
 
-        return load_workload(Path(recipe.hf), weights_dtype(recipe), batch=recipe.batch)
+        return load_workload(Path(recipe.hf), _base_dtype(recipe), batch=recipe.batch)
 
     def loss_on(seq: int) -> Callable[[nn.Module], Tensor]:
         tokens = make_tokens(replace(recipe, seq=seq))
@@ -108,12 +110,23 @@ def _workload(recipe: Recipe) -> tuple[nn.Module, Callable[[int], Callable[[nn.M
 def make_transformer(recipe: Recipe) -> Transformer:
     """A model by name, on the meta device."""
     with torch.device("meta"):
-        return Transformer(find_model(recipe.model)).to(weights_dtype(recipe))
+        return Transformer(find_model(recipe.model)).to(_base_dtype(recipe))
 
 
 def make_tokens(recipe: Recipe) -> Tensor:
     """A batch of random sequences, with one token more than the model is given: the last label."""
     return torch.randint(0, find_model(recipe.model).vocab, (recipe.batch, recipe.seq + 1), device="cuda")
+
+
+def _adapted(recipe: Recipe, model: nn.Module) -> nn.Module:
+    """The model, frozen, with adapters where they are wanted."""
+    if not recipe.lora:
+        return model
+    from memfit.models.adapters import adapt
+
+    return adapt(
+        model, recipe.lora, recipe.lora_modules, weights_dtype(recipe), quantize=recipe.quantize, computes=_base_dtype(recipe)
+    )
 
 
 # -- the model, on the GPU -------------------------------------------------------------------------------------------------------
@@ -188,6 +201,12 @@ def weights_dtype(recipe: Recipe) -> torch.dtype:
     return _dtype(PRECISIONS[recipe.precision].weights)
 
 
+def _base_dtype(recipe: Recipe) -> torch.dtype:
+    """Of a model's own weights: frozen ones are kept in the type in which they are used."""
+    frozen = _computing_dtype(recipe) if recipe.lora else None
+    return weights_dtype(recipe) if frozen is None else frozen
+
+
 def _computing_dtype(recipe: Recipe) -> torch.dtype | None:
     name = PRECISIONS[recipe.precision].computes
     return _dtype(name) if name else None
@@ -220,5 +239,6 @@ def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
 def optimizer_of(name: str, parameters: Sequence[nn.Parameter] | Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
     """The optimizer with this name, for parameters or groups of parameters."""
     row = OPTIMIZERS[name]
-    made: torch.optim.Optimizer = getattr(torch.optim, row.torch_name)(parameters, lr=LEARNING_RATE, **row.options)
+    kind = getattr(importlib.import_module(row.module), row.torch_name)
+    made: torch.optim.Optimizer = kind(parameters, lr=LEARNING_RATE, **row.options)
     return made

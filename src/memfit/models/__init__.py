@@ -6,6 +6,9 @@
                      config.py      config.py
     config.json ──> config.py ──> huggingface.py ──> transformers' own class, and a batch made for it
 
+    adapters.py      LoRA beside the layers of either, and frozen weights in four bits
+    adamw8bit.py     an optimizer whose state is in eight bits
+
 How a model is trained is a ``memfit.job.Recipe``. Configs are plain data: torch is imported when a model is built, not before.
 """
 

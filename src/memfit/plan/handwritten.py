@@ -231,7 +231,7 @@ def _loop(recipe: Mapping[str, Any]) -> str:
         lines.append('loss and step: by torch.amp.GradScaler("cuda")')
     if row is not None:
         options = "".join(f", {name}={value!r}" for name, value in row.options.items())
-        lines.append(f"optimizer = torch.optim.{row.torch_name}(model.parameters(), lr=...{options})")
+        lines.append(f"optimizer = {row.written or f'torch.optim.{row.torch_name}'}(model.parameters(), lr=...{options})")
     return "".join(f"# {_comment(line)}\n" for line in lines)
 
 

@@ -23,6 +23,7 @@ from memfit.views.words.timing import time_words
 
 if TYPE_CHECKING:
     from memfit.compare import Comparison
+    from memfit.largest import LargestFit
     from memfit.plan import Plan
     from memfit.plan.search import PlanSearch
     from memfit.predict.ranks import JobPrediction
@@ -66,7 +67,7 @@ def _verdict_sections(verdict: Verdict, console: Console, options: ConsoleOption
     return verdict_sections(verdict, console)
 
 
-def _as_text(result: JobPrediction | Verdict) -> str:
+def _as_text(result: JobPrediction | Verdict | LargestFit) -> str:
     """What a terminal shows, for a notebook."""
     return f'<pre style="line-height:1.3;overflow-x:auto;white-space:pre">{escape(text_of(result))}</pre>'
 
@@ -82,6 +83,15 @@ def _plan_sections(found: PlanSearch, console: Console, options: ConsoleOptions)
     from memfit.views.plan import plan_sections
 
     return plan_sections(found, console, options)
+
+
+def _largest_sections(found: LargestFit, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    from memfit.views.words.largest import answer, attempts, title
+
+    yield Text(printable(title(found)))
+    yield from (Text(printable(line), style="bold" if number == 0 else "") for number, line in enumerate(answer(found)))
+    yield Text(printable(attempts(found)), style="dim")
+    yield from (Text(f"assumed: {printable(sentence)}", style="dim") for sentence in found.assumptions)
 
 
 def _comparison_html(comparison: Comparison) -> str:
@@ -111,6 +121,7 @@ register("Ledger", Drawing(html=_ledger_html, terminal=_ledger_sections))
 register("Prediction", Drawing(html=_prediction_html, terminal=_prediction_sections))
 register("JobPrediction", Drawing(html=_as_text, terminal=_job_sections))
 register("Comparison", Drawing(html=_comparison_html, terminal=_comparison_sections))
+register("LargestFit", Drawing(html=_as_text, terminal=_largest_sections))
 register("PlanSearch", Drawing(html=_search_html, terminal=_plan_sections))
 register("Plan", Drawing(html=_plan_html, terminal=_plan_lines))
 register("Verdict", Drawing(html=_as_text, terminal=_verdict_sections))

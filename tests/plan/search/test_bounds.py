@@ -45,6 +45,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "an older GPU": ("qwen3-8b", {"gpu": "A100-40GB", "checkpointing": "selective"}),
     "experts, whole": ("mixtral-8x7b", {"world_size": 64, "checkpointing": "full"}),
     "experts, hybrid": ("qwen3-30b-a3b", {"world_size": 64, "strategy": "hybrid_shard", "ep": 2, "tp": 2, "batch": 2}),
+    "LoRA": ("llama3-8b", {"lora": 16, "world_size": 1}),
+    "LoRA, sharded": ("llama3-8b", {"lora": 16, "checkpointing": "full", "seq": 2048}),
+    "QLoRA": (
+        "llama3-8b",
+        {"lora": 16, "quantize": "nf4", "lora_modules": "all-linear", "world_size": 1, "checkpointing": "selective"},
+    ),
+    "8-bit states": ("llama3-8b", {"optimizer": "adamw8bit", "precision": "bf16"}),
     "pipeline of rings": ("llama3-8b", {"pp": 2, "cp": 2, "microbatches": 4, "batch": 4, "seq": 4096, "strategy": "shard_grad_op"}),
 }
 

@@ -27,6 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             ("memfit compare --model llama3-8b --gpu H100 --world-size 8", "strategies and checkpointing, side by side"),
             ("memfit compare --model gpt2 --gpu T4,4090 --batch 4,8,16", "batch sizes on two kinds of GPUs"),
             ("memfit compare --model gpt2 --gpu T4 --batch 4,8 --report batches.html", "the same as a page, with a picture"),
+            ("memfit compare --model llama3-8b,qwen3-8b --gpu 4090 --lora 16 --quantize none,nf4", "two models, LoRA and QLoRA"),
         ),
     )
     add_subject(parser, "your function that returns step(); it is called with the axes you give, by name")
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     with telling("Comparing") as tell:
         comparison = compare(
             args.function,
-            model=args.model,
+            model=read_values("model", args.model) if args.model else "",
             hf=args.hf,
             gpu=read_values("gpu", args.gpu),
             world_size=read_values("world_size", args.world_size or "1"),

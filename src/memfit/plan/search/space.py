@@ -195,7 +195,7 @@ class Space:
             "optimizer": tuple(OPTIMIZERS) if "optimizer" in self.allowed else ("adamw",),
             "float8": tuple(FLOAT8S) if "float8" in self.allowed else ("none",),
         }
-        fixed = ("engine", "prefetch", "mesh")
+        fixed = ("engine", "prefetch", "mesh", "lora", "lora_modules", "quantize")
         words = open_words | {name: values for name, values in self.given.items() if name in (*open_words, *fixed)}
         for values in itertools.product(*words.values()):
             yield dict(zip(words, values, strict=True))

@@ -7,6 +7,7 @@
     timing.py       how long a step takes, and where the time goes
     course.py       which batch was the largest, which evaluation the highest
     comparison.py   what a table of configurations says, and what to do
+    largest.py      the largest batch or sequence that fits
     plan.py         what a search found, how it searched, and how sure it is
     watching.py     how a watched run compares with its prediction
     calibration.py  what ``memfit calibrate`` prints

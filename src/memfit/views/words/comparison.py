@@ -33,10 +33,20 @@ def make_sheet(comparison: Comparison) -> Sheet:
         rows=tuple(_rows(rows, comparison)),
         failed=tuple(_failed_rows(rows, several=len(comparison.gpus) > 1)),
         left_out=comparison.left_out,
-        closing=tuple(said for gpu in comparison.gpus for said in closing_words(comparison.cells, comparison.varying, gpu)),
+        closing=tuple(
+            said
+            for gpu in comparison.gpus
+            for cells in _by_subject(comparison)
+            for said in closing_words(cells, comparison.varying, gpu)
+        ),
         assumptions=tuple(dict.fromkeys(each for cell in comparison.cells for each in _assumptions(cell))),
         details="" if comparison.best else next((cell.details for cell in comparison.cells if cell.details), ""),
     )
+
+
+def _by_subject(comparison: Comparison) -> list[list[Cell]]:
+    """The cells of each model: which model to train is no matter of memory and time alone."""
+    return [[cell for cell in comparison.cells if cell.configuration.subject == each] for each in comparison.subjects]
 
 
 def _assumptions(cell: Cell) -> Iterator[str]:
@@ -53,7 +63,11 @@ def _rows(rows: dict[tuple[str, ...], dict[str, Cell]], comparison: Comparison) 
         found = [cells[gpu].figures for gpu in comparison.gpus if gpu in cells]
         speaking += [(figures, values) for figures in found if figures is not None][:1]
     speaking.sort(key=lambda each: each[0].smallest_fit)
-    chosen = [choose([cell for cell in comparison.cells if cell.inputs["gpu"] == gpu]) for gpu in comparison.gpus]
+    chosen = [
+        choose([cell for cell in cells if cell.inputs["gpu"] == gpu])
+        for gpu in comparison.gpus
+        for cells in _by_subject(comparison)
+    ]
     for figures, values in speaking:
         cells = rows[values]
         yield SheetRow(
@@ -69,9 +83,9 @@ def _rows(rows: dict[tuple[str, ...], dict[str, Cell]], comparison: Comparison) 
 
 
 def _title(comparison: Comparison) -> str:
-    name = comparison.subject.name
-    if comparison.subject.model:
-        config = find_model(comparison.subject.model)
+    name = " or ".join(subject.name for subject in comparison.subjects)
+    if len(comparison.subjects) == 1 and comparison.subjects[0].model:
+        config = find_model(comparison.subjects[0].model)
         name = f"{config.name}, {config.num_parameters / 1e9:,.2f} billion parameters"
     return f"{name}, on {' or '.join(comparison.gpus)}"
 

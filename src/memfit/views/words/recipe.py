@@ -52,6 +52,12 @@ def in_words(axis: str, value: Any) -> str:
             return "no offload" if value == "none" else f"{value} offloaded"
         case ("precision" | "optimizer", _):
             return str(value)
+        case ("lora", _):
+            return f"LoRA of rank {value}" if value else "no LoRA"
+        case ("lora_modules", _):
+            return f"adapters on {value}"
+        case ("quantize", _):
+            return "no quantization" if value == "none" else f"{value} weights"
         case ("world_size", _):
             return f"{value} GPUs" if value > 1 else "1 GPU"
         case ("mesh", _):

@@ -56,6 +56,8 @@ class LayerKind:
     compile: str
     checkpointing: str
     attention: Kernel
+    is_frozen: bool = False
+    """True if its weights are not trained: backward computes the gradients of what it was given, and none of theirs."""
 
 
 @lru_cache(maxsize=4096)
@@ -64,7 +66,8 @@ def layer_seconds(kind: LayerKind, chip: Gpu, links: Interconnect) -> LayerSecon
     config, part = find_model(kind.model), kind.part
     shape = layer_shape(config, config.layers - 1 if kind.has_experts else 0, part)
     products = [product_seconds(product, chip, kind.dtype, part.item_bytes) for product in shape.products]
-    backward = [product_seconds(each, chip, kind.dtype, part.item_bytes) for product in shape.products for each in product.backward]
+    gradients = [each for product in shape.products for each in product.backward[: 1 if kind.is_frozen else 2]]
+    backward = [product_seconds(each, chip, kind.dtype, part.item_bytes) for each in gradients]
     attention, attention_backward = _attention(shape, part, chip, kind)
     elements = _fused(shape, part, chip) if kind.compile != "none" else _in_eager_code(shape, part, chip, config.qk_norm)
     shared = _shared(shape, part, chip, links, kind)

@@ -50,6 +50,8 @@ def _whole_layer(config: ModelConfig, asked: Configuration) -> tuple[int, int]:
     over: they are whole until they are reduced. Experts with a place of their own come and go by themselves."""
     shared = shared_weights(config, config.has_experts(config.layers - 1), asked)
     precision = PRECISIONS[asked.recipe.precision]
+    if asked.recipe.lora:  # only adapters have gradients
+        return 0, 0
     weights = max((each.moved for each in shared), default=0) * gathered_item_bytes(asked)
     gradients = max((each.numbers for each in shared), default=0) * (2 if precision.computes else precision.weight_bytes)
     return 0 if whole_weight_bytes(asked) else weights, gradients
@@ -109,7 +111,14 @@ def passes_under_way(schedule: Schedule, pp: int, num_microbatches: int) -> int:
 def kept_bytes(config: ModelConfig, asked: Configuration, part: Pass) -> tuple[int, int]:
     """Of one pass through all layers: what is kept from forward to backward; and what a layer that is computed again has beside
     it."""
-    return _kept_bytes(config.name, part, asked.recipe.checkpointing, asked.recipe.compile != "none")
+    is_compiled = asked.recipe.compile != "none"
+    if not asked.recipe.lora:
+        return _kept_bytes(config.name, part, asked.recipe.checkpointing, is_compiled)
+    # No frozen layer keeps what it was given, and the first layer keeps next to nothing.
+    if asked.recipe.checkpointing == "none" and not is_compiled:
+        shape = layer_shape(config, 0, part)
+        return (config.layers - 1) * _by_products(shape) * part.item_bytes, 0
+    return (config.layers - 1) * layer_shape(config, 0, part).stream * part.item_bytes, 0
 
 
 @lru_cache(maxsize=4096)

@@ -24,7 +24,7 @@ from dataclasses import replace
 from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, layers_of_stages
 from memfit.hardware import Gpu, find_gpu
 from memfit.job import Configuration
-from memfit.job.states import Shared, gathered_item_bytes, numbers_of_a_gpu, shared_weights
+from memfit.job.states import Shared, gathered_item_bytes, shared_weights, trained_numbers_of_a_gpu
 from memfit.models import ModelConfig, find_model
 from memfit.plan.search.bounds.layer_time import LayerKind, LayerSeconds, layer_seconds, product_seconds
 from memfit.plan.search.bounds.shapes import Pass, head_product
@@ -85,9 +85,11 @@ def _layers(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu, li
             compile=asked.recipe.compile,
             checkpointing=asked.recipe.checkpointing,
             attention="flash" if is_old else "cudnn",
+            is_frozen=asked.recipe.lora > 0,
         )
         layer: LayerSeconds = layer_seconds(kind, chip, links)
-        found[layer.forward + layer.backward + layer.recompute] += count
+        # What is before the first adapter has no backward.
+        found[layer.forward + layer.backward + layer.recompute] += count - 1 if asked.recipe.lora else count
     return found
 
 
@@ -103,7 +105,8 @@ def _head(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu) -> f
     """The last product, and the loss in float32."""
     product, dtype = head_product(config, part), _product_type(asked)
     dtype = "bf16" if dtype == "f8" else dtype
-    products = sum(product_seconds(each, chip, dtype, part.item_bytes) for each in (product, *product.backward))
+    gradients = product.backward[: 1 if asked.recipe.lora else 2]
+    products = sum(product_seconds(each, chip, dtype, part.item_bytes) for each in (product, *gradients))
     if asked.recipe.compile == "model":
         return products
     logits = Operand("f32", (product.rows, product.columns))
@@ -121,9 +124,12 @@ def _updating(asked: Configuration, chip: Gpu) -> float:
     """The optimizer reads gradients, and reads and writes weights and what it keeps of them."""
     if asked.recipe.offload != "none":
         return 0.0
-    size = numbers_of_a_gpu(asked) * PRECISIONS[asked.recipe.precision].weight_bytes
-    copies = OPTIMIZERS[asked.recipe.optimizer].state_copies
-    return max(0.0, size - chip.last_level_cache_bytes) * (3 + 2 * copies) / chip.memory_bandwidth
+    numbers, row = trained_numbers_of_a_gpu(asked), OPTIMIZERS[asked.recipe.optimizer]
+    size = PRECISIONS[asked.recipe.precision].weight_bytes
+    moved = numbers * (3 * size + 2 * row.state_copies * (row.state_bytes or size))
+    if row.state_bytes:
+        moved /= 2  # a prediction counts less of it than the kernel moves
+    return float(moved * max(0.0, 1 - chip.last_level_cache_bytes / max(1.0, numbers * size)) / chip.memory_bandwidth)
 
 
 # -- pipelines --------------------------------------------------------------------------------------------------------------------
@@ -191,7 +197,9 @@ def _waiting(config: ModelConfig, asked: Configuration, links: Interconnect) -> 
     first = shared_weights(config, config.has_experts(0), asked)[:1]
     numbers = config.vocab * config.dim * (1 if config.tied else 2) // asked.recipe.tp
     root = [replace(shared, numbers=numbers, moved=numbers) for shared in first]
-    return sum(_gather(asked, shared, links) + _reduce(asked, shared, links) for shared in (*first, *root))
+    reduced = () if asked.recipe.lora else (*first, *root)
+    gathered = sum(_gather(asked, shared, links) for shared in (*first, *root))
+    return gathered + sum(_reduce(asked, shared, links) for shared in reduced)
 
 
 def _gather(asked: Configuration, shared: Shared, links: Interconnect) -> float:
@@ -223,4 +231,4 @@ def _rounds(asked: Configuration, num_passes: int) -> tuple[int, int]:
     gives_back = strategy is not None and strategy.reshards
     if asked.recipe.pp > 1:
         return 1, num_passes if gives_back and SCHEDULES[asked.recipe.schedule].stages_a_rank == 1 else 1
-    return num_passes, num_passes * (2 if gives_back else 1)
+    return 0 if asked.recipe.lora else num_passes, num_passes * (2 if gives_back else 1)
