@@ -152,7 +152,7 @@ def test_links_and_expected_values_reach_every_cell(monkeypatch: pytest.MonkeyPa
 def test_several_models_are_cells_of_one_table(monkeypatch: pytest.MonkeyPatch):
     api = importlib.import_module("memfit.compare.api")
     monkeypatch.setattr(api, "predict_cells", lambda cells, *others: tuple(Cell(configuration=asked, error="-") for asked in cells))
-    found = api.compare(model=["gpt2", "Qwen3-0.6B"], gpu="4090", lora=8, quantize=["none", "nf4"])
+    found = api.compare(model=["gpt2", "Qwen3-0.6B"], gpu="4090", seq=512, lora=8, quantize=["none", "nf4"])
     assert [subject.model for subject in found.subjects] == ["gpt2", "qwen3-0.6b"]
     assert found.varying == ("model", "quantize")
     assert {(cell.inputs["model"], cell.inputs["quantize"]) for cell in found.cells} == {

@@ -25,7 +25,7 @@ def compared() -> Comparison:
         cell(900, {"step_seconds": 1.5, "tokens_per_second": 4100.0}, batch=4),
         replace(cell(None, batch=8), error=HOSTILE),
     )
-    return Comparison(subject=Subject(model="llama3-8b"), cells=cells, varying=("batch",), gpus=("H100-80GB",))
+    return Comparison(subjects=(Subject(model="llama3-8b"),), cells=cells, varying=("batch",), gpus=("H100-80GB",))
 
 
 def test_a_comparison_is_drawn_by_the_work_that_is_done(open_page):
