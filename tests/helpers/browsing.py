@@ -56,12 +56,12 @@ class Visit:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    api = pytest.importorskip("playwright.sync_api")  # here: it takes more than a second, and only one worker of pytest needs it
     path = shutil.which("chromium")
     if path is None:
         pytest.fail("the report page is tested in Chromium, which is not here: run `make chromium`")
-    from playwright.sync_api import sync_playwright  # here: it takes more than a second, and only one worker of pytest needs it
 
-    with sync_playwright() as playwright:
+    with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=1000 * HANGS_AFTER)
         yield browser
         browser.close()

@@ -15,7 +15,6 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.utils.cpp_extension
 from helpers.phantom_worlds import phantom
-from helpers.prepared_process import run_prepared
 from torch import nn
 
 HARMLESS = ("_memfit", "__warningregistry__", "__abstractmethods__", "_abc_impl")
@@ -120,27 +119,17 @@ def test_entering_that_fails_half_way_restores_torch(monkeypatch):
     assert differences(before, everything()) == set()
 
 
-CACHES = """
-import torch
-from torch.utils._triton import has_triton
-from helpers.phantom_worlds import phantom
-
-outside = has_triton()
-with phantom():
-    has_triton()
-    torch.set_default_device("cuda")
-    assert torch.tensor([1]).is_cuda
-assert has_triton() == outside
-with torch.device("meta"):
-    assert torch.tensor([1]).is_meta  # the list of factory functions holds torch's own
-"""
-"""In a process of its own: a world after one in which an operator was answered by its kernel for the host does not follow a default
-device, for a reason that is not found."""
-
-
 def test_caches_do_not_remember_the_phantom_gpu():
-    done = run_prepared(CACHES)
-    assert done.returncode == 0, done.stderr
+    from torch.utils._triton import has_triton
+
+    outside = has_triton()
+    with phantom():
+        has_triton()
+        torch.set_default_device("cuda")
+        assert torch.tensor([1]).is_cuda
+    assert has_triton() == outside
+    with torch.device("meta"):
+        assert torch.tensor([1]).is_meta  # the list of factory functions holds torch's own
 
 
 def test_a_model_from_outside_gets_its_data_back():

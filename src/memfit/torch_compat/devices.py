@@ -88,6 +88,9 @@ choose_attention: Callable[..., int] = need(torch, "_fused_sdp_choice")
 factory_functions: Callable[[], set[Any]] = need(torch.utils._device, "_device_constructors")
 """The functions that follow a default device; torch asks once and keeps the answer."""
 
+DefaultDevice: Any = need(torch.utils._device, "DeviceContext")
+"""The function mode that gives factory functions a device."""
+
 optimizer_foreach_types: list[type] = need(sys.modules["torch.optim.optimizer"], "_foreach_supported_types")
 """The types of parameters for which optimizers choose their foreach form."""
 

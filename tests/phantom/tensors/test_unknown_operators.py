@@ -46,6 +46,8 @@ def test_a_kernel_for_the_host_says_what_comes_back_and_draws_nothing():
         assert torch.ops.of_others.double_(x) is x
         assert torch._sample_dirichlet(x).is_cuda
         assert torch.equal(before, torch.get_rng_state())
+        torch.set_default_device("cuda")
+        assert torch.tensor([1]).is_cuda  # C++ would ask for a guard of CUDA's, after an operator that fake tensors refuse
     assert any("aten::_sample_dirichlet has a compiled kernel" in said for said in world.assumptions.sentences())
 
 

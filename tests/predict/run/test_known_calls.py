@@ -317,6 +317,7 @@ def test_the_proof_can_fail(tmp_path, monkeypatch):
         assert_the_same(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore:with_modules is deprecated")  # from torch 2.15 on
 def test_torchs_profiler_knows_the_module_of_a_call(tmp_path, monkeypatch):
     """It takes the module from the variable ``self`` of what stands in the place of ``nn.Module.__call__``."""
     profiled = """

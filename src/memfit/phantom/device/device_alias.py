@@ -24,7 +24,7 @@ import torch
 
 from memfit.errors import ConfigError
 from memfit.torch_compat.autograd import run_engine
-from memfit.torch_compat.devices import BackendGuard, BackendHooks, private_backend_name, register_python_backend
+from memfit.torch_compat.devices import BackendGuard, BackendHooks, DefaultDevice, private_backend_name, register_python_backend
 from memfit.torch_compat.fake_tensors import FAKE_TENSOR_MODULE, FakeTensor, device_handlers, device_query
 from memfit.torch_compat.patches import Patches
 from memfit.torch_compat.tensors import TensorBase, make_tensor_subclass, make_wrapper_subclass
@@ -208,8 +208,10 @@ def _answer_to_python(patches: Patches) -> None:
     patches.replace(torch.Tensor, "get_device", get_device)
     for name in ("to", "new_tensor"):
         patches.replace(torch.Tensor, name, _speaking_inner(getattr(base, name)))
-    for name in ("tensor", "as_tensor", "asarray"):
-        patches.replace(torch, name, _speaking_inner(getattr(torch, name)))
+    factories = {name: getattr(torch, name) for name in ("tensor", "as_tensor", "asarray")}
+    for name, function in factories.items():
+        patches.replace(torch, name, _speaking_inner(function))
+    patches.wrap(DefaultDevice, "__torch_function__", functools.partial(_defaulting_to_inner, frozenset(factories.values())))
     patches.replace(torch.Tensor, "cuda", _cuda)
     patches.replace(torch, "device", _Device)
 
@@ -224,6 +226,17 @@ def _speaking_inner(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*(_inner_of(arg) if isinstance(arg, (str, torch.device)) else arg for arg in args), **kwargs)
 
     return call
+
+
+def _defaulting_to_inner(factories: frozenset[Any], follow: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.set_default_device`` and ``with torch.device(...)`` name a device to the functions below the stand-ins, too."""
+
+    def __torch_function__(context: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in factories and (kwargs or {}).get("device") is None:
+            kwargs = {**(kwargs or {}), "device": _inner_of(context.device)}
+        return follow(context, func, types, args, kwargs)
+
+    return __torch_function__
 
 
 def _inner_of(device: Any) -> Any:

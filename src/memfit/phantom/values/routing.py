@@ -207,11 +207,22 @@ def _join(args: Any, result: Any) -> None:
 def _put(args: Any, result: Any) -> None:
     """A number written to some places of a mask of zeros."""
     target, indices, values = args[:3]
+    is_mark = len(indices) == 1 and indices[0] is not None and values.numel() == 1
+    _mark(target, 0, indices[0] if is_mark else None, result)
+
+
+def _fill(args: Any, result: Any) -> None:
+    """The same, in the words of torch 2.15 for a number that is not a tensor."""
+    _mark(*args[:3], result)
+
+
+def _mark(target: Any, dim: int, indices: Any, result: Any) -> None:
+    """``indices`` is ``None`` where it is not known how much of the mask is set."""
     share = getattr(target, SHARE, 0.0 if getattr(target, CONSTANT, None) == 0 else None)
     _forget(result)
-    is_mark = len(indices) == 1 and not target.is_floating_point() and indices[0] is not None and values.numel() == 1
-    if share is not None and is_mark and indices[0].dtype is torch.int64 and target.numel():
-        share = min(1.0, share + indices[0].numel() / target.numel())
+    is_mark = indices is not None and indices.dtype is torch.int64 and not target.is_floating_point() and target.numel()
+    if share is not None and is_mark:
+        share = min(1.0, share + indices.numel() / target.shape[dim])
         setattr(result, SHARE, MaskShare.because(share, "as many as were marked"))
 
 
@@ -305,6 +316,7 @@ _NOTERS: dict[Any, Callable[[Any, Any], None]] = (
         aten.split.Tensor: _pass_on_to_parts,
         aten.split_with_sizes.default: _pass_on_to_parts,
         aten.index_put_.default: _put,
+        aten.index_fill_.int_Scalar: _fill,
         aten.bitwise_or.Tensor: _unite,
         aten.logical_or.default: _unite,
         aten.floor.default: _make_whole,
