@@ -213,7 +213,8 @@ def _put(args: Any, result: Any) -> None:
 
 def _fill(args: Any, result: Any) -> None:
     """The same, in the words of torch 2.15 for a number that is not a tensor."""
-    _mark(*args[:3], result)
+    target, dim, indices = args[:3]
+    _mark(target, dim, indices, result)
 
 
 def _mark(target: Any, dim: int, indices: Any, result: Any) -> None:
