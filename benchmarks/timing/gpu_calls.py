@@ -75,12 +75,14 @@ class Profiled:
 
 
 @contextmanager
-def profiled() -> Iterator[Profiled]:
-    """What happens inside is profiled; the result is there afterwards."""
+def profiled(afterwards: Callable[[], Any] = lambda: None) -> Iterator[Profiled]:
+    """What happens inside is profiled; the result is there afterwards. ``afterwards`` is called before the result is read, when the GPU
+    is free for others."""
     found = Profiled()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         yield found
         torch.cuda.synchronize()
+    afterwards()
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))

@@ -8,6 +8,7 @@ measured before and after the others, by which figures of one day can be brought
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import sys
@@ -370,6 +371,78 @@ def checkpointed(way: str, count: int = 40, repeats: int = 5) -> Callable[[str],
 
 
 PARTS["policies"] = {f"an operator, checkpointed with {way}": checkpointed(way) for way in ("none", "plain", "policy")}
+
+
+# -- hooks on what is saved, on modules and on gradients; what looks at values; tokens one by one --------------------------------
+
+
+def hooked(way: str, size: int = 64, count: int = 40) -> Callable[[str], Case]:
+    """A chain of products whose results are saved; ``way``: none, identity, pinned, pageable."""
+
+    def case(device: str) -> Case:
+        x = torch.randn(size, size, device=device, requires_grad=True)
+        around = {
+            "none": contextlib.nullcontext,
+            "identity": lambda: torch.autograd.graph.saved_tensors_hooks(lambda y: y, lambda y: y),
+            "pinned": lambda: torch.autograd.graph.save_on_cpu(pin_memory=device == "cuda", device_type=device),
+            "pageable": lambda: torch.autograd.graph.save_on_cpu(device_type=device),
+        }
+
+        def work() -> None:
+            y = x
+            with around[way]():
+                for _ in range(count):
+                    y = y.sin()
+            torch.autograd.grad(y, x, torch.ones_like(x))
+
+        return work, count
+
+    return case
+
+
+def decoded(kind: str, config: dict[str, Any], tokens: int, how: str) -> Callable[[str], Case]:
+    """``how``: generate, or forward with what is cached."""
+
+    def case(device: str) -> Case:
+        import transformers
+
+        cls = getattr(transformers, kind)
+        model = cls(cls.config_class(**config)).to(device).eval()
+        given = torch.randint(3, 60, (1, 16), device=device)
+
+        def work() -> None:
+            with torch.no_grad():
+                if how == "generate":
+                    model.generate(
+                        given, attention_mask=torch.ones_like(given), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False
+                    )
+                else:
+                    past = model(given, use_cache=True).past_key_values
+                    for _ in range(tokens - 1):
+                        past = model(given[:, -1:], past_key_values=past, use_cache=True).past_key_values
+
+        return work, tokens
+
+    return case
+
+
+TINY = SMALL | {"num_hidden_layers": 2, "pad_token_id": 0, "eos_token_id": None}
+PARTS["hooks"] = {
+    **{
+        f"sin, saved with {way}, {n} by {n}": hooked(way, n)
+        for way in ("none", "identity", "pinned", "pageable")
+        for n in (64, 1024)
+    },
+    **{f"a token of llama: {how}": decoded("LlamaForCausalLM", TINY, 12, how) for how in ("generate", "forward")},
+    **{
+        f"a token of llama of 8 layers: {how}": decoded("LlamaForCausalLM", TINY | {"num_hidden_layers": 8}, 12, how)
+        for how in ("generate", "forward")
+    },
+    "where(mask)": forward(lambda x: torch.where(x == 3), _indices, False),
+    "index by mask": forward(lambda x: x[x == 3], _indices, False),
+    "x.T": forward(lambda x: x.T, _matrix, False),
+    "x @ x.T": forward(lambda x: x @ x.T, _matrix, False),
+}
 
 
 # -- distributed tensors -------------------------------------------------------------------------------------------------------

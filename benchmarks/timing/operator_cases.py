@@ -383,3 +383,143 @@ def copy(size_bytes: int, pinned: bool) -> None:
 for exponent in (3, 10, 16, 20, 24, 28):
     for pinned in (False, True):
         copy(2**exponent, pinned)
+
+# -- by access pattern: rows that are gathered, scattered with atomics, scanned, sorted; odd products; resized images -----------------
+
+for count, nodes, width in (
+    (500_000, 50_000, 64), (500_000, 50_000, 256), (300_000, 30_000, 16), (1_000_000, 100_000, 1), (200_000, 20_000, 128),
+    (4096, 1024, 512), (100_000, 1000, 96), (16_384, 256, 1024),
+):  # fmt: skip
+    for kind in ("f32", "bf16"):
+        rows, source, table = f"i64[{count}]<{nodes}", f"{kind}[{count},{width}]", f"{kind}[{nodes},{width}]"
+        op("scattered", lambda i, w: w.index_select(0, i), rows, table)
+        op("scattered", lambda i, w: w[i], rows, table)
+        op("scattered", lambda i, x, w: w.index_add(0, i, x), rows, source, table)
+        op("scattered", lambda i, x, w: w.scatter_add(0, i[:, None].expand_as(x), x), rows, source, table)
+        op("scattered", lambda i, w: F.embedding(i, w), rows, table)
+        if kind == "f32":
+            op("scattered", lambda i, x, w: w.gather(0, i[:, None].expand_as(x)), rows, source, table)
+            op("scattered", lambda i, x, w: w.index_put((i,), x, accumulate=True), rows, source, table)
+            op("scattered", lambda i, x, w: w.index_copy(0, i, x), rows, source + "!", table + "!")
+            op("scattered", lambda i, x, w: w.index_put((i,), x), rows, source + "!", table + "!")
+for count, nodes, width in ((300_000, 40_000, 128), (100_000, 10_000, 8), (500_000, 50_000, 1)):
+    for how in ("amax", "mean"):
+        op(
+            "scattered",
+            lambda i, x, w, how=how: w.scatter_reduce(0, i[:, None].expand_as(x), x, how, include_self=False),
+            f"i64[{count}]<{nodes}", f"f32[{count},{width}]", f"f32[{nodes},{width}]!",
+        )  # fmt: skip
+    op("scattered", lambda i: torch.bincount(i, minlength=1000), f"i64[{count}]<{nodes}")
+    op("scattered", lambda i: i.unique(), f"i64[{count}]<{nodes}")
+    op("scattered", lambda i, x: x[i > 20], f"i64[{count}]<{nodes}", f"f32[{count},{width}]")
+    op("scattered", lambda i, x: torch.where(i == 3), f"i64[{count}]<8", f"f32[{count},{width}]!")
+
+for shape, dim in (
+    ("4,1024,512,16", 1), ("8,96,1024,16", 1), ("64,4096", 1), ("4096,64", 0), ("16,512,768", 1), ("1000000", 0), ("2,2048,64", 2)
+):  # fmt: skip
+    op("scans", lambda x, dim=dim: x.cumsum(dim), f"f32[{shape}]")
+    op("scans", lambda x, dim=dim: x.flip(dim), f"f32[{shape}]!")
+    if "16" not in shape.split(",")[-1:]:
+        op("scans", lambda x, dim=dim: x.cumprod(dim), f"f32[{shape}]!")
+        op("scans", lambda x, dim=dim: x.logcumsumexp(dim), f"f32[{shape}]!")
+for rows, cols in ((8, 20_000), (4096, 64), (64, 1024), (1, 1_000_000), (8192, 16), (2000, 2000)):
+    op("sorts", lambda x: x.sort(-1), f"f32[{rows},{cols}]")
+    op("sorts", lambda x: x.topk(min(8, x.shape[-1]), -1), f"f32[{rows},{cols}]!")
+    op("sorts", lambda x: x.max(-1), f"f32[{rows},{cols}]")
+    op("sorts", lambda x: x.softmax(-1).multinomial(1), f"f32[{rows},{min(cols, 50_000)}]!")
+op("sorts", lambda x: x.sort(), "i64[300000]<40000")
+
+for batch, m, k, n in (
+    (4096, 16, 64, 16), (8192, 4, 4, 4), (1536, 49, 32, 49), (64, 197, 64, 197), (512, 64, 16, 64), (24, 1, 64, 200), (96, 8, 512, 8),
+    (3072, 8, 32, 392), (32, 100, 100, 100), (16, 1, 512, 512),
+):  # fmt: skip
+    for kind in ("f32", "bf16"):
+        op("odd products", torch.bmm, f"{kind}[{batch},{m},{k}]", f"{kind}[{batch},{k},{n}]")
+for rows, cols in (
+    (1024, 2816),
+    (768, 2048),
+    (768, 768),
+    (512, 1408),
+    (1024, 1024),
+    (1000, 3000),
+    (2048, 2048),
+    (512, 512),
+    (256, 1024),
+):
+    op("odd products", lambda x: x @ x.T, f"bf16[{rows},{cols}]!")
+    op("odd products", lambda x, y: x @ y, f"bf16[{rows},{rows}]!", f"bf16[{rows},{cols}]!")
+    op("odd products", lambda x, y: x @ y, f"f32[{rows},{rows}]!", f"f32[{rows},{cols}]!")
+for tokens, k, n in (
+    (4, 512, 1408), (8, 768, 3072), (8, 768, 20000), (4, 512, 8000), (1, 1024, 4096), (32, 512, 512), (300, 768, 3072), (130, 1024, 2048),
+    (50_000, 256, 16), (100_000, 128, 256), (100_000, 256, 16), (200_000, 128, 64), (8192, 35, 512), (65_536, 96, 384), (16_384, 384, 96),
+):  # fmt: skip
+    for kind in ("f32", "bf16"):
+        op("odd products", F.linear, f"{kind}[{tokens},{k}]", f"{kind}[{n},{k}]", f"{kind}[{n}]")
+
+DILATED = (
+    # batch, channels in, size, channels out, kernel, dilation, groups
+    (4, 2048, 48, 256, 3, 12, 1), (4, 2048, 48, 256, 3, 36, 1), (4, 512, 48, 512, 3, 2, 1), (4, 512, 48, 512, 3, 4, 1),
+    (8, 960, 24, 256, 3, 12, 1), (4, 256, 48, 256, 3, 1, 1), (8, 960, 24, 960, 5, 2, 960), (4, 1280, 48, 256, 1, 1, 1),
+)  # fmt: skip
+for n, cin, size, cout, kernel, dilation, groups in DILATED:
+    for kind in ("f32", "bf16"):
+        op("dilated", lambda x, w, d=dilation, g=groups: F.conv2d(x, w, None, 1, d * (w.shape[-1] // 2), d, g),
+           f"{kind}[{n},{cin},{size},{size}]", f"{kind}[{cout},{cin // groups},{kernel},{kernel}]")  # fmt: skip
+for n, cin, size, cout, kernel, stride in ((8, 3, "16,112,112", 64, (3, 7, 7), (1, 2, 2)), (8, 64, "16,56,56", 64, (3, 3, 3), 1), (8, 64, "16,56,56", 144, (1, 3, 3), 1), (8, 128, "8,28,28", 128, (3, 3, 3), 1), (8, 144, "16,56,56", 64, (3, 1, 1), 1), (4, 3, "16,112,112", 96, (2, 4, 4), (2, 4, 4))):  # fmt: skip
+    for kind in ("f32", "bf16"):
+        padding = tuple(side // 2 if side % 2 else 0 for side in kernel)
+        op("dilated", lambda x, w, s=stride, p=padding: F.conv3d(x, w, None, s, p),
+           f"{kind}[{n},{cin},{size}]", f"{kind}[{cout},{cin},{kernel[0]},{kernel[1]},{kernel[2]}]")  # fmt: skip
+for n, channels, length, kernel, dilation, groups in (
+    (4, 512, 2000, 3, 1, 512), (4, 512, 2000, 3, 64, 512), (8, 256, 400, 31, 1, 256), (4, 512, 2000, 1, 1, 1), (4, 768, 199, 128, 1, 16)
+):  # fmt: skip
+    for kind in ("f32", "bf16"):
+        op("dilated", lambda x, w, d=dilation, g=groups: F.conv1d(x, w, None, 1, d * (w.shape[-1] // 2), d, g),
+           f"{kind}[{n},{channels},{length}]", f"{kind}[{channels},{channels // groups},{kernel}]")  # fmt: skip
+
+for shape, size in (("4,10,48,48", 384), ("4,256,1,1", 48), ("8,10,64,64", 512), ("8,128,16,16", 32), ("2,256,20,20", 40)):
+    for kind in ("f32", "bf16"):
+        for mode in ("bilinear", "nearest", "bicubic"):
+            op("resized", lambda x, s=size, m=mode: F.interpolate(x, size=(s, s), mode=m), f"{kind}[{shape}]")
+for kind in ("f32", "bf16"):
+    op("resized", lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"), f"{kind}[2,32,8,28,28]")
+    op("resized", lambda x: F.adaptive_avg_pool2d(x, 1), f"{kind}[4,2048,48,48]")
+    op("resized", lambda x: F.avg_pool2d(x, 3, 1, 1), f"{kind}[16,192,28,28]")
+    op("resized", lambda x: F.max_pool3d(x, 2), f"{kind}[2,64,16,56,56]")
+    op("resized", lambda x: F.avg_pool1d(x, 4), f"{kind}[16,256,4000]")
+    op("resized", lambda x: F.unfold(x, 3, padding=1), f"{kind}[8,64,32,32]")
+    op("resized", lambda x: F.pixel_shuffle(x, 2), f"{kind}[8,256,64,64]")
+op("resized", lambda x, g: F.grid_sample(x, g, align_corners=True), "f32[2560,1,32,40]", "f32[2560,9,9,2]")
+op("resized", lambda x, y: F.cross_entropy(x, y), "f32[4,10,384,384]", "i64[4,384,384]<10")
+for size, batch in ((512, 1), (128, 16), (2048, 1)):
+    op(
+        "factors",
+        lambda x: torch.linalg.cholesky(x @ x.mT + 9999 * torch.eye(x.shape[-1], device=x.device)),
+        f"f32[{batch},{size},{size}]",
+    )
+    op("factors", lambda a, b: torch.linalg.solve_triangular(a.tril() + 99 * torch.eye(a.shape[-1], device=a.device), b, upper=False),
+       f"f32[{batch},{size},{size}]!", f"f32[{batch},{size},256]")  # fmt: skip
+
+
+def kept_on_host(kind: str, shape: tuple[int, ...], turned: bool, pinned: bool) -> None:
+    """A tensor that ``save_on_cpu`` packs and unpacks."""
+
+    def make() -> Work:
+        x = torch.randn(shape, device="cuda", dtype=B16 if kind == "bf16" else torch.float32)
+        x = x.transpose(0, 1) if turned else x
+
+        def work() -> None:
+            host = torch.empty(x.size(), dtype=x.dtype, pin_memory=pinned)
+            host.copy_(x)
+            host.to("cuda", non_blocking=pinned)
+
+        return work
+
+    add("kept on the host", make)
+
+
+for kind in ("f32", "bf16"):
+    for shape in ((1024, 1024), (4096, 4096), (64, 64), (16, 1024, 64)):
+        for turned in (False, True):
+            kept_on_host(kind, shape, turned, True)
+    kept_on_host(kind, (2048, 2048), False, False)

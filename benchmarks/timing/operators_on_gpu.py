@@ -13,6 +13,7 @@ half and the GPU gets hot.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gc
 import json
 import math
@@ -35,14 +36,19 @@ RUNS = 3
 # -- on a GPU ------------------------------------------------------------------------------------------------------------------
 
 
-def measure_family(makes: list[Any]) -> dict[str, Any]:
+def measure_family(makes: list[Any], lock: pathlib.Path | None) -> dict[str, Any]:
+    """With a ``lock``, several processes take turns: each holds it while it uses the GPU."""
     import torch
 
     from benchmarks.timing.gpu_calls import profiled, summary
 
+    torch.zeros(1, device="cuda")
+    held = lock.open() if lock else None
+    if held:
+        fcntl.flock(held, fcntl.LOCK_EX)
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     errors: list[str] = []
-    with profiled() as found:
+    with profiled(lambda: held and fcntl.flock(held, fcntl.LOCK_UN)) as found:
         for make in makes:
             try:
                 work = make()
@@ -116,7 +122,7 @@ def measure_host() -> dict[str, Any]:
     return found
 
 
-def measure(path: pathlib.Path, families: list[str]) -> None:
+def measure(path: pathlib.Path, families: list[str], lock: pathlib.Path | None) -> None:
     import torch
 
     from benchmarks.timing.operator_cases import CASES
@@ -133,7 +139,7 @@ def measure(path: pathlib.Path, families: list[str]) -> None:
     for name, makes in CASES.items():
         if not families or name in families:
             try:
-                found["families"][name] = measure_family(makes)
+                found["families"][name] = measure_family(makes, lock)
             except Exception:
                 found["families"][name] = {"calls": {}, "errors": [traceback.format_exc()[-600:]]}
             print(name, len(makes), round(time.perf_counter() - began, 1), flush=True)
@@ -180,9 +186,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", nargs="?", const=str(TRUTH), metavar="FILE")
     parser.add_argument("--families", nargs="*", default=[])
+    parser.add_argument("--lock", type=pathlib.Path, help="a file that processes take turns by")
     parser.add_argument("--show", nargs="*")
     options = parser.parse_args()
     if options.measure:
-        measure(pathlib.Path(options.measure), options.families)
+        measure(pathlib.Path(options.measure), options.families, options.lock)
     else:
         write_results(options.show or [])

@@ -70,10 +70,11 @@ def small_workloads() -> dict[str, Any]:
 
 
 def workloads() -> dict[str, Any]:
+    from benchmarks.timing.library_workloads import WORKLOADS
     from benchmarks.workloads.more_zoo import MORE
     from benchmarks.workloads.zoo import ZOO
 
-    return {**ZOO, **small_workloads(), **MORE}
+    return {**ZOO, **small_workloads(), **MORE, **WORKLOADS}
 
 
 def world_size(name: str) -> int:
@@ -106,12 +107,12 @@ def join_world(name: str) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size(name))
 
 
-def measure_one(name: str, with_calls: bool) -> dict[str, Any]:
+def measure_one(build: Any) -> tuple[dict[str, Any], Any]:
+    """Milliseconds of a step, and the run for further steps."""
     import torch
 
-    join_world(name)
     torch.manual_seed(0)
-    run = workloads()[name]("cuda")
+    run = build("cuda")
     torch.cuda.synchronize()
     is_long, steps, issued = False, [], []
     for number in range(WARM_UP + TIMED):
@@ -126,16 +127,17 @@ def measure_one(name: str, with_calls: bool) -> dict[str, Any]:
         if is_long and len(steps) > 1:
             break
     found = {"ms": round(1000 * statistics.median(steps), 3), "issued_ms": round(1000 * statistics.median(issued), 3)}
-    return found | (calls_of(run.step) if with_calls else {})
+    return found, run
 
 
-def calls_of(step: Any) -> dict[str, Any]:
-    """Every operator of one more step. A process that has used CUDA's profiler is slower from then on."""
+def calls_of(step: Any, afterwards: Any = lambda: None) -> dict[str, Any]:
+    """Every operator of one more step; ``afterwards`` is called when the GPU is done with it. A process that has used CUDA's profiler
+    is slower from then on."""
     import torch
 
     from benchmarks.timing.gpu_calls import profiled
 
-    with profiled() as found, found.tracing("step"):
+    with profiled(afterwards) as found, found.tracing("step"):
         step(lambda what: None)
         torch.cuda.synchronize()
     calls = {text: [len(times), round(sum(times), 1), kernels[:3]] for _, text, times, kernels in found.by_text()}
@@ -170,7 +172,9 @@ def measure(names: list[str], path: pathlib.Path, seconds: float, with_calls: bo
 def measure_here(name: str, part: pathlib.Path, with_calls: bool) -> NoReturn:
     warnings.filterwarnings("ignore")
     try:
-        found = measure_one(name, with_calls)
+        join_world(name)
+        found, run = measure_one(workloads()[name])
+        found |= calls_of(run.step) if with_calls else {}
     except Exception:
         found = {"error": traceback.format_exc()[-500:]}
     part.write_text(json.dumps(found))
