@@ -87,11 +87,6 @@ def prepare() -> None:
     import benchmarks.timing.step_time as step_time
 
     step_time.workloads()
-    for name in ("transformers", "torchaudio", "torch_geometric.nn", "gpytorch", "sentence_transformers", "timm", "peft"):
-        try:
-            __import__(name)
-        except Exception as error:
-            print(f"{name}: {error}"[:200])
     from transformers import BertModel, GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration  # noqa: F401
 
 

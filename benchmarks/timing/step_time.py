@@ -186,6 +186,10 @@ def measure_here(name: str, part: pathlib.Path, with_calls: bool) -> NoReturn:
 
 def predict_one(name: str, gpu: str) -> dict[str, Any]:
     import memfit
+    from benchmarks.timing.library_workloads import WORKLOADS, import_torchvision
+
+    if name in WORKLOADS:
+        import_torchvision()
 
     def build() -> Any:
         import torch.distributed as dist

@@ -65,6 +65,8 @@ class ProductKernels:
     """Before the first tile and after the last."""
     per_tile_us: float
     """What a tile takes beside its arithmetic: the first bytes come, the result goes."""
+    at_once: int
+    """Tiles of the smallest size that a multiprocessor has at once: while one waits for its bytes, others are multiplied."""
     memory_share: float
 
 
@@ -108,7 +110,8 @@ class AttentionKernel:
 class AttentionRates:
     kernels: Mapping[str, AttentionKernel]
     block: int
-    """Queries, and keys, of a block."""
+    block_f32: int
+    """Queries, and keys, of a block; of float32."""
     causal_overhang: float
     """The diagonal costs a block more for each multiple of this in the size of a head."""
     start_us: Pair
@@ -123,6 +126,8 @@ class AttentionRates:
 @dataclass(frozen=True, kw_only=True)
 class ElementwiseRates:
     start_us: float
+    computed_start_us: float
+    """The same where a type is changed or a place computed."""
     memory_share: float
     casting: Pair
     """A type is changed on the way; of one input, and of several."""
@@ -155,16 +160,20 @@ class ReductionRates:
     to_one: Row
     inner: Row
     """Along the innermost dimension."""
-    inner_results: float
-    """Billions of results a second."""
+    inner_result_ns: float
+    inner_element_ns: float
+    short_row: int
+    """Of a result, and of each of its elements up to ``short_row``."""
     slow: Mapping[str, float]
     """Operators with a rate of their own."""
     of_bool: float
     outer: Row
     """Along other dimensions; its rate is of results."""
-    few_results: int
-    few_results_us: float
-    """The start where there are fewer results than that: parts are added up in a second pass."""
+    walked_row_ns: Pair
+    many_rows_us: float
+    """Along the first dimensions, for each row; and beyond ``many_rows_us`` for few rows."""
+    full_columns: int
+    """With fewer results, several threads share a column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,9 +203,21 @@ class LossRates:
 @dataclass(frozen=True, kw_only=True)
 class ScanRates:
     row: Row
+    """Its rate is of a single row."""
     elements: float
-    rows: float
-    """Billions a second."""
+    """Billions a second, along the innermost dimension."""
+    rows_at_once: int
+    """On one multiprocessor; the same."""
+    step: int
+    step_ns: float
+    """Of ``step`` elements of a row; the same."""
+    threads: int
+    outer_step_ns: float
+    sharing_ns: float
+    """Along other dimensions: a group has that many threads, each with a row; what an element takes them, and how much more with
+    each further group on a multiprocessor."""
+    slow: Mapping[str, float]
+    """Slowdown of operators with more arithmetic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,9 +237,43 @@ class EmbeddingBackwardRates:
     few: int
     few_start_us: float
     """The start for up to ``few`` indices, which are not sorted."""
+    sorted_ns: float
+    """Of an index."""
+    rows_of_group: int
+    """Equal indices that one group of threads adds up."""
     filled_share: float
     elements: float
-    """Billions of elements that are added up, a second."""
+    """Billions of elements of such groups, a second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexingRates:
+    """Rows and elements whose places are numbers in a tensor."""
+
+    start_us: float
+    memory_share: float
+    lookup_row_ns: float
+    """A group of threads for each row that is looked up."""
+    lookup_rate: float
+    """Where rows do not fill whole words: element by element."""
+    mask_us: float
+    mask_rate: float
+    """More, where a mask says what is looked up: the places of its elements are found first."""
+    written: Mapping[str, float]
+    """Elements that are written or added, by operator."""
+    of_half: float
+    """What is left of that where two bytes are added."""
+    scattered_rate: float
+    """The same, at most, where neighbours go to different places."""
+    passes: Mapping[str, int]
+    """Operators that go over their elements more than once."""
+    sorting_us: float
+    sorted_ns: float
+    """Sorting, for each index."""
+    sorted_rate: float
+    """Elements that are added after it."""
+    repeated_us: float
+    """For each time that an index repeats, on average."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,8 +455,24 @@ class PlacesRates:
     operators: Mapping[str, PlaceRates]
     start_us: float
     memory_share: float
-    bilinear_plane_us: float
-    """Of a plane, channels first, at least."""
+    plane_us: Mapping[str, float]
+    """Of a plane, channels first, at least: threads go through all planes one after the other."""
+    atomics: Mapping[str, int]
+    """Backward, places that each place is added to."""
+    atomic_rate: Pair
+    repeated_atomic_rate: Pair
+    """Of additions, of four bytes and of two; and divided by how many go to one place."""
+    serial_us: float
+    """Of each of the places that one thread adds up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorRates:
+    """Factors of matrices, and what is solved by them: a column after the other."""
+
+    start_us: float
+    column_us: Mapping[str, float]
+    """By operator, whatever the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,6 +483,8 @@ class TransferRates:
     pageable_to: float
     pageable_from: float
     """Gigabytes a second to and from the GPU of memory that is not pinned: the host copies it first."""
+    pageable_new: float
+    """The same from the GPU into memory that the system gives anew."""
     pageable_bytes: int
     """Up to this size, memory that is not pinned is as fast as other."""
     host_bandwidth: float
@@ -531,6 +604,7 @@ class Rates:
     scan: ScanRates
     put_back: PutBackRates
     embedding_backward: EmbeddingBackwardRates
+    indexing: IndexingRates
     cat: Row
     """Its rate is for parts that are not contiguous."""
     recurrent: RecurrentRates
@@ -539,6 +613,7 @@ class Rates:
     batch_norm: BatchNormRates
     group_norm: GroupNormRates
     places: PlacesRates
+    factors: FactorRates
     transfers: TransferRates
     host: HostRates
 

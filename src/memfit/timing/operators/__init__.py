@@ -7,6 +7,7 @@
      its tensors            │             ├─ images/            convolutions, and what stands around them
                             │             ├─ recurrent.py       step by step
                             │             ├─ elementwise.py     vectorized, casting or strided
-                            v             └─ memory_bound.py    reductions, norms, losses, look-ups, optimizers
+                            │             ├─ indexing.py        rows looked up, scattered, added with atomics
+                            v             └─ memory_bound.py    reductions, norms, losses, scans, optimizers
                           Cost
 """

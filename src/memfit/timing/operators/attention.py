@@ -26,13 +26,14 @@ def price_attention(call: Call, chip: Gpu, rates: Rates) -> Cost:
     peak = chip.product_flops(query.dtype)
     share = at_width(kernel, is_backward, width)
 
-    blocks_of_keys = math.ceil(keys / own.block)
+    block = own.block_f32 if query.dtype in ("f32", "f64") else own.block
+    blocks_of_keys = math.ceil(keys / block)
     along = float(blocks_of_keys)
     if is_causal:
         along = min(along, (blocks_of_keys + 1) / 2 + width / own.causal_overhang)
-    block_flops = 2.0 * own.block * own.block * (width + value.shape[3]) * (BACKWARD_FLOPS if is_backward else 1.0)
+    block_flops = 2.0 * block * block * (width + value.shape[3]) * (BACKWARD_FLOPS if is_backward else 1.0)
     per_block = along * block_flops * chip.num_sms / (peak * share) + own.per_block_us[is_backward] * MICRO
-    waves = max(1.0, batch * num_heads * math.ceil(queries / own.block) / chip.num_sms)
+    waves = max(1.0, batch * num_heads * math.ceil(queries / block) / chip.num_sms)
     seconds = waves * per_block
     if has_mask and "efficient" in call.name:
         seconds *= own.masked[is_backward]

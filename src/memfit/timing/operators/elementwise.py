@@ -17,6 +17,8 @@ from memfit.timing.rates import MICRO, ElementwiseRates, Rates
 
 _COPIES: Final = ("_to_copy", "copy_", "clone", "contiguous", "to")
 _FLOATS: Final = ("f64", "f32", "f16", "bf16", "f8")
+_OF_ANY_TYPE: Final = (*_COPIES, "add", "sub", "mul", "div")
+"""Operators that change the type of integers and of bool on the way; others are made for them, such as comparisons."""
 
 
 def is_covered(name: str, rates: Rates) -> bool:
@@ -32,23 +34,26 @@ def price_elementwise(call: Call, chip: Gpu, rates: Rates) -> Cost:
     outputs = list(call.outputs)
     moved = sum(tensor.touched_bytes for tensor in (*tensors, *outputs))
     count = max((tensor.numel for tensor in (*tensors, *outputs)), default=0)
-    rate = _rate(call, tensors, outputs, rates.elementwise) * GIGA
+    is_computed, rate = _rate(call, tensors, outputs, rates.elementwise)
+    rate *= GIGA
     at_memory = moved / (chip.memory_bandwidth * rates.elementwise.memory_share)
     at_arithmetic = count / (rate * chip.f32_flops / rates.f32_flops) if rate else 0.0
     bound = Bound.MEMORY if at_memory >= at_arithmetic else Bound.ARITHMETIC
-    seconds = rates.elementwise.start_us * MICRO + max(at_memory, at_arithmetic)
-    return Cost(call.operator, seconds, bound, moved_bytes=moved)
+    start = rates.elementwise.computed_start_us if is_computed else rates.elementwise.start_us
+    return Cost(call.operator, start * MICRO + max(at_memory, at_arithmetic), bound, moved_bytes=moved)
 
 
-def _rate(call: Call, inputs: list[Operand], outputs: list[Operand], rates: ElementwiseRates) -> float:
-    """Billions of elements a second, 0 where memory is the only limit."""
+def _rate(call: Call, inputs: list[Operand], outputs: list[Operand], rates: ElementwiseRates) -> tuple[bool, float]:
+    """Whether types or places have to be computed; billions of elements a second, 0 where memory is the only limit."""
     found = [rates.slow[call.name]] if call.name in rates.slow else []
     has_scalar_on_gpu = any(not tensor.shape and not tensor.device_kind for tensor in call.inputs) and bool(inputs)
-    if not _lie_alike(inputs, outputs) or (has_scalar_on_gpu and len(call.inputs) > 1):
+    is_strided = not _lie_alike(inputs, outputs) or (has_scalar_on_gpu and len(call.inputs) > 1)
+    casts = not is_strided and _casts(call, inputs, outputs)
+    if is_strided:
         found.append(_strided_rate(inputs, outputs, rates))
-    elif _casts(call, inputs, outputs):
+    elif casts:
         found.append(rates.casting[len(inputs) > 1])
-    return min(found, default=0.0)
+    return is_strided or casts, min(found, default=0.0)
 
 
 def _strided_rate(inputs: list[Operand], outputs: list[Operand], rates: ElementwiseRates) -> float:
@@ -106,7 +111,8 @@ def _without_ones(tensor: Operand) -> tuple[tuple[int, ...], tuple[int, ...] | N
 
 
 def _casts(call: Call, inputs: list[Operand], outputs: list[Operand]) -> bool:
-    kinds = {tensor.dtype for tensor in (*inputs, *outputs) if tensor.dtype in _FLOATS}
+    of_any = call.name.removesuffix("_") in _OF_ANY_TYPE
+    kinds = {tensor.dtype for tensor in (*inputs, *outputs) if of_any or tensor.dtype in _FLOATS}
     if len(kinds) < 2:
         return False
     # A copy from float32 to a half type has a kernel of its own.

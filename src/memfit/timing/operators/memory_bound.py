@@ -105,12 +105,17 @@ def price_reduction(call: Call, chip: Gpu, rates: Rates) -> Cost:
         return row_cost(call, chip, rates, own.to_one, given.numel)
     if not given.shape or len(given.shape) - 1 in dims:
         rate = own.slow.get(call.name, own.of_bool if given.dtype == "bool" else own.inner.rate)
-        arithmetic = max(given.numel / (rate * GIGA), results / (own.inner_results * GIGA))
+        per_result = own.inner_result_ns + own.inner_element_ns * min(own.short_row, given.numel / results)
+        arithmetic = max(given.numel / rate, results * per_result) / GIGA
         return row_cost(call, chip, rates, own.inner, arithmetic=arithmetic)
-    is_outer = dims == tuple(range(len(dims)))
-    start = own.few_results_us if is_outer and results < own.few_results else own.outer.start_us
-    cost = row_cost(call, chip, rates, own.outer, results, start=start * MICRO)
-    return replace(cost, num_kernels=2) if is_outer else cost
+    cost = row_cost(call, chip, rates, own.outer, results)
+    if dims != tuple(range(len(dims))):
+        return cost
+    # Threads have a column each and walk down its rows, in parts where there are many.
+    rows = given.numel / results
+    walked = min(rows * own.walked_row_ns[0], own.many_rows_us * 1000 + rows * own.walked_row_ns[1])
+    walked *= min(1.0, results / own.full_columns) ** 1.5 * rates.f32_flops / chip.f32_flops
+    return replace(cost, seconds=cost.seconds + walked / GIGA, num_kernels=2)
 
 
 def _reduced_dims(call: Call, given: Operand) -> tuple[int, ...]:
@@ -148,8 +153,12 @@ def price_layer_norm(call: Call, chip: Gpu, rates: Rates) -> Cost:
     columns = math.prod(size for size in normed if isinstance(size, int))
     rows = given.numel / max(1, columns)
     is_backward = call.name.endswith("backward")
-    turned = sum(tensor.numel for tensor in call.inputs[: 1 + is_backward] if tensor.stride is not None)
-    copied = turned / (rates.elementwise.turned * GIGA) * rates.f32_flops / chip.f32_flops
+    copied = sum(
+        tensor.numel / (rates.elementwise.strided[0] if tensor.stride[-1] == 1 else rates.elementwise.turned)
+        for tensor in call.inputs[: 1 + is_backward]
+        if tensor.stride is not None
+    )
+    copied *= rates.f32_flops / chip.f32_flops / GIGA
     row = own.backward if is_backward else own.forward
     per_row = own.backward_per_row_ns if is_backward else own.per_row_ns[given.item_bytes == 2]
     start = row.start_us * MICRO + copied
@@ -167,11 +176,24 @@ def price_loss(call: Call, chip: Gpu, rates: Rates) -> Cost:
 
 
 def price_scan(call: Call, chip: Gpu, rates: Rates) -> Cost:
-    """``cumsum`` along the last dimension: a row after the other."""
-    given = call.inputs[0]
-    rows = given.numel / max(1, given.shape[-1] if given.shape else 1)
-    arithmetic = max(given.numel / (rates.scan.elements * GIGA), rows / (rates.scan.rows * GIGA))
-    return row_cost(call, chip, rates, rates.scan.row, arithmetic=arithmetic)
+    """``cumsum`` and the like: a group of threads for each row along the innermost dimension; along others one thread each, which
+    takes step after step. A single row is cut into parts."""
+    given, own = call.inputs[0], rates.scan
+    dim = next((value for value in call.arguments[1:] if isinstance(value, int) and not isinstance(value, bool)), -1)
+    shape = given.shape or (1,)
+    length = shape[dim % len(shape)]
+    rows = given.numel / max(1, length)
+    slowdown = own.slow.get(call.name, 1.0)
+    if rows <= 1:
+        return row_cost(call, chip, rates, own.row, given.numel)
+    if dim % len(shape) == len(shape) - 1:
+        waves = math.ceil(rows / (own.rows_at_once * chip.num_sms))
+        arithmetic = max(waves * math.ceil(length / own.step) * own.step_ns, given.numel / own.elements) / GIGA
+        return row_cost(call, chip, rates, own.row, arithmetic=arithmetic * slowdown)
+    inside = math.prod(shape[dim % len(shape) + 1 :])
+    groups = rows / inside * math.ceil(inside / own.threads)
+    step_ns = own.outer_step_ns + own.sharing_ns * groups / chip.num_sms
+    return row_cost(call, chip, rates, own.row, arithmetic=length * step_ns / GIGA * slowdown)
 
 
 def price_put_back(call: Call, chip: Gpu, rates: Rates) -> Cost:
@@ -186,16 +208,18 @@ def price_put_back(call: Call, chip: Gpu, rates: Rates) -> Cost:
     return Cost(call.operator, own.start_us * MICRO + filled + copied, Bound.MEMORY, num_kernels=2, moved_bytes=moved)
 
 
-def price_embedding_backward(call: Call, chip: Gpu, rates: Rates) -> Cost:
-    """The table is filled with zeros; indices are sorted, unless they are few; rows are added up."""
-    gradient, indices, own = call.inputs[0], call.inputs[1], rates.embedding_backward
-    start = (own.start_us if indices.numel > own.few else own.few_start_us) * MICRO
-    filled = written(call) / (chip.memory_bandwidth * own.filled_share)
-    added = gradient.numel / (own.elements * GIGA) * rates.f32_flops / chip.f32_flops
-    return Cost(call.operator, start + filled + added, Bound.ARITHMETIC, num_kernels=5, moved_bytes=read_and_written(call))
-
-
 def price_cat(call: Call, chip: Gpu, rates: Rates) -> Cost:
     """As fast as memory where all parts are contiguous; otherwise every element's place is computed."""
     is_plain = all(tensor.stride is None for tensor in call.inputs) and len({tensor.dtype for tensor in call.inputs}) == 1
     return row_cost(call, chip, rates, rates.cat, 0 if is_plain else sum(tensor.numel for tensor in call.outputs))
+
+
+def price_factor(call: Call, chip: Gpu, rates: Rates) -> Cost:
+    """A factor of a matrix, or what is solved by one: a column after the other, matrices of a batch side by side."""
+    columns = max(
+        (tensor.shape[-1] for tensor in call.inputs if len(tensor.shape) > 1 and tensor.shape[-1] == tensor.shape[-2]), default=1
+    )
+    own, moved = rates.factors, read_and_written(call)
+    walked = columns * own.column_us[call.name] * MICRO * rates.f32_flops / chip.f32_flops
+    seconds = own.start_us * MICRO + max(walked, moved / chip.memory_bandwidth)
+    return Cost(call.operator, seconds, Bound.ARITHMETIC, num_kernels=8, moved_bytes=moved)

@@ -22,9 +22,10 @@ from memfit.timing.operators.calls import Bound, Call, Cost, Operand
 from memfit.timing.operators.elementwise import is_covered, price_elementwise
 from memfit.timing.operators.images.convolution import price_convolution
 from memfit.timing.operators.images.layers import price_batch_norm, price_group_norm, price_places
+from memfit.timing.operators.indexing import price_embedding_backward, price_lookup, price_scattered
 from memfit.timing.operators.memory_bound import (
     price_cat,
-    price_embedding_backward,
+    price_factor,
     price_fill,
     price_layer_norm,
     price_loss,
@@ -116,6 +117,9 @@ FAMILIES: Final[dict[str, Price]] = _by_name(
         "_native_batch_norm_legit _batch_norm_with_update batch_norm_backward",
         price_group_norm: "native_group_norm",
         price_embedding_backward: "embedding_dense_backward",
+        price_lookup: "embedding index_select index _unsafe_index gather",
+        price_scattered: "index_add index_add_ index_copy index_copy_ scatter scatter_ scatter_add scatter_add_ scatter_reduce "
+        "scatter_reduce_ index_put index_put_ _index_put_impl_ _unsafe_index_put",
         price_loss: "nll_loss_forward",
         price_scan: "cumsum cumprod logcumsumexp",
         price_put_back: "slice_backward select_backward diagonal_backward",
@@ -155,6 +159,8 @@ def _price_on_gpu(call: Call, chip: Gpu, settings: KernelSettings, rates: Rates)
         return price_places(call, chip, rates)
     if name in rates.rows:
         return price_row(call, chip, rates)
+    if name in rates.factors.column_us:
+        return price_factor(call, chip, rates)
     cost = price_elementwise(call, chip, rates)
     return cost if is_covered(name, rates) else replace(cost, assumption=UNPRICED)
 
@@ -203,8 +209,17 @@ def price_transfer(call: Call, chip: Gpu, rates: Rates) -> Cost:
     is_pinned = any(tensor.device_kind == "p" for tensor in (*call.inputs, *call.outputs))
     bandwidth = chip.host_bandwidth * own.pinned_share
     if not is_pinned and size > own.pageable_bytes:
-        bandwidth = min(bandwidth, (own.pageable_from if call.outputs[0].device_kind else own.pageable_to) * GIGA)
-    return Cost(call.operator, own.start_us * MICRO + size / bandwidth, Bound.LINK, moved_bytes=size)
+        from_gpu = own.pageable_new if call.name == "_to_copy" and size > own.new_memory_bytes else own.pageable_from
+        bandwidth = min(bandwidth, (from_gpu if call.outputs[0].device_kind else own.pageable_to) * GIGA)
+    return Cost(call.operator, own.start_us * MICRO + size / bandwidth + _packed(call, chip, rates), Bound.LINK, moved_bytes=size)
+
+
+def _packed(call: Call, chip: Gpu, rates: Rates) -> float:
+    """Seconds of a copy on the GPU, before one to the host, of what lies in another order there."""
+    given = call.inputs[-1]
+    if given.device_kind or given.stride is None or not call.outputs or call.outputs[0].stride == given.stride:
+        return 0.0
+    return price_elementwise(Call("clone", (given,), (replace(given, stride=None),)), chip, rates).seconds
 
 
 def price_on_host(call: Call, rates: Rates) -> Cost:

@@ -92,7 +92,9 @@ def product_cost(
         share_left = own.misaligned[str(alignment)]
         kernels = replace(kernels, tiles=((128, 128, share_left), (64, 64, share_left * own.misaligned_small)))
     at_memory = moved_bytes / (chip.memory_bandwidth * kernels.memory_share)
-    at_arithmetic = _tiled_seconds(kernels, own.splitting, peak / chip.num_sms, chip.num_sms, batch, m, n, k) / share
+    # Kernels for odd rows cut no batch along k.
+    splitting = replace(own.splitting, most_parts=1) if alignment < 8 and batch > 1 else own.splitting
+    at_arithmetic = _tiled_seconds(kernels, splitting, peak / chip.num_sms, chip.num_sms, batch, m, n, k) / share
     if has_tensor_cores or alignment < 8:
         at_arithmetic = max(at_arithmetic, flops / (peak * (own.sustained_share if is_sustained else own.power_share)))
     # Loading and multiplying overlap, but for the beginning and the end.
@@ -106,15 +108,17 @@ def _tiled_seconds(
     kernels: ProductKernels, splitting: Splitting, sm_flops: float, num_sms: int, batch: int, m: int, n: int, k: int
 ) -> float:
     best, per_tile = math.inf, kernels.per_tile_us * MICRO
+    smallest = min(rows * columns for rows, columns, _ in kernels.tiles)
     adding, added_bytes = splitting.start_us * MICRO, splitting.bandwidth * GIGA
     for rows, columns, share in kernels.tiles:
         for tall, wide in {(rows, columns), (columns, rows)}:
             tiles = batch * math.ceil(m / tall) * math.ceil(n / wide)
+            at_once = max(1, kernels.at_once * smallest // (rows * columns)) if batch > 1 else 1
             per_k = 2.0 * rows * columns / (sm_flops * share)
             parts = 1
             while parts <= splitting.most_parts:
                 waves = math.ceil(tiles * parts / num_sms)
-                seconds = waves * (math.ceil(k / parts) * per_k + per_tile)
+                seconds = waves * math.ceil(k / parts) * per_k + math.ceil(waves / at_once) * per_tile
                 # Parts are added up by a kernel of its own.
                 best = min(best, seconds + (adding + parts * m * n * batch * 4 / added_bytes if parts > 1 else 0.0))
                 if k / parts < splitting.shortest:

@@ -69,6 +69,17 @@ def price_group_norm(call: Call, chip: Gpu, rates: Rates) -> Cost:
 # -- pooling and resizing ----------------------------------------------------------------------------------------------------------
 
 
+def _added_back_seconds(call: Call, given: Operand, result: Operand, rates: Rates) -> float:
+    """The gradient of resizing: each place is added to its neighbours in the smaller image, where additions to one place wait for
+    each other; without neighbours, one thread adds up all that came from its place."""
+    own, is_half = rates.places, given.item_bytes == 2
+    repeated = max(1.0, given.numel / max(1, result.numel))
+    if call.name not in own.atomics:
+        return repeated * own.serial_us * MICRO
+    rate = min(own.atomic_rate[is_half], own.repeated_atomic_rate[is_half] / repeated)
+    return given.numel * own.atomics[call.name] / (rate * GIGA)
+
+
 def price_places(call: Call, chip: Gpu, rates: Rates) -> Cost:
     """Pooling and resizing: one thread for each place."""
     given, result, own = call.inputs[0], call.outputs[0], rates.places
@@ -87,8 +98,10 @@ def price_places(call: Call, chip: Gpu, rates: Rates) -> Cost:
         pixels = min(pixels, pixels * given.numel / max(1, result.numel))
     each = rate.per_place_ps[is_last] + rate.per_window_ps * pixels
     seconds = places * each * PICO * (rate.of_half[is_last] if given.item_bytes == 2 else 1.0)
-    if call.name == "upsample_bilinear2d" and not is_last:
-        seconds = max(seconds, own.bilinear_plane_us * MICRO * math.prod(given.shape[:2]))
+    if call.name in own.plane_us and not is_last:
+        seconds = max(seconds, own.plane_us[call.name] * MICRO * math.prod(given.shape[:2]))
+    if is_resized and is_backward:
+        seconds = max(seconds, _added_back_seconds(call, given, result, rates))
     moved = read_and_written(call)
     seconds = own.start_us * MICRO + max(seconds / speed, moved / (chip.memory_bandwidth * own.memory_share))
     return Cost(call.operator, seconds, Bound.ARITHMETIC, num_kernels=2 if is_backward else 1, moved_bytes=moved)
