@@ -76,8 +76,8 @@ class Profiled:
 
 @contextmanager
 def profiled(afterwards: Callable[[], Any] = lambda: None) -> Iterator[Profiled]:
-    """What happens inside is profiled; the result is there afterwards. ``afterwards`` is called before the result is read, when the GPU
-    is free for others."""
+    """What happens inside is profiled; the result is there afterwards. ``afterwards`` is called before the result is read, when the
+    GPU is free for others."""
     found = Profiled()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         yield found

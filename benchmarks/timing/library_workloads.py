@@ -55,7 +55,7 @@ def repeated(model: nn.Module, work: Callable[[], Any]) -> Run:
 
 
 def import_torchvision() -> Any:
-    """Where its compiled part does not load, as beside a torch for CPUs, its operators are declared: no workload here calls them."""
+    """Where its compiled part does not load, as beside a torch for CPUs, its operators are declared: no workload calls them."""
     declared = []
     while True:
         try:
@@ -366,7 +366,8 @@ def diffusers_unet(device: str) -> Run:
     with torch.device(device):
         model = UNet2DModel(
             sample_size=64, in_channels=4, out_channels=4, block_out_channels=(128, 256, 512), layers_per_block=2,
-            down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
+            down_block_types=("DownBlock2D", "AttnDownBlock2D", "DownBlock2D"),
+            up_block_types=("UpBlock2D", "AttnUpBlock2D", "UpBlock2D"),
         ).train()  # fmt: skip
     x, noise, time = (
         torch.randn(8, 4, 64, 64, device=device),
@@ -431,13 +432,14 @@ WORKLOADS |= {
     "hf_mamba_scan": hf("MambaForCausalLM", {"hidden_size": 512, "num_hidden_layers": 2, "vocab_size": 8000}, text(8, 96)),
     "hf_bert_large": hf("BertForSequenceClassification", {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
                         "intermediate_size": 4096}, classes(16, 384)),
-    "hf_modernbert": hf("ModernBertForSequenceClassification", {"num_hidden_layers": 9, "reference_compile": False}, classes(8, 512)),
+    "hf_modernbert": hf("ModernBertForSequenceClassification", {"num_hidden_layers": 9, "reference_compile": False},
+                        classes(8, 512)),
     "hf_longformer": hf("LongformerForSequenceClassification", {"num_hidden_layers": 4, "attention_window": 256}, classes(4, 1024)),
     "hf_whisper_small": hf("WhisperForConditionalGeneration", {"d_model": 384, "encoder_layers": 4, "decoder_layers": 4,
                            "encoder_attention_heads": 6, "decoder_attention_heads": 6}, spectrograms(8, 64)),
     "hf_deit": hf("DeiTForImageClassification", {"num_hidden_layers": 8, "num_labels": 10}, images(64, 224)),
-    "hf_olmoe": hf("OlmoeForCausalLM", {"hidden_size": 768, "num_hidden_layers": 4, "num_attention_heads": 12, "intermediate_size": 768,
-                   "num_experts": 16, "num_experts_per_tok": 4, "vocab_size": 20000}, text(4, 1024)),
+    "hf_olmoe": hf("OlmoeForCausalLM", {"hidden_size": 768, "num_hidden_layers": 4, "num_attention_heads": 12,
+                   "intermediate_size": 768, "num_experts": 16, "num_experts_per_tok": 4, "vocab_size": 20000}, text(4, 1024)),
 }  # fmt: skip
 
 

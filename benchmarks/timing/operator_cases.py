@@ -384,7 +384,7 @@ for exponent in (3, 10, 16, 20, 24, 28):
     for pinned in (False, True):
         copy(2**exponent, pinned)
 
-# -- by access pattern: rows that are gathered, scattered with atomics, scanned, sorted; odd products; resized images -----------------
+# -- by access pattern: rows that are gathered, scattered with atomics, scanned, sorted; odd products; resized images -------------
 
 for count, nodes, width in (
     (500_000, 50_000, 64), (500_000, 50_000, 256), (300_000, 30_000, 16), (1_000_000, 100_000, 1), (200_000, 20_000, 128),
@@ -430,7 +430,8 @@ for rows, cols in ((8, 20_000), (4096, 64), (64, 1024), (1, 1_000_000), (8192, 1
 op("sorts", lambda x: x.sort(), "i64[300000]<40000")
 
 for batch, m, k, n in (
-    (4096, 16, 64, 16), (8192, 4, 4, 4), (1536, 49, 32, 49), (64, 197, 64, 197), (512, 64, 16, 64), (24, 1, 64, 200), (96, 8, 512, 8),
+    (4096, 16, 64, 16), (8192, 4, 4, 4), (1536, 49, 32, 49), (64, 197, 64, 197), (512, 64, 16, 64), (24, 1, 64, 200),
+    (96, 8, 512, 8),
     (3072, 8, 32, 392), (32, 100, 100, 100), (16, 1, 512, 512),
 ):  # fmt: skip
     for kind in ("f32", "bf16"):
@@ -450,8 +451,10 @@ for rows, cols in (
     op("odd products", lambda x, y: x @ y, f"bf16[{rows},{rows}]!", f"bf16[{rows},{cols}]!")
     op("odd products", lambda x, y: x @ y, f"f32[{rows},{rows}]!", f"f32[{rows},{cols}]!")
 for tokens, k, n in (
-    (4, 512, 1408), (8, 768, 3072), (8, 768, 20000), (4, 512, 8000), (1, 1024, 4096), (32, 512, 512), (300, 768, 3072), (130, 1024, 2048),
-    (50_000, 256, 16), (100_000, 128, 256), (100_000, 256, 16), (200_000, 128, 64), (8192, 35, 512), (65_536, 96, 384), (16_384, 384, 96),
+    (4, 512, 1408), (8, 768, 3072), (8, 768, 20000), (4, 512, 8000), (1, 1024, 4096), (32, 512, 512), (300, 768, 3072),
+    (130, 1024, 2048),
+    (50_000, 256, 16), (100_000, 128, 256), (100_000, 256, 16), (200_000, 128, 64), (8192, 35, 512), (65_536, 96, 384),
+    (16_384, 384, 96),
 ):  # fmt: skip
     for kind in ("f32", "bf16"):
         op("odd products", F.linear, f"{kind}[{tokens},{k}]", f"{kind}[{n},{k}]", f"{kind}[{n}]")
@@ -465,13 +468,17 @@ for n, cin, size, cout, kernel, dilation, groups in DILATED:
     for kind in ("f32", "bf16"):
         op("dilated", lambda x, w, d=dilation, g=groups: F.conv2d(x, w, None, 1, d * (w.shape[-1] // 2), d, g),
            f"{kind}[{n},{cin},{size},{size}]", f"{kind}[{cout},{cin // groups},{kernel},{kernel}]")  # fmt: skip
-for n, cin, size, cout, kernel, stride in ((8, 3, "16,112,112", 64, (3, 7, 7), (1, 2, 2)), (8, 64, "16,56,56", 64, (3, 3, 3), 1), (8, 64, "16,56,56", 144, (1, 3, 3), 1), (8, 128, "8,28,28", 128, (3, 3, 3), 1), (8, 144, "16,56,56", 64, (3, 1, 1), 1), (4, 3, "16,112,112", 96, (2, 4, 4), (2, 4, 4))):  # fmt: skip
+for n, cin, size, cout, kernel, stride in (
+    (8, 3, "16,112,112", 64, (3, 7, 7), (1, 2, 2)), (8, 64, "16,56,56", 64, (3, 3, 3), 1), (8, 64, "16,56,56", 144, (1, 3, 3), 1),
+    (8, 128, "8,28,28", 128, (3, 3, 3), 1), (8, 144, "16,56,56", 64, (3, 1, 1), 1), (4, 3, "16,112,112", 96, (2, 4, 4), (2, 4, 4)),
+):  # fmt: skip
     for kind in ("f32", "bf16"):
         padding = tuple(side // 2 if side % 2 else 0 for side in kernel)
         op("dilated", lambda x, w, s=stride, p=padding: F.conv3d(x, w, None, s, p),
            f"{kind}[{n},{cin},{size}]", f"{kind}[{cout},{cin},{kernel[0]},{kernel[1]},{kernel[2]}]")  # fmt: skip
 for n, channels, length, kernel, dilation, groups in (
-    (4, 512, 2000, 3, 1, 512), (4, 512, 2000, 3, 64, 512), (8, 256, 400, 31, 1, 256), (4, 512, 2000, 1, 1, 1), (4, 768, 199, 128, 1, 16)
+    (4, 512, 2000, 3, 1, 512), (4, 512, 2000, 3, 64, 512), (8, 256, 400, 31, 1, 256), (4, 512, 2000, 1, 1, 1),
+    (4, 768, 199, 128, 1, 16),
 ):  # fmt: skip
     for kind in ("f32", "bf16"):
         op("dilated", lambda x, w, d=dilation, g=groups: F.conv1d(x, w, None, 1, d * (w.shape[-1] // 2), d, g),
@@ -497,7 +504,7 @@ for size, batch in ((512, 1), (128, 16), (2048, 1)):
         lambda x: torch.linalg.cholesky(x @ x.mT + 9999 * torch.eye(x.shape[-1], device=x.device)),
         f"f32[{batch},{size},{size}]",
     )
-    op("factors", lambda a, b: torch.linalg.solve_triangular(a.tril() + 99 * torch.eye(a.shape[-1], device=a.device), b, upper=False),
+    op("factors", lambda a, b: torch.linalg.solve_triangular(a.tril() + 99 * torch.eye(len(a[0]), device=a.device), b, upper=False),
        f"f32[{batch},{size},{size}]!", f"f32[{batch},{size},256]")  # fmt: skip
 
 

@@ -131,8 +131,8 @@ def measure_one(build: Any) -> tuple[dict[str, Any], Any]:
 
 
 def calls_of(step: Any, afterwards: Any = lambda: None) -> dict[str, Any]:
-    """Every operator of one more step; ``afterwards`` is called when the GPU is done with it. A process that has used CUDA's profiler
-    is slower from then on."""
+    """Every operator of one more step; ``afterwards`` is called when the GPU is done with it. A process that has used CUDA's
+    profiler is slower from then on."""
     import torch
 
     from benchmarks.timing.gpu_calls import profiled
@@ -203,9 +203,11 @@ def predict_one(name: str, gpu: str) -> dict[str, Any]:
     prediction = memfit.predict(build, gpu=gpu, world_size=max(1, world_size(name)), steps=3, interconnect="fake")
     spent, parts = time.perf_counter() - began, prediction.time_breakdown
     assert prediction.step_seconds is not None
+    assert prediction.step_seconds_range is not None
     assert parts is not None
     return {
         "ms": round(1000 * prediction.step_seconds, 3),
+        "range_ms": [round(1000 * seconds, 3) for seconds in prediction.step_seconds_range],
         "compute_ms": round(1000 * parts.compute, 3),
         "host_ms": round(1000 * parts.host, 3),
         "idle_ms": round(1000 * parts.idle, 3),

@@ -131,6 +131,14 @@ MEDIANS = {
     "copies": 0.10,
     "float8": 0.08,
     "tf32": 0.15,
+    "scattered": 0.10,
+    "scans": 0.15,
+    "sorts": 0.30,
+    "odd products": 0.20,
+    "dilated": 0.20,
+    "resized": 0.20,
+    "factors": 0.20,
+    "kept on the host": 0.05,
 }
 """How far the median call of a family may be from its measurement."""
 

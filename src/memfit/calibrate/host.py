@@ -24,7 +24,7 @@ DIRECT: Final = {
 }
 """What one measured case is the whole of."""
 USUAL: Final = ("mul", "silu", "cat", "clone", "softmax")
-UNSCALED: Final = ("launch", "gap", "in_forward", "in_backward")
+UNSCALED: Final = ("launch", "gap", "days", "in_forward", "in_inference", "in_backward")
 """Ratios, and what is the card's: another host does not change them."""
 
 

@@ -24,7 +24,8 @@ class LeafKind(StrEnum):
 
 SECTIONS: Final = (
     "products", "attention", "elementwise", "compiled", "rows", "fill", "reduction", "softmax", "weight_norm", "layer_norm", "loss",
-    "scan", "put_back", "embedding_backward", "indexing", "cat", "recurrent", "convolution", "depthwise", "batch_norm", "group_norm", "places", "factors",
+    "scan", "put_back", "embedding_backward", "indexing", "cat", "recurrent", "convolution", "depthwise",
+    "batch_norm", "group_norm", "places", "factors",
 )  # fmt: skip
 """Tables whose leaves are kernels' rates. The host's and those of transfers are read off directly."""
 
@@ -34,7 +35,8 @@ _TENSOR_CORES: Final = (
     "step_share", "whole_share", "direct_teraflops",
 )  # fmt: skip
 _ARITHMETIC: Final = (
-    "rate", "elements", "lookup_rate", "mask_rate", "written", "scattered_rate", "sorted_rate", "casting", "strided", "broadcast", "repeated", "turned", "slow", "slow_loop", "atomic_rate", "repeated_atomic_rate",
+    "rate", "elements", "lookup_rate", "mask_rate", "written", "scattered_rate", "sorted_rate", "casting", "strided",
+    "broadcast", "repeated", "turned", "slow", "slow_loop", "atomic_rate", "repeated_atomic_rate",
     "of_bool", "statistics", "planes", "normalizing_rate", "normalizing_planes", "cell_rate", "bias_rate", "turning", "slicing",
     "regrouping_rate", "warp_steps", "rows_per_us",
 )  # fmt: skip

@@ -300,6 +300,7 @@ def run_time(clock: OperatorClock) -> RunTime:
         steps=tuple(replace(mark, span=max(mark.span - timeline.num_dropped, 0)) for mark in marks),
         basis=basis_of(chip),
         gap_seconds=clock.pace.gap,
+        host_days=clock.rates.host.days,
         interconnect=clock.links.name,
         peak_flops={kind: chip.product_flops(kind) for kind in ("bf16", "f16", "f32", "f8", "f64")} | {"tf32": chip.tf32_flops},
     )

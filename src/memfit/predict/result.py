@@ -139,6 +139,11 @@ class Prediction(Drawn):
         return self.time.step_seconds() if self._has_steps and self.time is not None else None
 
     @property
+    def step_seconds_range(self) -> tuple[float, float] | None:
+        """The same with the fastest and the slowest host that was seen: wide where the GPU waits for the host."""
+        return self.time.step_seconds_range() if self._has_steps and self.time is not None else None
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Tokens of this rank in the last step, counted by its embedding lookups; ``None`` if there were none. GPUs of one tensor
         parallel group look up the same tokens, so each contributes this divided by the size of the group."""

@@ -49,6 +49,8 @@ class RunTime:
     """The GPU's peak, by type."""
     gap_seconds: float = 0.0
     """The gap between two consecutive kernels."""
+    host_days: tuple[float, float] = (1.0, 1.0)
+    """How many times as long as it is taken to the host may need, on a fast day and on a slow one."""
 
     @property
     def num_steps(self) -> int:
@@ -73,6 +75,17 @@ class RunTime:
     def step_seconds(self, step: int = -1) -> float:
         first, end = self._marks(step)
         return end.seconds - first.seconds
+
+    def step_seconds_range(self, step: int = -1) -> tuple[float, float]:
+        """What a step takes with the fastest and the slowest host that was seen. Where the GPU never waits, only a host that has
+        more to do than the GPU makes it longer."""
+        first, end = self._marks(step)
+        part = slice(first.span, end.span)
+        busy = covered_seconds(self.spans.begin[part], self.spans.seconds[part])
+        total, host = end.seconds - first.seconds, end.host_seconds - first.host_seconds
+        fast, slow = self.host_days
+        low = max(busy, total - (1 - fast) * host)
+        return min(total, low), max(total + (slow - 1) * (total - busy), slow * host)
 
     def flops(self, step: int = -1, but_not: frozenset[int] = frozenset()) -> dict[str, float]:
         """FLOPs of matrix products and attention, by type; ``but_not`` are scopes to ignore: recomputation."""

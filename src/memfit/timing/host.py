@@ -22,6 +22,8 @@ class HostPace:
         self.launch = rates.launch * MICRO
         self.gap = rates.gap * MICRO
         self.view = rates.view * MICRO * rates.in_forward
+        self.unrecorded_view = rates.view * MICRO * rates.in_inference
+        """A view where autograd notes nothing down."""
         self.node = rates.node * MICRO * rates.in_backward
         """A backward node that launches nothing."""
         self.kernel = rates.kernel * MICRO
@@ -38,8 +40,9 @@ class HostPace:
         self.local = more.local * MICRO, more.local_backward * MICRO
         """The additional cost of distributed tensors, in forward and in backward."""
 
-    def operator(self, call: Call, cost: Cost, in_backward: bool, is_distributed: bool = False) -> float:
-        """Seconds to issue a call. ``is_distributed``: its lists hold distributed tensors."""
+    def operator(self, call: Call, cost: Cost, in_backward: bool, is_distributed: bool = False, is_recorded: bool = True) -> float:
+        """Seconds to issue a call. ``is_distributed``: its lists hold distributed tensors; ``is_recorded``: autograd may note it
+        down."""
         rates = self._rates
         if cost.bound is Bound.HOST:
             return self._on_host(call)
@@ -53,6 +56,8 @@ class HostPace:
             base *= cost.num_kernels  # it issues one operator after the other
         if in_backward:
             return (base + (rates.node / 2 if call.name in SECOND_OF_NODE else rates.node)) * MICRO * rates.in_backward
+        if not is_recorded:
+            return base * MICRO * rates.in_inference
         if not call.name.endswith("_") and not call.name.startswith("empty"):
             base += rates.recorded
         return base * MICRO * rates.in_forward

@@ -533,8 +533,12 @@ class HostRates:
     """From the host's call until the kernel begins, where the GPU has nothing else to do."""
     gap: float
     """Between the end of a kernel and the beginning of the next on its stream."""
+    days: Pair
+    """How many times as long as these figures the same machine needed on its fastest day and on its slowest."""
     in_forward: float
     """How many times as long as in a loop over one operator: Python runs between a step's operators, and caches hold less."""
+    in_inference: float
+    """The same where autograd notes nothing down: generation, evaluation, an optimizer's own operators."""
     in_backward: float
     """The same of backward, where no Python runs."""
     operators: Mapping[str, float]

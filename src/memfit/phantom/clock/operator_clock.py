@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
+from torch import is_grad_enabled
 
 from memfit.hardware import Gpu
 from memfit.phantom.clock.communication import Communication
@@ -141,11 +142,14 @@ class OperatorClock:
 
     def _view_tick(self, schema: Any) -> Tick:
         """The tick of an operator that only makes views, as half of all operators do."""
-        timeline, view = self.timeline, self.pace.view
+        timeline, view, unrecorded = self.timeline, self.pace.view, self.pace.unrecorded_view
         in_backward = view if schema.name in _TURNING else self.pace.node
 
         def tick(func: Any, args: Any, result: Any, scope: int) -> None:
-            timeline.host += view if graph_task_id() == -1 or self.num_recomputing else in_backward
+            if graph_task_id() == -1 or self.num_recomputing:
+                timeline.host += view if is_grad_enabled() else unrecorded
+            else:
+                timeline.host += in_backward
 
         return tick
 
@@ -153,6 +157,7 @@ class OperatorClock:
         """The tick of an operator, which runs after each of its calls and must be short."""
         timeline, run = self.timeline, self.timeline.run
         known_forward: dict[Any, tuple[float, float, int, bool]] = {}
+        known_unrecorded: dict[Any, tuple[float, float, int, bool]] = {}
         known_backward: dict[Any, tuple[float, float, int, bool]] = {}
 
         def tick(func: Any, args: Any, result: Any, scope: int) -> None:
@@ -164,10 +169,10 @@ class OperatorClock:
                     _add(value, parts)
             key = tuple(parts)
             in_backward = graph_task_id() != -1 and not self.num_recomputing
-            known = (known_backward if in_backward else known_forward).get(key)
+            prices = known_backward if in_backward else known_forward if is_grad_enabled() else known_unrecorded
+            known = prices.get(key)
             if known is None:
-                known = self._price(func, args, result, in_backward)
-                (known_backward if in_backward else known_forward)[key] = known
+                known = prices[key] = self._price(func, args, result, in_backward)
             host_seconds, seconds, number, waits = known
             timeline.host += host_seconds
             if seconds:
@@ -185,7 +190,7 @@ class OperatorClock:
 
         def tick(func: Any, args: Any, result: Any, scope: int) -> None:
             in_backward, stream = graph_task_id() != -1 and not self.num_recomputing, current_stream_number()
-            parts: list[Any] = [in_backward]
+            parts: list[Any] = [in_backward, is_grad_enabled()]
             _add(args, parts)
             key = tuple(parts)
             known = prices.get(key)
@@ -210,7 +215,7 @@ class OperatorClock:
             self._unpriced[call.name] = None
         elif cost.assumption:
             self._assumed[cost.assumption] = None
-        host_seconds = self.pace.operator(call, cost, in_backward, self.num_distributed > 0)
+        host_seconds = self.pace.operator(call, cost, in_backward, self.num_distributed > 0, is_grad_enabled())
         if cost.bound is Bound.HOST:
             return host_seconds + cost.seconds, 0.0, 0, False
         return host_seconds, cost.seconds, self._number(cost), cost.looks_first or _waits(func, call)
@@ -230,14 +235,20 @@ def _is_view(schema: Any) -> bool:
 
 
 def _waits(func: Any, call: Call) -> bool:
-    """True if the host waits for the call, as for a copy to the host that does not go to pinned memory."""
+    """True if the host waits for the call, as for a copy from the host or to it that is not told to be ``non_blocking``.
+
+    ``_to_copy`` is not seen to be told: a copy to the host that was is in pinned memory, and one from pinned memory is taken to be.
+    """
     if call.name in _WAITING:
         return True
-    is_copy = call.name in ("_to_copy", "copy_")
-    to_host = any(output.device_kind for output in call.outputs)
-    from_device = any(not tensor.device_kind for tensor in call.inputs)
-    is_pinned = any(tensor.device_kind == "p" for tensor in (*call.inputs, *call.outputs))
-    return is_copy and to_host and from_device and not is_pinned
+    if call.name not in ("_to_copy", "copy_"):
+        return False
+    given, made = call.inputs[-1:], call.outputs
+    if {bool(tensor.device_kind) for tensor in (*given, *made)} != {False, True}:
+        return False
+    if call.name == "copy_":
+        return True not in call.arguments[2:3]
+    return not any(tensor.device_kind == "p" for tensor in (*given, *made))
 
 
 def _add(value: Any, parts: list[Any]) -> None:

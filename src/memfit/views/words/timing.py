@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 LEAST_SHARE = 0.005
 """A part of a step below this is not worth a word."""
 
+HOST_BOUND_SHARE = 0.15
+"""A GPU that is idle for a larger part of a step waits for its host, whose pace differs from day to day."""
+
 
 def format_seconds(seconds: float) -> str:
     """``41.3 ms``, ``1.27 s``."""
@@ -55,6 +58,9 @@ def time_words(prediction: Prediction) -> Iterator[str]:
     told = [f"{seconds / parts.total:.0%} {what}" for what, seconds in shares.items() if seconds > LEAST_SHARE * parts.total]
     if told:
         yield f"Of that, {', '.join(told)}."
+    if parts.idle > HOST_BOUND_SHARE * parts.total and prediction.step_seconds_range is not None:
+        low, high = map(format_seconds, prediction.step_seconds_range)
+        yield f"The host is the slow one, and hosts differ: expect {low} to {high} for a step."
     yield from _how_sure(prediction.target.gpu.name, prediction.time, links=bool(parts.communication))
 
 
@@ -68,6 +74,12 @@ def _how_sure(gpu: str, time: RunTime, *, links: bool) -> Iterator[str]:
         yield f"{of_links[0].upper()}{of_links[1:]}; none was measured."
 
 
-def time_json(prediction: Prediction) -> dict[str, float | None]:
+def time_json(prediction: Prediction) -> dict[str, float | list[float] | None]:
     """For programs; null where no step was seen."""
-    return {"step_seconds": prediction.step_seconds, "tokens_per_second": prediction.tokens_per_second, "mfu": prediction.mfu}
+    between = prediction.step_seconds_range
+    return {
+        "step_seconds": prediction.step_seconds,
+        "step_seconds_range": None if between is None else list(between),
+        "tokens_per_second": prediction.tokens_per_second,
+        "mfu": prediction.mfu,
+    }
