@@ -122,3 +122,9 @@ def test_who_looks_at_numbers_before_anything_is_issued(text: str, looks: bool) 
 )
 def test_short_rows_cost_what_they_took(text: str, seconds: float) -> None:
     assert price(Call.parse(text), H200).seconds == pytest.approx(seconds, rel=0.15)
+
+
+def test_an_operator_that_autograd_does_not_note_down_is_cheaper() -> None:
+    call = Call.parse("mul.Tensor f32[64,64] f32[64,64] > f32[64,64]")
+    cost = price(call, H200)
+    assert PACE.operator(call, cost, False, is_recorded=False) < 0.7 * PACE.operator(call, cost, False)

@@ -182,3 +182,28 @@ def test_an_operator_that_no_rule_prices_says_so(text: str) -> None:
 def test_ordinary_operators_are_silent(name: str) -> None:
     tensor = Operand("f32", (64, 64))
     assert price(Call(name, (tensor,), (tensor,)), H200).assumption == ""
+
+
+def microseconds(text: str) -> float:
+    return 1e6 * price(Call.parse(text), H200, KernelSettings(is_sustained=False)).seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "measured"),
+    [
+        ("index_select f32[50000,64] 0 i64[500000] > f32[500000,64]", 302),
+        ("index_select f32[30000,16] 0 i64[300000] > f32[300000,16]", 182),
+        ("index.Tensor i64[2,1000000] (-;bool[1000000]) > i64[2,999991]", 26),
+        ("index_add f32[50000,256] 0 i64[500000] f32[500000,256] > f32[50000,256]", 940),
+        ("scatter_add_ f32[50000,4,64] 0 i64[449993,4,64]@1,0,0 f32[449993,4,64] > f32[50000,4,64]", 354),
+        ("index_put f32[2535,12] (i64[153664]) f32[153664,12]@1,153664 T > f32[2535,12]", 150),
+        ("cumsum f32[4,1024,512,16] 1 > f32[4,1024,512,16]", 407),
+        ("sum.dim_IntList f32[100000,256] (0) T > f32[1,256]", 107),
+        ("bmm bf16[8192,4,4] bf16[8192,4,4] > bf16[8192,4,4]", 8.4),
+        ("upsample_bilinear2d_backward bf16[4,10,384,384] (2*384) (4;10;2*48) F > bf16[4,10,48,48]", 1058),
+        ("_to_copy f32[2048,32000] > h:f32[2048,32000]", 166_800),
+    ],
+)
+def test_how_memory_is_reached_decides_the_price(text: str, measured: float) -> None:
+    """Groups of threads for rows, atomics on one place, steps one after the other: bytes alone are off by two to a hundred times."""
+    assert microseconds(text) == pytest.approx(measured, rel=0.4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memfit.timing.breakdown import RunTime, covered_seconds
@@ -151,3 +153,15 @@ def test_scopes_of_a_step_once_more_are_its_own() -> None:
         spans=timeline.spans(), costs=(), steps=(*timeline.steps, timeline.now()), basis="", interconnect="", peak_flops={}
     )
     assert run.with_last_step_again(2, sooner=0.0, first_scope=5, num_scopes=10).spans.scope.tolist() == [4, 5, 4, 15, 4, 25]
+
+
+def test_a_step_that_waits_for_its_host_has_a_range_and_one_that_does_not_has_none() -> None:
+    def between(host: float, kernel: float) -> tuple[float, float]:
+        timeline = Timeline()
+        timeline.mark_step()
+        timeline.spend(host)
+        timeline.run(0, kernel, 0, 0)
+        return replace(run_of(timeline, Cost("mm", kernel, Bound.MEMORY)), host_days=(0.5, 2.0)).step_seconds_range()
+
+    assert between(host=10.0, kernel=1.0) == pytest.approx((6.0, 21.0))
+    assert between(host=0.0, kernel=8.0) == pytest.approx((8.0, 8.0))

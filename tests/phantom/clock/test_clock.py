@@ -193,3 +193,19 @@ def test_what_cannot_be_priced_costs_no_byte(monkeypatch: pytest.MonkeyPatch) ->
     found = predicted(busy)
     assert found.peak_allocated == peak
     assert any("the time of aten.mm.default is not counted" in line and "IndexError" in line for line in found.assumptions)
+
+
+@pytest.mark.parametrize(("non_blocking", "does_wait"), [(True, False), (False, True)])
+def test_a_copy_to_pinned_memory_waits_unless_told_not_to(non_blocking: bool, does_wait: bool) -> None:
+    """Which is what offloading of activations does with every tensor."""
+
+    def step(copies: bool) -> None:
+        busy()
+        x = torch.ones(8, device="cuda")
+        if copies:
+            torch.empty(8, pin_memory=True).copy_(x, non_blocking=non_blocking)
+        for _ in range(100):
+            x = x + 1
+
+    hidden, shown = seconds_of(lambda: step(False)), seconds_of(lambda: step(True))
+    assert (shown > hidden + 300e-6) == does_wait
