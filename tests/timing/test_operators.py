@@ -205,5 +205,5 @@ def microseconds(text: str) -> float:
     ],
 )
 def test_how_memory_is_reached_decides_the_price(text: str, measured: float) -> None:
-    """Groups of threads for rows, atomics on one place, steps one after the other: bytes alone are off by two to a hundred times."""
+    """Groups of threads for rows, atomics on one place, steps that wait for each other: bytes alone are far off."""
     assert microseconds(text) == pytest.approx(measured, rel=0.4)
