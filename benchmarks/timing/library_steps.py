@@ -176,7 +176,7 @@ def write_results(found: dict[str, dict[str, Any]]) -> None:
     for number, title in enumerate(
         ("First third: constants", "Second third: rules", "Last third: predicted, committed, then measured")
     ):
-        names = [name for name in WORKLOADS if third(name) == number and "ms" in truth.get(name, {})]
+        names = [name for name in WORKLOADS if third(name) == number and "ms" in truth.get(name, {}) and name in found]
         lines += ["", f"## {title}", "", *summary([name for name in names if "ms" in found.get(name, {})], truth, found), ""]
         lines += [
             "| workload | measured ms | predicted ms | off by | range | GPU at work ms | waits for the host |",
