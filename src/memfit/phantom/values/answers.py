@@ -12,8 +12,9 @@ import os
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 from memfit.phantom.tensors.tensor_annotations import CHOICES, CONSTANT
@@ -24,8 +25,12 @@ from memfit.phantom.values.host_data import count_set, follow, host_data_of, kee
 from memfit.phantom.values.routing import Routing, expected_count, why_so_many
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
+from memfit.units import MIB, format_bytes
 
 aten = torch.ops.aten
+
+LARGE_BYTES: Final = 64 * MIB
+"""Host tensors above this are not filled with what is assumed of their elements."""
 
 
 class Values:
@@ -66,10 +71,18 @@ class Values:
         follow(func, args, kwargs, result)
 
     def to_host(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """A real host tensor with the data, if they are known, or else what is assumed of every element."""
+        """A real host tensor with the data, if they are known, or else what is assumed of every element.
+
+        A large one of which nothing is known is zeros, which take no memory of this machine until they are written to.
+        """
         data = host_data_of(x)
         if data is not None:
             return data.to(dtype, copy=True)
+        size_bytes = x.numel() * dtype.itemsize
+        is_unknown = getattr(x, CONSTANT, None) is None and self._expected.value("number", _caller()) is None
+        if size_bytes > LARGE_BYTES and is_unknown:
+            self._assume(0, f"{format_bytes(size_bytes)} of data copied to the host", "zeros")
+            return torch.from_numpy(np.zeros(size_bytes, np.uint8)).view(dtype).view(x.shape)
         return self.on_host(x).to(dtype).clone()
 
     def on_host(self, x: torch.Tensor) -> torch.Tensor:
