@@ -47,6 +47,10 @@ OWN = (
     "contrastive",
     "adversarial",
     "trainer_function",
+    "trainer_classifier",
+    "trainer_preference",
+    "speech_lengths",
+    "vision_finetune",
 )
 
 
