@@ -11,10 +11,13 @@ from rich.console import Console
 import memfit
 from memfit.cli import main
 from memfit.errors import ConfigError, InfeasibleError
-from memfit.job import Subject
+from memfit.job import PredictOptions, Subject
 from memfit.plan import Plan
-from memfit.plan.search.api import usual_predictions
+from memfit.plan.search.api import _bounded, usual_predictions
+from memfit.plan.search.candidate import Candidate
+from memfit.plan.search.space import Space
 from memfit.units import GIB
+from memfit.views.words.plan import first_answer
 
 SMALL: dict[str, Any] = {
     "model": "gpt2",
@@ -131,3 +134,16 @@ def test_larger_models_get_fewer_predictions():
 def test_a_plan_asks_for_sense():
     with pytest.raises(ConfigError, match="predictions takes a whole number"):
         memfit.plan(model="gpt2", predictions=-1)
+
+
+def test_the_first_answer_needs_no_prediction():
+    """It is told with the plain configurations, and again where a mesh is better; each may fit, and is named in full."""
+    space = Space(subject=Subject(model="llama3-70b"), options=PredictOptions(gpu="H100-80GB", world_size=16), global_batch=16)
+    told: list[Candidate] = []
+    found = _bounded(space, space.options.capacity, told.append)
+    best = told[-1]
+    may_fit = [each for each in found if each.least_bytes <= space.options.capacity]
+    assert best.least_seconds * best.usual_ratio == min(each.least_seconds * each.usual_ratio for each in may_fit)
+    said = first_answer(best)
+    assert said.startswith("by bounds alone")
+    assert f" a step and {best.least_bytes / GIB:.2f} GiB" in said

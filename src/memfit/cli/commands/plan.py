@@ -19,7 +19,7 @@ from memfit.plan.search.candidate import Evaluated
 from memfit.plan.search.space import CHANGES_TRAINING
 from memfit.units import format_bytes
 from memfit.views.html.results.plan import plan_page
-from memfit.views.words.plan import describe_program_plan, how_to_use
+from memfit.views.words.plan import describe_program_plan, first_answer, how_to_use
 from memfit.views.words.timing import format_seconds
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "python", "python3")
@@ -146,6 +146,7 @@ def run(args: argparse.Namespace) -> int:
             **read_common(args),
             cache=not args.no_cache,
             progress=lambda done, best: tell(done, None, _so_far(best)),
+            first=lambda best: print(f"memfit: {first_answer(best)}", file=sys.stderr, flush=True),
             **words,
         )
     _tell(found, args)

@@ -32,6 +32,12 @@ _FEWEST, _MOST = 8, 40
 _FOR_THE_FRONTIER = 4
 """Number of further configurations, to show what less memory costs and what more would buy."""
 
+_FIRST_LOOK = 256
+"""Number of configurations whose bounds are known when the first answer is told: a second's work, and the plainest come first."""
+
+First = Callable[[Candidate], None]
+"""Told which configuration is most promising by bounds alone, before anything is predicted; again if a better one is found."""
+
 _MOST_GPUS = 16
 """The largest multiple of the GPUs that is tried if nothing fits."""
 
@@ -59,6 +65,7 @@ def plan(
     steps: int = 3,
     cache: bool | Path = True,
     progress: Progress | None = None,
+    first: First | None = None,
     **axes: Any,
 ) -> PlanSearch:
     """Searches for the fastest configuration that fits, on a machine without a GPU.
@@ -79,7 +86,7 @@ def plan(
 
     ``budget`` is what the allocator may get, where that is less than the GPU has; ``margin`` is the share of it that must stay
     free. ``executor`` says who predicts: ``"processes:8"``, ``"dask:tcp://host:8786"``, ``"slurm"``, or a ``concurrent.futures``
-    executor.
+    executor. ``first`` is told of the configuration of a model by name that is the most promising by its bounds, within seconds.
     """
     subject = Subject.of(function, model, hf)
     _check(margin, predictions, jobs)
@@ -99,12 +106,33 @@ def plan(
         candidates = _of_function(subject, options, axes)
     else:
         space = Space(subject=subject, options=options, global_batch=global_batch, seq=seq, given=axes, allowed=tuple(allow))
-        candidates = [*(Candidate.of(asked) for asked in space.candidates()), *larger_batches(space, room)]
+        candidates = [*_bounded(space, room, first or (lambda candidate: None)), *larger_batches(space, room)]
     with open_runner(executor, jobs) as runner:
         exploration = Exploration(candidates, room, runner, open_cache(cache), progress or (lambda done, best: None))
         limit = predictions or usual_predictions(subject, len(candidates))
         found = _search(exploration, space, subject, options, limit)
     return found if found.was_stopped else _with_checkpointing(found, candidates, options, margin, wanted=refine)
+
+
+def _bounded(space: Space, room: int, first: First) -> list[Candidate]:
+    """All configurations with their bounds. ``first`` is told of the most promising, when some are known and when all are."""
+    found: list[Candidate] = []
+    told: Candidate | None = None
+
+    def tell() -> None:
+        nonlocal told
+        may_fit = (each for each in found if each.least_bytes <= room and each.least_seconds)
+        best = min(may_fit, key=lambda each: each.least_seconds * each.usual_ratio, default=None)
+        if best is not None and best is not told:
+            told = best
+            first(best)
+
+    for asked in space.candidates():
+        found.append(Candidate.of(asked))
+        if len(found) == _FIRST_LOOK:
+            tell()
+    tell()
+    return found
 
 
 def larger_batches(space: Space, room: int) -> list[Candidate]:

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from memfit.choices import AXES
+from memfit.choices import AXES, Axis
 from memfit.job import Cell
 from memfit.models import find_model
 from memfit.plan import Plan
 from memfit.plan.policy import Action, UnitPolicy
 from memfit.plan.search import PlanSearch, Point
+from memfit.plan.search.candidate import Candidate
+from memfit.plan.search.space import sequences_of
 from memfit.units import format_bytes
 from memfit.views.words.moments import count
 from memfit.views.words.recipe import in_words
@@ -25,6 +27,19 @@ def title(found: PlanSearch) -> str:
         name = f"{config.name}, {config.num_parameters / 1e9:,.2f} billion parameters"
     gpus = f"{found.world_size} {found.gpu}" if found.world_size > 1 else f"one {found.gpu}"
     return f"{name}, on {gpus}"
+
+
+def first_answer(candidate: Candidate) -> str:
+    """What is the most promising before anything is predicted, by what its sizes alone say."""
+    words = [in_words(axis, candidate.inputs[axis]) for axis, row in AXES.items() if _is_told(candidate.inputs, axis, row)]
+    seconds = format_seconds(candidate.least_seconds * sequences_of(candidate.asked))
+    least = f"at least {seconds} a step and {format_bytes(candidate.least_bytes)}"
+    return f"by bounds alone, the most promising: {', '.join(words)}; {least}. Predictions follow"
+
+
+def _is_told(inputs: dict[str, Any], axis: str, row: Axis) -> bool:
+    value = inputs.get(axis)
+    return axis not in ("engine", "seq") and value not in ("", None, ()) and (row.usual is None or value != row.usual)
 
 
 def how_it_was_searched(found: PlanSearch) -> str:
