@@ -1,4 +1,4 @@
-"""How far off are detectors, jagged batches with attention, and code with torch.distributions?
+"""How far off are detectors, jagged batches with attention, code with torch.distributions, and kernels that scripts bring along?
 
 Each row is three training steps of a model that torchvision or torch itself has, with data that are made up. How many regions of a
 detector are kept and which level of the pyramid they are cut from only data can tell: memfit takes its defaults.
@@ -116,6 +116,104 @@ def autoencoder(batch: int = 4096, dim: int = 1024, latent: int = 256) -> Step:
     return training(nn.ModuleList([encoder, decoder]), loss_of)
 
 
+# -- kernels that scripts bring ------------------------------------------------------------------------------------------------
+
+SQUARE = """
+#include <torch/extension.h>
+__global__ void square_kernel(const float* x, float* out, long n, float by) {
+  long i = blockIdx.x * (long)blockDim.x + threadIdx.x;
+  if (i < n) out[i] = by * x[i] * x[i];
+}
+torch::Tensor square(torch::Tensor x, double by) {
+  TORCH_CHECK(x.is_cuda(), "x must be on the GPU");
+  auto dense = x.contiguous();
+  auto out = torch::empty_like(dense);
+  const int64_t n = dense.numel();
+  const int threads = 256;
+  square_kernel<<<(n + threads - 1) / threads, threads>>>(dense.data_ptr<float>(), out.data_ptr<float>(), n, (float)by);
+  return out;
+}
+std::vector<torch::Tensor> halves(torch::Tensor x) {
+  const int64_t rows = x.size(0);
+  const int64_t columns = x.size(1) / 2;
+  auto scratch = torch::zeros({rows, 2 * columns}, x.options().dtype(torch::kFloat64));
+  torch::Tensor low = torch::empty({rows, columns}, x.options());
+  torch::Tensor high = torch::empty({rows, columns}, x.options());
+  return {low, high};
+}
+"""
+
+
+def extension(rows: int = 16384, dim: int = 2048) -> Step:
+    """``load_inline``: its C++ makes the tensors that it returns, and one that it does not."""
+    from torch.utils.cpp_extension import load_inline
+
+    declared = "torch::Tensor square(torch::Tensor x, double by); std::vector<torch::Tensor> halves(torch::Tensor x);"
+    made = load_inline("memfit_square", declared, SQUARE, functions=["square", "halves"])
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            halves = made.halves(x)
+            squared = made.square(x, 0.5)
+            del halves
+            return squared
+
+        @staticmethod
+        def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+            return grad * ctx.saved_tensors[0]
+
+    model = nn.Sequential(nn.Linear(dim, dim), nn.Linear(dim, dim)).cuda()
+    x = torch.randn(rows, dim).cuda()
+    return training(model, lambda: model[1](Square.apply(model[0](x))).pow(2).mean())
+
+
+SCALE = """
+extern "C" __global__ void scale(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = 0.5f * x[i];
+}
+"""
+
+
+def scaling(launch: Callable[[torch.Tensor, torch.Tensor], None], rows: int, dim: int) -> Step:
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+            out = torch.empty_like(x)
+            launch(x, out)
+            return out
+
+        @staticmethod
+        def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+            out, dense = torch.empty_like(grad), grad.contiguous()
+            launch(dense, out)
+            return out
+
+    model = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim)).cuda()
+    x = torch.randn(rows, dim).cuda()
+    return training(model, lambda: Scale.apply(model(x)).pow(2).mean())
+
+
+def nvrtc() -> Step:
+    kernel = torch.cuda._compile_kernel(SCALE, "scale")
+    blocks = (256, 1, 1)
+    return scaling(lambda x, out: kernel((-(-x.numel() // 256), 1, 1), blocks, (x, out, x.numel())), 8192, 1024)
+
+
+def cupys() -> Step:
+    import cupy
+
+    kernel = cupy.RawKernel(SCALE, "scale")
+
+    def launch(x: torch.Tensor, out: torch.Tensor) -> None:
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            kernel((-(-x.numel() // 256),), (256,), (x.data_ptr(), out.data_ptr(), cupy.int32(x.numel())))
+
+    return scaling(launch, 12000, 1500)
+
+
 ROWS: dict[str, Callable[[], Step]] = {
     "faster_rcnn_2x800": partial(detector, "fasterrcnn_resnet50_fpn", 2, 800),
     "faster_rcnn_v2_4x512": partial(detector, "fasterrcnn_resnet50_fpn_v2", 4, 512),
@@ -127,6 +225,13 @@ ROWS: dict[str, Callable[[], Step]] = {
     "jagged_64": partial(jagged, [64 + 17 * number for number in range(64)]),
     "jagged_wide_heads": partial(jagged, [512, 4096, 2048], num_heads=8),
     "autoencoder": autoencoder,
+    "keypoint_rcnn_2x640": partial(detector, "keypointrcnn_resnet50_fpn", 2, 640),
+    "keypoint_rcnn_4x512_3_objects": partial(detector, "keypointrcnn_resnet50_fpn", 4, 512, num_objects=3),
+    "mask_rcnn_v2_2x512_30_objects": partial(detector, "maskrcnn_resnet50_fpn_v2", 2, 512, num_objects=30),
+    "mask_rcnn_amp_6x400_5_objects": partial(detector, "maskrcnn_resnet50_fpn", 6, 400, num_objects=5, amp=True),
+    "load_inline": extension,
+    "compile_kernel": nvrtc,
+    "cupy_raw_kernel": cupys,
 }
 
 
@@ -165,7 +270,8 @@ SIDES = Sides(
     measure=measure,
     choose=lambda names: names or list(ROWS),
     heading=(
-        "Detectors of torchvision, jagged batches and torch.distributions, predicted without a GPU before anything was measured, "
+        "Detectors of torchvision, jagged batches, torch.distributions and kernels that scripts bring, predicted without a GPU "
+        "before anything was measured, "
         "then run on an H200: `python benchmarks/blind/libraries_blind.py`. MiB.",
     ),
     limit_s=600,

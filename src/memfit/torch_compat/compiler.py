@@ -11,9 +11,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from memfit.torch_compat.versions import need, need_in
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGES = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch._higher_order_ops", "torch.fx", "functorch")
 """What compiles. Their modules write torch's own functions down in tables when they are imported."""
@@ -38,6 +40,13 @@ NAMES_IN_GLOBALS = ("__builtins_dict__", "__compiled_fn_", "__import_", "__resum
 
 INIT_GROUP = "_init_group"
 """The method with which an optimizer makes its state."""
+
+
+def is_constant(function: Function) -> Function:
+    """Marks what compiled code asks once, when it is compiled: ``torch.compiler.assume_constant_result`` without its imports."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
 
 _LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
 
@@ -92,6 +101,11 @@ class CompilerParts:
         self.output_graph = importlib.import_module("torch._dynamo.output_graph")
         self.trace_rules = importlib.import_module("torch._dynamo.trace_rules")
         self.optimizer_variable: Any = need(importlib.import_module("torch._dynamo.variables.optimizer"), "OptimizerVariable")
+        functions = importlib.import_module("torch._dynamo.variables.functions")
+        self.kernel_launches: Any = need(functions, "DynamoTritonHOPifier")
+        """Traces launches of Triton's kernels; ``call_triton_kernel`` traces one."""
+        self.repros = importlib.import_module("torch._dynamo.repro.after_aot")
+        """Writes graphs down, for reports of faults: ``save_graph_repro``."""
         self.aot_autograd = importlib.import_module("torch._functorch.aot_autograd")
         self.graph = importlib.import_module("torch._inductor.graph")
         self.output_code = importlib.import_module("torch._inductor.output_code")
@@ -133,6 +147,23 @@ class CompilerParts:
     def is_autotuning(self) -> bool:
         """Would kernels of matrix products be chosen by timing them?"""
         return bool(self.inductor_config.max_autotune or self.inductor_config.max_autotune_gemm)
+
+    @staticmethod
+    def tensor_in(argument: Any) -> Any:
+        """The tensor that Dynamo traces an argument as, or that a descriptor describes; ``None`` if it is something else."""
+        value = argument.realize() if hasattr(argument, "realize") else argument
+        value = getattr(value, "tensor", value)
+        is_tensor = getattr(value, "is_tensor", None)
+        return value if is_tensor is not None and is_tensor() else None
+
+    @staticmethod
+    def traced_call(tx: Any, operator: Any, number: int, *lists: Sequence[Any]) -> Any:
+        """Has Dynamo trace a call of an operator with a number and lists of traced tensors."""
+        variables: Any = importlib.import_module("torch._dynamo.variables")
+        made = [variables.ListVariable(list(each)) for each in lists]
+        return variables.TorchInGraphFunctionVariable(operator).call_function(
+            tx, [variables.ConstantVariable.create(number), *made], {}
+        )
 
     def ask_for_the_stream(self) -> Iterator[ModuleType]:
         """Modules with a function of C++'s that tells the current stream: from torch 2.15 on."""

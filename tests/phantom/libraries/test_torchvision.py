@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import memfit
+from memfit.phantom.libraries.torchvision import _noting_weights, _sampled
+from memfit.phantom.tensors.tensor_annotations import SHARE
 from memfit.units import MIB
 
 BOXES = "import torch\ndef nms(boxes, scores, iou_threshold):\n    return torch.ops.torchvision.nms(boxes, scores, iou_threshold)\n"
@@ -49,3 +52,13 @@ def test_what_is_kept_and_what_is_taken(package, expected, num_kept):
     assert any("what non-maximum suppression keeps" in sentence for sentence in prediction.assumptions)
     words = 6400 * 100 * 8
     assert words <= prediction.peak_allocated < words + MIB
+
+
+@pytest.mark.parametrize(("is_loaded", "num_objects", "share"), [(False, 8, 8 / 512), (False, 300, 0.25), (True, 8, 0.25)])
+def test_regions_of_an_untrained_detector_hold_the_objects_themselves(is_loaded, num_objects, share):
+    labels = torch.empty(512)
+    heads = SimpleNamespace(fg_bg_sampler=SimpleNamespace(positive_fraction=0.25))
+    if is_loaded:
+        _noting_weights(lambda heads, state, prefix: None)(heads, {}, "roi_heads.")
+    _sampled(lambda heads, proposals, targets: (None, None, [labels]))(heads, [], [{"boxes": torch.empty(num_objects, 4)}])
+    assert getattr(labels, SHARE) == share

@@ -9,6 +9,7 @@
     device_answers.py  what Inductor asks about the GPU
     padding.py         matrix products whose sizes are not aligned
     wrapper.py         runs what Inductor writes: allocations, library calls, kernels
+    launches.py        kernels of Triton's that a script launches inside compiled code
     tuning.py          kernels that are timed at their first launch
     origins.py         the kernel and the module that a buffer is for
     allocation.py      tells the recorder of it

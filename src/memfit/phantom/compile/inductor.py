@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memfit.phantom.compile import cuda_graphs, device_answers, folding, tracing
+from memfit.phantom.compile import cuda_graphs, device_answers, folding, launches, tracing
 from memfit.phantom.compile.tuning import Tuner
 from memfit.phantom.compile.wrapper import run_wrapper
 from memfit.phantom.target import Target
@@ -37,6 +37,7 @@ class Inductor:
         device_answers.install(patches, parts, self._target)
         folding.install(patches, parts)
         cuda_graphs.install(patches, parts)
+        launches.install(patches, parts)
         tracing.install(patches, parts, self._tracing)
         patches.wrap(parts.compile_fx, "_compile_fx_inner", self._around_graph)
         tuner = Tuner(parts, self._target, self._assumptions)

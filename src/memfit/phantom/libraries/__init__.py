@@ -11,9 +11,7 @@
       ├─ torchvision.py       how many boxes a detector keeps
       ├─ apex.py              fused optimizers and norms
       ├─ deepspeed.py         its own Python code, above operators that it would compile
-      ├─ custom_operators.py  operators that Python code defines are opened
-      ├─ runtime_kernels.py   CUDA C that a script compiles with NVRTC
-      ├─ extensions.py        C++ and CUDA that is compiled when a script runs
+      ├─ brought/             kernels that scripts bring along: custom operators, NVRTC, cupy, extensions, the hub's, tile languages
       └─ LIBRARIES, STAND_INS ──> install()      (phantom/world.py)
 
 To add a library, write a file here and name it below:
@@ -35,7 +33,8 @@ import functools
 import importlib
 
 from memfit.phantom.current import CurrentWorld
-from memfit.phantom.libraries import custom_operators, runtime_kernels, stand_ins
+from memfit.phantom.libraries import stand_ins
+from memfit.phantom.libraries.brought import custom_operators, runtime_kernels
 from memfit.phantom.libraries.stand_ins import StandIn
 from memfit.torch_compat.patches import Patches
 
@@ -59,6 +58,12 @@ STAND_INS = (
     StandIn(package="xformers", distribution="xformers", version="0.0.30", file="xformers"),
     StandIn(package="apex", distribution="apex", version="0.1", file="apex", answers_checks=False),
     *(StandIn(package=name, distribution="apex", version="0.1", file="apex", answers_checks=False) for name in OF_APEX),
+    StandIn(package="kernels", distribution="kernels", version="0.11.0", file="brought.hub_kernels", answers_checks=False),
+    StandIn(package="cupy", distribution="cupy-cuda13x", version="13.6.0", file="brought.runtime_kernels", answers_checks=False),
+    StandIn(package="tilelang", distribution="tilelang", version="0.1.6", file="brought.tile_languages", answers_checks=False),
+    StandIn(
+        package="cutlass", distribution="nvidia-cutlass-dsl", version="4.2.1", file="brought.tile_languages", answers_checks=False
+    ),
     StandIn(package="deepspeed", distribution="deepspeed", version="0.19.8", file="deepspeed", answers_checks=False),
 )
 """Packages that are answered for where they are not installed."""
@@ -70,7 +75,8 @@ LIBRARIES = {
     "bitsandbytes": "bitsandbytes",
     "deepspeed": "deepspeed",
     "torchvision": "torchvision",
-    "torch.utils.cpp_extension": "extensions",
+    "kernels": "brought.hub_kernels",
+    "torch.utils.cpp_extension": "brought.extensions",
 }
 """Packages that are changed where they are installed, and the file here whose ``install`` does it."""
 

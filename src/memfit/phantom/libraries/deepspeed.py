@@ -26,7 +26,7 @@ from memfit.errors import PredictionError
 from memfit.phantom.clock.launches import launched
 from memfit.phantom.current import current
 from memfit.phantom.libraries.apex import FusedAdam, FusedLAMB
-from memfit.phantom.libraries.extensions import Extension
+from memfit.phantom.libraries.brought.extensions import Extension
 from memfit.phantom.libraries.stand_ins import Fill, filling
 from memfit.torch_compat.patches import Patches
 

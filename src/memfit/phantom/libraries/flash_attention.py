@@ -4,6 +4,7 @@
 
     flash_attn_func, flash_attn_varlen_func, ...qkvpacked, ...kvpacked ──> FlashAttention (autograd) ──> Kernels2 ── flash_attn 2
                                                                                                └──> Kernels3 ── flash_attn 3
+        under torch.compile ──> flash_forward, flash_backward: operators that the compiler does not look into, as the real ones are
     flash_attn_2_cuda (compiled) ──> fwd, bwd, varlen_fwd, varlen_bwd, fwd_kvcache: the same kernels, below the real Python package
 
 Facts for version 2, from csrc/flash_attn/flash_api.cpp and flash_attn/flash_attn_interface.py of 2.8: heads are padded to a
@@ -191,8 +192,85 @@ def _packed_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
 
 
 def attend(kernels: Kernels2, packed: Sequence[torch.Tensor], call: FlashCall, returns: int = 1) -> Any:
+    if torch.compiler.is_compiling():
+        starts, longest, window = list(call.lengths or ()), list(call.longest), list(call.window)
+        numbers = [call.dropout, call.softcap]
+        flags = [int(kernels is _THREE), int(call.is_causal), int(call.is_deterministic), int(call.wants_probabilities)]
+        result = flash_forward(list(packed), starts, longest, window, numbers, flags)
+        return result[0] if returns == 1 else result[:returns]
     current()  # outside every prediction this is refused
     return FlashAttention.apply(kernels, call, returns, *packed)  # type: ignore[no-untyped-call]
+
+
+# -- as operators, under torch.compile -----------------------------------------------------------------------------------------
+
+
+def _as_call(
+    starts: Sequence[torch.Tensor], longest: Sequence[int], window: Sequence[int], numbers: Sequence[float], flags: Sequence[int]
+) -> tuple[Kernels2, FlashCall]:
+    call = FlashCall(
+        lengths=(starts[0], starts[1]) if starts else None,
+        longest=(longest[0], longest[1]),
+        window=(window[0], window[1]),
+        dropout=numbers[0],
+        softcap=numbers[1],
+        is_causal=bool(flags[1]),
+        is_deterministic=bool(flags[2]),
+        wants_probabilities=bool(flags[3]),
+    )
+    return _THREE if flags[0] else _TWO, call
+
+
+def _run_forward(
+    packed: Sequence[torch.Tensor],
+    starts: Sequence[torch.Tensor],
+    longest: Sequence[int],
+    window: Sequence[int],
+    numbers: Sequence[float],
+    flags: Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    kernels, call = _as_call(starts, longest, window, numbers, flags)
+    query, key, value = (kernels.pad(_with_last_dense(part)) for part in _unpack(packed))
+    out, sums, dropped, seed = kernels.forward(query, key, value, call)
+    return out[..., : packed[0].shape[-1]], sums, dropped if dropped is not None else out.new_empty(0), seed
+
+
+def _run_backward(
+    grad: torch.Tensor,
+    packed: Sequence[torch.Tensor],
+    starts: Sequence[torch.Tensor],
+    longest: Sequence[int],
+    window: Sequence[int],
+    numbers: Sequence[float],
+    flags: Sequence[int],
+) -> list[torch.Tensor]:
+    kernels, call = _as_call(starts, longest, window, numbers, flags)
+    query, key, value = (kernels.pad(_with_last_dense(part)) for part in _unpack(packed))
+    grads = [query.new_empty(shape) for shape in _packed_shapes(query, key, value, len(packed))]
+    padded = kernels.pad(_with_last_dense(grad))
+    kernels.backward(grads, query, key, call)
+    del padded
+    return [made[..., : grad.shape[-1]] for made in grads]
+
+
+def _keep_for_backward(ctx: Any, inputs: Any, output: Any) -> None:
+    packed, starts, *ctx.rest = inputs
+    ctx.num_packed = len(packed)
+    ctx.save_for_backward(*packed, *starts, *output[:2], output[3])
+
+
+def _differentiate(ctx: Any, grad: torch.Tensor, *others: Any) -> Any:
+    saved = ctx.saved_tensors
+    num_starts = len(saved) - ctx.num_packed - 3
+    packed, starts = saved[: ctx.num_packed], saved[ctx.num_packed : ctx.num_packed + num_starts]
+    return flash_backward(grad, list(packed), list(starts), *ctx.rest), [None] * num_starts, None, None, None, None
+
+
+flash_forward: Any = torch.library.custom_op("memfit::flash_forward", _run_forward, mutates_args=())
+flash_backward: Any = torch.library.custom_op("memfit::flash_backward", _run_backward, mutates_args=())
+flash_forward.register_fake(_run_forward)
+flash_backward.register_fake(_run_backward)
+flash_forward.register_autograd(_differentiate, setup_context=_keep_for_backward)
 
 
 # -- version 2's functions -----------------------------------------------------------------------------------------------------

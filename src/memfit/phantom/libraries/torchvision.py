@@ -27,10 +27,7 @@ def install(patches: Patches) -> None:
     for name in ("torchvision.ops.boxes", "torchvision.ops"):
         patches.when_imported(name, lambda module: patches.wrap(module, "nms", _around))
     patches.when_imported("torchvision", lambda module: _install_autocast(patches))
-    patches.when_imported(
-        "torchvision.models.detection.roi_heads",
-        lambda module: patches.wrap(module.RoIHeads, "select_training_samples", _sampled),
-    )
+    patches.when_imported("torchvision.models.detection.roi_heads", lambda module: _install_sampling(patches, module.RoIHeads))
 
 
 CAST: Final = ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
@@ -53,12 +50,41 @@ def _in_float32(operator: Any) -> Callable[..., Any]:
     return call
 
 
+def _install_sampling(patches: Patches, heads: Any) -> None:
+    patches.wrap(heads, "select_training_samples", _sampled)
+    patches.wrap(heads, "_load_from_state_dict", _noting_weights)
+
+
+_HAS_WEIGHTS: Final = "_memfit_has_weights"
+
+
+def _noting_weights(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _load_from_state_dict(heads: Any, state: Any, prefix: str, *args: Any) -> Any:
+        heads.__dict__[_HAS_WEIGHTS] = True
+        return original(heads, state, prefix, *args)
+
+    return _load_from_state_dict
+
+
 def _sampled(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Which of the sampled regions hold an object.
+
+    A region does if it overlaps one by half. The boxes of the objects themselves are added to the regions that a network
+    proposes (``RoIHeads.add_gt_proposals``), so there are never fewer. Regions of a network that has learned nothing lie anywhere,
+    and hardly one more does (counted on a CPU: 10 to 12 where an image has 8 objects). A trained network proposes many; the
+    sampler takes no more than its share.
+    """
+
     def select_training_samples(heads: Any, proposals: Any, targets: Any) -> Any:
         selected = original(heads, proposals, targets)
         fraction = heads.fg_bg_sampler.positive_fraction
-        for labels in selected[2]:
-            setattr(labels, SHARE, MaskShare.because(fraction, "the share of objects that the sampler aims at"))
+        for labels, target in zip(selected[2], targets, strict=True):
+            share = MaskShare.because(fraction, "the share of objects that the sampler aims at")
+            if _HAS_WEIGHTS not in heads.__dict__:
+                own = min(fraction, len(target["boxes"]) / max(1, labels.numel()))
+                why = f"the objects themselves: no weights were loaded, and a trained network finds up to {fraction:.0%}"
+                share = MaskShare.because(own, why)
+            setattr(labels, SHARE, share)
         return selected
 
     return select_training_samples

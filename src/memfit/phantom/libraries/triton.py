@@ -81,7 +81,7 @@ def tune(tuner: Any, named: Mapping[str, Any]) -> None:
     if len(tuner.configs) > 1:
         keys = getattr(tuner, "keys", None) or [tuner.arg_names[index] for index in getattr(tuner, "key_idx", ())]
         restored = [named[each] for each in getattr(tuner, "restore_value", None) or () if each in named]
-        tune_once(_innermost(tuner).__name__, (id(tuner), _tuning_key(keys, named)), restored)
+        tune_once(innermost(tuner).__name__, (id(tuner), _tuning_key(keys, named)), restored)
 
 
 def tune_once(name: str, key: Any, restored: Sequence[torch.Tensor] = ()) -> None:
@@ -155,7 +155,7 @@ def _tuning_key(keys: Sequence[str], named: Mapping[str, Any]) -> Any:
     return tuple(str(named[name]) for name in keys if name in named), dtypes
 
 
-def _innermost(kernel: Any) -> Any:
+def innermost(kernel: Any) -> Any:
     while hasattr(kernel, "fn"):
         kernel = kernel.fn
     return kernel
@@ -368,7 +368,7 @@ class Autotuner(KernelInterface):
 
     @property
     def base_fn(self) -> Any:
-        return _innermost(self)
+        return innermost(self)
 
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         return _run_tuned(self, *args, grid=grid, warmup=warmup, **kwargs)

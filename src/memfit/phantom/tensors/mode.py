@@ -60,7 +60,10 @@ is nothing to update."""
 
 LARGEST_REAL_BYTES = MIB
 """Largest host tensor that is allocated for real when it is created from a shape."""
+LARGEST_READ_BYTES = 256 * MIB
+"""The same for whole numbers that are not filled yet: files are read into them, and memory that is never written costs nothing."""
 
+_EMPTY = torch.ops.aten.empty.memory_format
 _SIZE_FIRST = frozenset(("empty", "zeros", "ones", "full", "rand", "randn", "randint", "normal", "empty_strided", "empty_permuted"))
 
 
@@ -240,7 +243,10 @@ class PhantomMode(FakeTensorMode):
         size = next((value for value in args if isinstance(value, (list, tuple))), ())
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         count = math.prod(size)
-        return count * dtype.itemsize > self.largest_real_bytes and not (self.largest_real_bytes > 0 and may_be_known(dtype, count))
+        if count * dtype.itemsize <= self.largest_real_bytes:
+            return False
+        is_read_into = func is _EMPTY and not dtype.is_floating_point and count * dtype.itemsize <= LARGEST_READ_BYTES
+        return not (self.largest_real_bytes > 0 and (is_read_into or may_be_known(dtype, count)))
 
     def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
         if type(tensor) not in _PLAIN:

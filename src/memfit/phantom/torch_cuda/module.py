@@ -16,6 +16,7 @@ from memfit.phantom.device.device_alias import OUTER, own
 from memfit.phantom.device.generators import Generator
 from memfit.phantom.device.properties import DeviceContext, DeviceProperties, device_name
 from memfit.phantom.target import Target
+from memfit.torch_compat.compiler import is_constant
 from memfit.torch_compat.devices import TORCH_C
 from memfit.torch_compat.patches import Patches
 from memfit.units import MIB
@@ -103,6 +104,7 @@ class CudaModule:
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
         return self._target.capability
 
+    @is_constant
     def get_device_properties(self, device: Any = None) -> Any:
         return DeviceProperties.of(self._target, self.index_of(device))
 

@@ -196,12 +196,17 @@ def _pass_on_to_parts(args: Any, result: Any) -> None:
 
 
 def _join(args: Any, result: Any) -> None:
-    """What is the same of all parts is true of the whole."""
+    """What is the same of all parts is true of the whole; where parts are set to different shares, the whole is to their mean."""
     parts = [part for part in args[0] if part.numel()]
     for name in (CHOICES, SHARE):
-        known = {getattr(part, name, None) for part in parts}
-        if len(known) == 1 and None not in known:
-            setattr(result, name, known.pop())
+        known = [getattr(part, name, None) for part in parts]
+        if not known or None in known:
+            continue
+        if len(set(known)) == 1:
+            setattr(result, name, known[0])
+        elif name == SHARE:
+            mean = sum(share * part.numel() for share, part in zip(known, parts, strict=True)) / sum(part.numel() for part in parts)
+            setattr(result, SHARE, MaskShare.because(mean, getattr(known[0], "why", "an even share")))
 
 
 def _put(args: Any, result: Any) -> None:

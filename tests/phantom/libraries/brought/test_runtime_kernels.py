@@ -6,6 +6,8 @@ import pytest
 import torch
 from helpers.phantom_worlds import phantom
 
+from memfit.errors import NeedsGpuError
+
 
 @pytest.mark.skipif(not hasattr(torch.cuda, "_compile_kernel"), reason="this torch has none")
 def test_a_launch_takes_nothing_and_leaves_nothing_known():
@@ -16,3 +18,16 @@ def test_a_launch_takes_nothing_and_leaves_nothing_known():
         kernel(grid=(1, 1, 1), block=(32, 1, 1), args=[known, 2])
         assert known.tolist() == [1, 1]  # made up
     assert any("the kernel twice" in said and "takes no time here" in said for said in world.assumptions.sentences())
+
+
+def test_a_kernel_of_cupy_is_passed_over_and_its_arrays_are_refused():
+    with phantom() as world:
+        import cupy
+
+        x = torch.ones(64, device="cuda")
+        kernel = cupy.RawKernel('extern "C" __global__ void twice(float* x, int n) {}', "twice")
+        stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        kernel((1,), (64,), (x.data_ptr(), cupy.int32(64)), stream=stream)
+        with pytest.raises(NeedsGpuError, match=r"cupy\.zeros"):
+            cupy.zeros(3)
+    assert any("the kernel twice" in said for said in world.assumptions.sentences())
