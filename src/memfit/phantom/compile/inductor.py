@@ -37,7 +37,7 @@ class Inductor:
         device_answers.install(patches, parts, self._target)
         folding.install(patches, parts)
         cuda_graphs.install(patches, parts)
-        launches.install(patches, parts)
+        launches.install(patches, parts, self._tracing.modes)
         tracing.install(patches, parts, self._tracing)
         patches.wrap(parts.compile_fx, "_compile_fx_inner", self._around_graph)
         tuner = Tuner(parts, self._target, self._assumptions)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from memfit.phantom.libraries.flash_attention import flash_backward, flash_forward, run_backward, run_forward
 from memfit.phantom.libraries.kernel_source import written_parameters
 from memfit.phantom.libraries.triton import innermost, launch, tune_once
 from memfit.torch_compat.compiler import CompilerParts
@@ -25,7 +26,11 @@ _kernels: list[Any] = []
 """By number: those that compiled code launches. Compiled code outlives the world in which it was made."""
 
 
-def install(patches: Patches, parts: CompilerParts) -> None:
+def install(patches: Patches, parts: CompilerParts, modes: Sequence[Any]) -> None:
+    """``modes`` are active while the program runs. In a compiled graph autograd's kernels, which open operators, are not called."""
+    for mode in (mode for mode in modes if hasattr(mode, "answer_by")):
+        for operator, function in ((run_launch, _launch), (flash_forward, run_forward), (flash_backward, run_backward)):
+            mode.answer_by(function, operator._opoverload)
     patches.wrap(parts.kernel_launches, "call_triton_kernel", lambda call: _around(parts))
     if hasattr(parts.repros, "save_graph_repro"):  # with the source of every kernel that was launched
         patches.replace(parts.repros, "save_graph_repro", lambda *args, **kwargs: None)

@@ -81,6 +81,11 @@ class Tracing:
         finally:
             self._aside = aside
 
+    @property
+    def modes(self) -> Sequence[TorchDispatchMode]:
+        """Those that are active while the program runs."""
+        return self._modes()
+
     def is_set_aside(self, value: Any) -> bool:
         """Is this something of torch's in whose place something else is while the program runs?"""
         return id(value) in self._originals

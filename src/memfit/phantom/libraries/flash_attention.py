@@ -221,7 +221,7 @@ def _as_call(
     return _THREE if flags[0] else _TWO, call
 
 
-def _run_forward(
+def run_forward(
     packed: Sequence[torch.Tensor],
     starts: Sequence[torch.Tensor],
     longest: Sequence[int],
@@ -235,7 +235,7 @@ def _run_forward(
     return out[..., : packed[0].shape[-1]], sums, dropped if dropped is not None else out.new_empty(0), seed
 
 
-def _run_backward(
+def run_backward(
     grad: torch.Tensor,
     packed: Sequence[torch.Tensor],
     starts: Sequence[torch.Tensor],
@@ -266,10 +266,10 @@ def _differentiate(ctx: Any, grad: torch.Tensor, *others: Any) -> Any:
     return flash_backward(grad, list(packed), list(starts), *ctx.rest), [None] * num_starts, None, None, None, None
 
 
-flash_forward: Any = torch.library.custom_op("memfit::flash_forward", _run_forward, mutates_args=())
-flash_backward: Any = torch.library.custom_op("memfit::flash_backward", _run_backward, mutates_args=())
-flash_forward.register_fake(_run_forward)
-flash_backward.register_fake(_run_backward)
+flash_forward: Any = torch.library.custom_op("memfit::flash_forward", run_forward, mutates_args=())
+flash_backward: Any = torch.library.custom_op("memfit::flash_backward", run_backward, mutates_args=())
+flash_forward.register_fake(run_forward)
+flash_backward.register_fake(run_backward)
 flash_forward.register_autograd(_differentiate, setup_context=_keep_for_backward)
 
 
