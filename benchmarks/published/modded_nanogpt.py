@@ -1,11 +1,11 @@
-"""KellerJordan/modded-nanogpt: how near are the peaks that its records print, predicted by running the scripts that their logs hold?
+"""KellerJordan/modded-nanogpt: how near are the peaks that its records print, predicted by running the scripts in their logs?
 
     git clone https://github.com/KellerJordan/modded-nanogpt
     python benchmarks/published/modded_nanogpt.py modded-nanogpt [--jobs 2] [LOG ...]      # results/modded_nanogpt.{json,md}
 
-A log begins with the whole source of its run. Data are made up in the format of its files: documents of random length, since sizes of
-batches do not depend on what is in them. The torch of older records is not predicted: the nearest that memfit knows stands in its
-place, and differences are named in the table. Each run is given ``--seconds``.
+A log begins with the whole source of its run. Data are made up in the format of its files: documents of random length, since
+sizes of batches do not depend on what is in them. Records of older torch versions are predicted for 2.11. Each run is given
+``--seconds``; the table says how many training steps were seen in them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ LOGS = {
 SHARDS = {"train_000001": 30_000_000, "train_000002": 30_000_000, "train_000003": 10_000_000, "val_000000": 60_000_000}
 BEGIN, MAGIC = 50256, 20240520
 MIB = 2**20
+STEPS = 20
+"""Training steps of each that are run: what records warm up with, all sizes of batches and an evaluation, is among them."""
 
 
 def write_data(folder: pathlib.Path) -> None:
@@ -71,8 +73,9 @@ def predict(records: pathlib.Path, name: str, num_gpus: int, data: pathlib.Path,
         folder = pathlib.Path(scratch)
         write_scripts(log, folder)
         (folder / "data").symlink_to(data)
+        (folder / "logs" / "v1").mkdir(parents=True)
         command = [sys.executable, "-m", "memfit", "run", "--json", "--gpu", "H100-80GB", "--nproc", str(num_gpus)]
-        command += ["--torch-version", "2.11+cu130", "--max-seconds", str(seconds), "train_gpt.py"]
+        command += ["--torch-version", "2.11+cu130", "--max-seconds", str(seconds), "--steps", str(STEPS), "train_gpt.py"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=os.environ | {"DATA_PATH": "."})
     said = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not said:

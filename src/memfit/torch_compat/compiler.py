@@ -151,10 +151,10 @@ class CompilerParts:
     @staticmethod
     def tensor_in(argument: Any) -> Any:
         """The tensor that Dynamo traces an argument as, or that a descriptor describes; ``None`` if it is something else."""
+        variables: Any = importlib.import_module("torch._dynamo.variables")
         value = argument.realize() if hasattr(argument, "realize") else argument
         value = getattr(value, "tensor", value)
-        is_tensor = getattr(value, "is_tensor", None)
-        return value if is_tensor is not None and is_tensor() else None
+        return value if isinstance(value, variables.TensorVariable) else None
 
     @staticmethod
     def traced_call(tx: Any, operator: Any, number: int, *lists: Sequence[Any]) -> Any:
