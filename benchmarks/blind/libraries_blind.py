@@ -279,7 +279,7 @@ SIDES = Sides(
         "`mask_rcnn_4x640` and `mask_rcnn_2x800_20_objects` were predicted with the share of objects that the sampler aims at. "
         "With the objects themselves, as of a network without loaded weights (afterwards, not blind), the predictions are 5,932.8 "
         "(-0.01%) and 3,245.3 MiB (-0.08%). The four rows of Mask and Keypoint R-CNN below them were predicted so before they were "
-        "measured. Keypoint R-CNN draws the size of its images at random, and the prediction had another seed than the measurement.",
+        "measured. Keypoint R-CNN draws the size of its images at random, and the prediction had another seed.",
     ),
     limit_s=600,
 )
