@@ -7,9 +7,11 @@ pages of the site too, and links to them are changed from what GitHub needs to w
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ OUTSIDE = (
     "examples/*/*.ipynb",
 )
 """What becomes part of the site although it is not in docs/."""
+EXAMPLE = ROOT / "docs" / "llama3-8b.memfit.gz"
+"""The ledger of the command that README begins with. Its report page is part of the site."""
 
 
 def outside_files() -> list[str]:
@@ -45,7 +49,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         made = File.generated(config, path, abs_src_path=str(ROOT / path))
         made.inclusion = made.inclusion.INCLUDED if path in _in_nav(config.nav) else made.inclusion.NOT_IN_NAV
         files.append(made)
+    files.append(File.generated(config, "example-report.html", content=example_report()))
     return files
+
+
+def example_report() -> str:
+    """A real report, drawn by the page that this checkout has."""
+    sys.path.insert(0, str(ROOT / "src"))
+    try:
+        from memfit.ledger import Ledger
+        from memfit.views.html import render_page, study
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "llama3-8b.memfit")
+            path.write_bytes(gzip.decompress(EXAMPLE.read_bytes()))
+            return render_page([study("llama3-8b", Ledger.load(path))], path.name)
+    finally:
+        sys.path.pop(0)
 
 
 def _in_nav(entries: Any) -> set[str]:

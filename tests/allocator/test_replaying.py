@@ -34,6 +34,7 @@ def test_the_segments_at_any_moment():
     assert (large.active_bytes, large.inactive_bytes, large.idle) == (8 * MIB, 12 * MIB, False)
     assert [segment.size for segment in run.segments_at(1)] == [20 * MIB]
     assert run.segments_at(0) == []
+    assert [*run.segments_over([0, 1, run.num_served])] == [[], run.segments_at(1), run.segments_at()]
 
 
 def test_a_free_that_running_short_completed_is_not_held_any_more():

@@ -7,6 +7,7 @@ import { type Packed, unpack } from "./packed";
 import { Chart } from "./chart";
 import { makeFilter } from "./filter";
 import { makeResults } from "./results";
+import { Segments } from "./segments";
 
 const articles = [...document.querySelectorAll<HTMLElement>("article.run")];
 const tabs = [...document.querySelectorAll<HTMLButtonElement>("button.tab")];
@@ -15,11 +16,12 @@ const drawn = new Set<number>();
 function draw(number: number, packed: Packed): void {
   if (drawn.has(number)) return;
   drawn.add(number);
-  const { timeline, modules } = packed.runs[number];
+  const { timeline, modules, segments } = packed.runs[number];
   const held = (event: number | null) => history.replaceState(null, "", `#run-${number}${event === null ? "" : `@${event}`}`);
   const chart = new Chart(articles[number].querySelector<HTMLElement>("[data-timeline]")!, timeline, packed, held);
   const [, event] = location.hash.split("@");
   if (event && location.hash.startsWith(`#run-${number}@`)) chart.hold(Number(event));
+  if (segments) new Segments(articles[number].querySelector<HTMLElement>("[data-segments]")!, segments, packed);
   new Icicle(articles[number].querySelector<HTMLElement>("[data-modules]")!, modules, packed);
 }
 

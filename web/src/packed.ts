@@ -74,8 +74,20 @@ export interface Modules {
   trees: Tree[];
 }
 
+/** The allocator's segments at some moments, end to end in rows. */
+export interface PackedSegments {
+  width: number;
+  rows: number;
+  rowText: string;
+  pieces: [row: number, from: number, width: number, kind: string, text: number][];
+  /** The pieces that there are at each moment. */
+  moments: number[][];
+  momentTexts: number[];
+  peak: number;
+}
+
 export interface Packed {
-  runs: { timeline: Timeline; modules: Modules }[];
+  runs: { timeline: Timeline; modules: Modules; segments: PackedSegments | null }[];
   texts: string[];
   nothingText: number;
 }

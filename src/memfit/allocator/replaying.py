@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -149,12 +150,18 @@ class Replay:
 
     def segments_at(self, request: int | None = None) -> list[SegmentState]:
         """The segments after the first ``request`` requests, by default after all served ones. Replays the requests."""
+        return next(self.segments_over([self.num_served if request is None else request]))
+
+    def segments_over(self, requests: Iterable[int]) -> Iterator[list[SegmentState]]:
+        """The same after each of several rising numbers of requests, in one replay."""
         again = AllocatorRun(self.prepared, self.rules)
-        again.serve(self.num_served if request is None else request)
         asked = np.zeros(self.requests.num_blocks, dtype=np.int64)
         allocates = self.requests.kind == RequestKind.ALLOC
         asked[self.requests.block[allocates]] = self.requests.size[allocates]
-        return segments_of(again, asked.tolist())
+        sizes = asked.tolist()
+        for request in requests:
+            again.serve(request)
+            yield segments_of(again, sizes)
 
 
 def replay(

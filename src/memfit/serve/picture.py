@@ -10,7 +10,7 @@ from memfit.analysis.timeline import MemoryTimeline, trace_categories, trace_tot
 from memfit.ledger import Ledger
 from memfit.ledger.schema import Array
 from memfit.units import format_bytes
-from memfit.views.html.timeline import STACK
+from memfit.views.html.over_time.timeline import STACK
 from memfit.views.words.timing import format_seconds
 
 WIDTH: Final = 1000

@@ -7,7 +7,7 @@ import numpy as np
 from memfit.ledger.schema import Levels
 from memfit.testing import ledger as made
 from memfit.units import GIB
-from memfit.views.html.levels import MOST_POINTS, levels_section
+from memfit.views.html.over_time.levels import MOST_POINTS, levels_section
 from memfit.views.html.runs import study
 
 

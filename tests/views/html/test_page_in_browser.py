@@ -61,6 +61,7 @@ def test_the_sections_come_in_order(open_page):
         "Memory over the run",
         "The peak explained",
         "Where it lives",
+        "Segments of the allocator",
         "Steps side by side",
         "Assumptions, versions, settings",
     ]

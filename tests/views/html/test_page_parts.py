@@ -23,12 +23,12 @@ from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
 from memfit.ledger import Category, Ledger, RunInfo
 from memfit.testing import ledger
-from memfit.units import GIB, MIB
+from memfit.units import GIB, MIB, format_bytes
 from memfit.views.html import render_page, study
 from memfit.views.html.markup import Markup, element, table
+from memfit.views.html.over_time.timeline import STACK
 from memfit.views.html.packing import HEIGHT, Scale, Texts
 from memfit.views.html.runs import label_runs
-from memfit.views.html.timeline import STACK
 
 
 def unpack(page: str) -> dict[str, Any]:
@@ -275,3 +275,18 @@ def test_many_runs_share_the_spans_of_a_page():
     for one in packed["runs"]:
         (lane,) = one["timeline"]["clock"]["lanes"]
         assert 1_000 < len(lane["begins"]) <= 3_750
+
+
+def test_segments_are_as_wide_as_what_is_reserved_and_gaps_as_what_is_free():
+    run = study("run", training(layers=6, scale=4))
+    packed = unpack(render_page([run], "run"))
+    found, texts = packed["runs"][0]["segments"], packed["texts"]
+    assert run.replayed is not None
+    segments = run.replayed.segments_at(int(np.searchsorted(run.replayed.requests.event, run.device.peak.event, side="right")))
+    pieces = [found["pieces"][number] for number in found["moments"][found["peak"]]]
+    reserved, free = (sum(getattr(each, name) for each in segments) for name in ("size", "inactive_bytes"))
+    assert f"{len(segments)} segments, {format_bytes(reserved)} reserved" in texts[found["momentTexts"][found["peak"]]]
+    drawn = sum(width for _, _, width, _, _ in pieces)
+    gaps = sum(width for _, _, width, kind, _ in pieces if kind == "free")
+    assert gaps / drawn == pytest.approx(free / reserved, abs=0.01)
+    assert sum(kind == "begin" for *_, kind, _ in pieces) == len(segments)

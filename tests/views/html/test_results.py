@@ -72,3 +72,13 @@ def test_an_explanation_says_what_would_help(open_page):
     visit = open_page(explanation_page(explain(hostile(), "T4"), HOSTILE))
     assert visit.page.title() == f"{HOSTILE} – memfit"
     assert visit.text(".answer")
+
+
+def test_the_slider_moves_through_the_segments(open_page):
+    visit = open_page({"run": training(layers=6, scale=4)})
+    before = visit.text(".segments .when")
+    visit.page.locator(".segments input").focus()
+    visit.page.keyboard.press("Home")
+    assert visit.text(".segments .when") != before
+    visit.page.locator(".segments rect.c-parameter >> nth=0").hover()
+    assert visit.text(".segments .said").startswith("20.00 MiB, parameter, head.w")

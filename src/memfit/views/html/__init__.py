@@ -8,11 +8,11 @@
 
     runs.py       a ledger with all that is shown of it worked out      markup.py     HTML that cannot be broken out of
     verdict.py    does it fit                                          packing.py    strings and positions, as numbers
-    timeline.py   memory over the run, at every zoom                   page.py       the file, and several runs side by side
-    peak.py       what the peak is made of                             mesh.py       the ranks of a job, as a grid
-    modules.py    the tree of modules                                  document.py   what is around every page of the family
-    steps.py      steps side by side                                   levels.py     how full the device was over all steps
-    facts.py      versions, settings                                   lanes.py      the last step over milliseconds, by stream
+    peak.py       what the peak is made of                             page.py       the report, and several runs side by side
+    modules.py    the tree of modules                                  mesh.py       the ranks of a job, as a grid
+    steps.py      steps side by side                                   document.py   what is around every page of the family
+    facts.py      versions, settings
+    over_time/    memory over the run and the last step, levels, segments
     results/      pages of comparisons, plans, differences and explanations
 
 The script is built from ``web/`` by developers (``make page``); what comes out is part of the package.

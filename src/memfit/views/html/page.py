@@ -10,16 +10,17 @@ from typing import Any
 from memfit.units import format_bytes
 from memfit.views.html.document import document
 from memfit.views.html.facts import facts_section
-from memfit.views.html.levels import levels_section
 from memfit.views.html.markup import Markup, element, join, table
 from memfit.views.html.mesh import mesh_section
 from memfit.views.html.modules import modules_section, pack_modules
+from memfit.views.html.over_time.levels import levels_section
+from memfit.views.html.over_time.segments import pack_segments, segments_section
+from memfit.views.html.over_time.timeline import pack_timeline, timeline_section
 from memfit.views.html.packing import Texts
 from memfit.views.html.peak import peak_section
 from memfit.views.html.results.pictures import Line, overlay
 from memfit.views.html.runs import Run
 from memfit.views.html.steps import steps_section
-from memfit.views.html.timeline import pack_timeline, timeline_section
 from memfit.views.html.verdict import verdict_section
 from memfit.views.words.moments import count, name_moment
 from memfit.views.words.recipe import origin_line
@@ -46,6 +47,7 @@ def _article(run: Run, number: int, *, alone: bool) -> Markup:
         timeline_section(run, number),
         peak_section(run),
         modules_section(run, number),
+        segments_section(run, number),
         steps_section(run),
         levels_section(run),
         facts_section(run),
@@ -67,7 +69,14 @@ def _subtitle(runs: list[Run]) -> str:
 def _pack(runs: list[Run]) -> str:
     texts = Texts()
     packed: dict[str, Any] = {
-        "runs": [{"timeline": pack_timeline(run, texts, len(runs)), "modules": pack_modules(run, texts)} for run in runs]
+        "runs": [
+            {
+                "timeline": pack_timeline(run, texts, len(runs)),
+                "modules": pack_modules(run, texts),
+                "segments": pack_segments(run, texts),
+            }
+            for run in runs
+        ]
     }
     packed |= {"nothingText": texts.number(format_bytes(0)), "texts": texts.all()}
     plain = json.dumps(packed, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")

@@ -27,8 +27,8 @@ class Run:
     """``None`` where the device is no GPU and none was asked about."""
     gpu_was_named: bool
     """By the user or by the ledger; otherwise the verdict is about the smallest GPU on which it fits."""
-    reserved: Array | None
-    """What the allocator has reserved after each event."""
+    replayed: Replay | None
+    """What the allocator did; ``None`` where there is no verdict."""
     note: str = ""
     """Why there is no verdict, if there ought to be one."""
 
@@ -49,6 +49,11 @@ class Run:
     def num_blocks_at_peak(self) -> int:
         held = self.ledger.block_bytes_at(self.device.peak.event)
         return int(np.count_nonzero(held[self.ledger.blocks.device == self.device_number]))
+
+    @cached_property
+    def reserved(self) -> Array | None:
+        """What the allocator has reserved after each event."""
+        return None if self.replayed is None else self.replayed.per_event(self.replayed.reserved)
 
     @cached_property
     def step_reserved(self) -> list[int] | None:
@@ -72,9 +77,8 @@ def study(label: str, ledger: Ledger, gpu: Gpu | None = None) -> Run:
             verdict, replayed = _judge(ledger, device, known)
         except ConfigError as error:  # a version of torch whose allocator memfit does not know
             note = f"No verdict: {error}"
-    reserved = None if replayed is None else replayed.per_event(replayed.reserved)
     return Run(
-        label=label, ledger=ledger, report=report, verdict=verdict, gpu_was_named=known is not None, reserved=reserved, note=note
+        label=label, ledger=ledger, report=report, verdict=verdict, gpu_was_named=known is not None, replayed=replayed, note=note
     )
 
 

@@ -8,10 +8,10 @@ from typing import Final
 from memfit.analysis import Leg
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, join, table
+from memfit.views.html.over_time.timeline import STACK
 from memfit.views.html.packing import percent
 from memfit.views.html.peak import stacked_bar
 from memfit.views.html.runs import Run
-from memfit.views.html.timeline import STACK
 from memfit.views.words.course import highlights, is_worth_drawing
 from memfit.views.words.moments import count, name_running, name_step
 

@@ -12,8 +12,8 @@ from memfit.analysis.lifetimes import BlockLife, describe_blocks
 from memfit.analysis.timeline import events_on
 from memfit.ledger import Category, moments_at
 from memfit.units import format_bytes
-from memfit.views.html.lanes import lanes_table, pack_lanes
 from memfit.views.html.markup import Markup, element, table
+from memfit.views.html.over_time.lanes import lanes_table, pack_lanes
 from memfit.views.html.packing import HEIGHT, Scale, Texts, place
 from memfit.views.html.runs import Run
 from memfit.views.words.moments import format_duration, name_step
