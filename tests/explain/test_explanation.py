@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from helpers.failed_runs import SPLIT, TRAINING, failed
 
+from memfit.allocator import smallest_fit
 from memfit.errors import ConfigError, LedgerFormatError, TraceError
 from memfit.explain import Explanation, explain
 from memfit.explain.unusable import Reason
@@ -54,6 +55,13 @@ def test_pieces_that_are_too_small():
         (Reason.TOO_SMALL, 200 * MIB, 2, 150 * MIB)
     ]
     assert found.unusable_bytes == found.reserved - found.allocated
+
+
+def test_what_completes_by_luck_in_this_memory_alone_is_not_said_to_fit(monkeypatch: pytest.MonkeyPatch):
+    run = failed(SPLIT, 600, 500)
+    monkeypatch.setattr("memfit.explain.remedies.smallest_fit", lambda *_: replace(smallest_fit(*_), capacity=1001 * MIB))
+    assert explain(run).capacity == 1000 * MIB
+    assert remedies(explain(run))["expandable_segments:True"].served is False
 
 
 def test_expandable_segments_would_have_served_it():

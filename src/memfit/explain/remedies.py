@@ -37,7 +37,7 @@ class Remedy:
     smallest_fit: int
     """The least that the allocator would have to be able to get."""
     served: bool | None
-    """Whether what failed would have been served; ``None`` if the replay cannot tell."""
+    """Whether it would fit, as a verdict says it: in this memory, and in all larger ones. ``None`` if the replay cannot tell."""
 
 
 def find_remedies(scene: Scene) -> tuple[Remedy, ...]:
@@ -88,15 +88,22 @@ class _RemedyTrials:
         yield self._remedy(_BATCH, "half the micro-batch", half)
 
     def _largest_share(self, variant: Variant) -> int:
-        """In hundredths, 0 if none; found by bisection, so that a larger one may work by luck."""
+        """In hundredths, 0 if none; found by bisection."""
         works, fails = 0, 100
         while self._can_tell and fails - works > 1:
             share = (works + fails) // 2
-            if self._scene.replay(variant.scaled(share / 100).requests).completes:
+            if self._is_served(variant.scaled(share / 100).requests, self._scene.settings):
                 works = share
             else:
                 fails = share
         return works
+
+    def _is_served(self, requests: Requests, settings: AllocatorSettings, least: int | None = None) -> bool:
+        """True if it completes in this memory and in all larger ones: a run that completes by luck is not said to fit."""
+        if not self._scene.replay(requests, settings).completes:
+            return False
+        capacity = self._scene.capacity
+        return capacity is None or (smallest_fit(requests, settings).capacity if least is None else least) <= capacity
 
     def together(self) -> Iterator[Remedy]:
         expandable = self._settings(EXPANDABLE)
@@ -131,10 +138,11 @@ class _RemedyTrials:
 
     def _remedy(self, kind: str, what: str, requests: Requests, settings: AllocatorSettings | None = None) -> Remedy:
         settings = settings or self._scene.settings
+        least = smallest_fit(requests, settings).capacity
         return Remedy(
             kind=kind,
             what=what,
             peak_allocated=replay_requests(requests, replace(settings, per_process_memory_fraction=None)).peak_allocated,
-            smallest_fit=smallest_fit(requests, settings).capacity,
-            served=self._scene.replay(requests, settings).completes if self._can_tell else None,
+            smallest_fit=least,
+            served=self._is_served(requests, settings, least) if self._can_tell else None,
         )
