@@ -31,7 +31,7 @@ FREE: Final = "free"
 
 
 @dataclass
-class _Piece:
+class _Stretch:
     """A stretch of the drawing, from its first row on."""
 
     start: int
@@ -145,26 +145,28 @@ class _Kinds:
         return self._keys[facts.category], f"{format_bytes(size)}, {facts.category}, {whose}, {facts.op}"
 
 
-def _pieces(segment: SegmentState, start: int, kinds: _Kinds, row_bytes: int) -> Iterator[_Piece]:
+def _pieces(segment: SegmentState, start: int, kinds: _Kinds, row_bytes: int) -> Iterator[_Stretch]:
     """The blocks of a segment; small neighbours of one kind are one piece."""
     small, held = SMALL * row_bytes // WIDTH, None
-    yield _Piece(start, 0, "begin", f"a segment of {format_bytes(segment.size)}, {format_bytes(segment.inactive_bytes)} of it free")
+    yield _Stretch(
+        start, 0, "begin", f"a segment of {format_bytes(segment.size)}, {format_bytes(segment.inactive_bytes)} of it free"
+    )
     for block in segment.blocks:
         kind, text = kinds.of(block.number, block.size) if block.number >= 0 else (FREE, f"{format_bytes(block.size)} free")
         if held is not None and held.kind == kind and held.size < small and block.size < small:
-            held = _Piece(
+            held = _Stretch(
                 held.start, held.size + block.size, kind, f"{format_bytes(held.size + block.size)} in small blocks, {kind}"
             )
         else:
             if held is not None:
                 yield held
-            held = _Piece(start, block.size, kind, text)
+            held = _Stretch(start, block.size, kind, text)
         start += block.size
     if held is not None:
         yield held
 
 
-def _cut(piece: _Piece, row_bytes: int, texts: Texts) -> Iterator[tuple[int | str, ...]]:
+def _cut(piece: _Stretch, row_bytes: int, texts: Texts) -> Iterator[tuple[int | str, ...]]:
     """A piece, row by row. What is narrower than a unit is left out."""
     text, start, left = texts.number(piece.text), piece.start, piece.size
     if not left:
