@@ -64,7 +64,7 @@ class DamagedCells(Attack):
             return False
         one, other = self.grid.cells[:2]
         cells = (Cell(configuration=one, figures=figures, cached=True), Cell(configuration=other, error="it did not build"))
-        comparison = Comparison(subject=self.subject, cells=cells, varying=self.grid.varying, gpus=("H100-80GB",))
+        comparison = Comparison(subjects=(self.subject,), cells=cells, varying=self.grid.varying, gpus=("H100-80GB",))
         with open("/dev/null", "w") as nowhere:
             Console(file=nowhere, width=120).print(comparison)
         json.dumps(comparison.to_json())

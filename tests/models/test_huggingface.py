@@ -135,6 +135,12 @@ def test_code_from_the_hub_is_not_run(tmp_path: Path):
     assert "code that is not part of transformers" in reason(str(tmp_path / "config.json"))
 
 
+def test_quantized_weights_are_not_taken_for_whole_ones(tmp_path: Path):
+    config = {"model_type": "llama", "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "take that entry out" in reason(str(tmp_path / "config.json"))
+
+
 def test_an_unknown_architecture(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
     assert "cannot use" in reason(str(tmp_path / "config.json"))

@@ -61,6 +61,11 @@ def _config(path: Path) -> Any:
             f"{path} needs code that is not part of transformers (auto_map): write a function that builds the model, and give "
             "memfit FILE.py:FUNCTION"
         )
+    if plain.get("quantization_config"):
+        raise ConfigError(
+            f"{path} is of weights that were quantized (quantization_config), and memfit trains the model as it was before: take "
+            "that entry out. Frozen weights in four bits are --lora RANK --quantize nf4"
+        )
     try:
         return _transformers().AutoConfig.for_model(**plain)
     except Exception as error:  # a config may hold any values
