@@ -1,6 +1,6 @@
 """Pipeline stages: what one tells the next about the tensors that it will send.
 
-Before its first step a stage must know what it will receive. Torch 2.13 has a *static* way (the script has said it all, by
+Before its first step a stage must know what it will receive. Torch 2.12 has a *static* way (the script has said it all, by
 ``input_args`` and ``output_args``) and a *dynamic* one (each stage runs once on a tensor as its neighbour described it, forward
 and, for gradients, backward). Older stages ran forward only, without gradients, and took every tensor of floating numbers to need a
 gradient; where one of those is installed, it asks and tells by ``recv_object_list`` and ``send_object_list``.
@@ -23,7 +23,7 @@ STAGES = "torch.distributed.pipelining.stage"
 SCHEDULES = "torch.distributed.pipelining.schedules"
 """Modules in which stages and schedules live."""
 
-GRADIENTS_INFERRED_SINCE = (2, 13)
+GRADIENTS_INFERRED_SINCE = (2, 12)
 """The first torch whose stages run backward to learn about gradients."""
 
 VOTES_RENAMED_SINCE = (2, 15)
