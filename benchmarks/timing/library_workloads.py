@@ -428,7 +428,7 @@ WORKLOADS |= {
     "gen_gpt2": generated("GPT2LMHeadModel", GPT2, 8, 128, 24),
     "gen_t5": generated("T5ForConditionalGeneration", T5, 8, 64, 16),
     "gen_llama_beams": generated("LlamaForCausalLM", LLAMA, 2, 64, 12, num_beams=4),
-    "hf_t5": hf("T5ForConditionalGeneration", T5, text(16, 256)),
+    "hf_t5_of_six": hf("T5ForConditionalGeneration", T5, text(16, 256)),
     "hf_mamba_scan": hf("MambaForCausalLM", {"hidden_size": 512, "num_hidden_layers": 2, "vocab_size": 8000}, text(8, 96)),
     "hf_bert_large": hf("BertForSequenceClassification", {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
                         "intermediate_size": 4096}, classes(16, 384)),
