@@ -79,7 +79,7 @@ def test_the_first_output_is_what_the_command_prints(tmp_path, monkeypatch, caps
     assert shown in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert memfit.cli.main(command.split()) == 0
-    assert "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()).startswith(shown)
+    assert "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines()) == shown
 
 
 def off_by(name, predicted, true):
