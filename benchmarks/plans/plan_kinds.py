@@ -164,6 +164,86 @@ def llava() -> nn.Module:
     )
 
 
+class _Attended(nn.Module):
+    """A block of convolutions, and attention over all places behind it."""
+
+    def __init__(self, wide: int, narrow: int, heads: int = 8) -> None:
+        super().__init__()
+        self.block, self.norm, self.heads = _ConvBlock(wide, narrow), nn.GroupNorm(32, narrow), heads
+        self.qkv, self.proj = nn.Conv2d(narrow, 3 * narrow, 1), nn.Conv2d(narrow, narrow, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.block(x)
+        q, k, v = self.qkv(self.norm(x)).flatten(2).unflatten(1, (3, self.heads, -1)).transpose(-1, -2).unbind(1)
+        return x + self.proj(F.scaled_dot_product_attention(q, k, v).transpose(-1, -2).reshape(x.shape))
+
+
+class AttendedUNet(nn.Module):
+    """As diffusion models have it: attention in the lower half, skips by concatenation, and a time that shifts every block."""
+
+    def __init__(self, width: int = 96) -> None:
+        super().__init__()
+        wide, deep = 2 * width, 4 * width
+        self.stem, self.time = nn.Conv2d(4, width, 3, padding=1), nn.Linear(1, width)
+        self.down = nn.ModuleList(
+            [_ConvBlock(width, width), _ConvBlock(width, width), _Attended(width, wide), _Attended(wide, wide), _Attended(wide, deep)]
+        )
+        self.up = nn.ModuleList(
+            [_Attended(2 * deep, wide), _Attended(2 * wide, wide), _Attended(2 * wide, width), _ConvBlock(2 * width, width)]
+        )
+        self.up.append(_ConvBlock(2 * width, width))
+        self.head = nn.Conv2d(width, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor, when: torch.Tensor) -> torch.Tensor:
+        x, kept = self.stem(x) + self.time(when)[:, :, None, None], []
+        for number, block in enumerate(self.down):
+            kept.append(x := block(F.avg_pool2d(x, 2) if number in (2, 4) else x))
+        for number, block in enumerate(self.up):
+            skip = kept.pop()
+            x = F.interpolate(x, size=skip.shape[2:]) if x.shape[2:] != skip.shape[2:] else x
+            x = block(torch.cat((x, skip), 1))
+        return self.head(x)
+
+
+def paligemma() -> nn.Module:
+    """A SigLIP tower before a Gemma, whose logits are over a large vocabulary."""
+    import transformers
+
+    vision = transformers.SiglipVisionConfig(
+        hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12, image_size=224, patch_size=14
+    )
+    sizes = {"hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 10, "num_attention_heads": 12, "head_dim": 128}
+    text = transformers.GemmaConfig(vocab_size=64128, num_key_value_heads=2, **sizes)
+    return transformers.PaliGemmaForConditionalGeneration(
+        transformers.PaliGemmaConfig(vision_config=vision, text_config=text, image_token_id=64000, projection_dim=1536)
+    )
+
+
+def text_behind_images(batch: int, length: int) -> Callable[[], Any]:
+    """256 patches of an image at the start of every text; which tokens are of the text's second half, the model must tell."""
+
+    def make() -> Any:
+        text = torch.randint(3, 64000, (batch, length))
+        text[:, :256] = 64000
+        kinds = (torch.arange(length) >= length // 2).long().repeat(batch, 1)
+        return tuple(part.cuda() for part in (text, torch.randn(batch, 3, 224, 224), torch.ones_like(text), kinds))
+
+    return make
+
+
+def told_of_images(model: nn.Module, batch: Any) -> torch.Tensor:
+    text, pictures, mask, kinds = batch
+    return model(input_ids=text, pixel_values=pictures, attention_mask=mask, token_type_ids=kinds, labels=text).loss
+
+
+def waves(batch: int, seconds: int) -> Callable[[], Any]:
+    return lambda: (torch.randn(batch, 16000 * seconds, device="cuda"), torch.randint(1, 32, (batch, 60), device="cuda"))
+
+
+def spelled(model: nn.Module, batch: Any) -> torch.Tensor:
+    return model(input_values=batch[0], labels=batch[1]).loss
+
+
 def padded(batch: int, length: int, vocab: int, shortest: int) -> Callable[[], Any]:
     """Tokens, a mask that hides what was padded, and labels."""
 
@@ -289,6 +369,61 @@ KINDS: dict[str, Workload] = {
         labelled_images,
         images(64, 224),
         autocast=BF16,
+    ),
+    "unet_attended": Workload(AttendedUNet, denoised, noisy_latents(32), autocast=BF16),
+    "distilbert": Workload(
+        from_config("DistilBertForMaskedLM", "DistilBertConfig", n_layers=10),
+        masked_tokens,
+        padded(24, 192, 30522, 24),
+        autocast=FP16,
+        scales_loss=True,
+    ),
+    "albert": Workload(
+        from_config(
+            "AlbertForMaskedLM",
+            "AlbertConfig",
+            **{**BERT, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096},
+        ),
+        masked_tokens,
+        padded(24, 512, 30000, 100),
+        autocast=BF16,
+    ),
+    "gemma2": Workload(
+        from_config(
+            "Gemma2ForCausalLM",
+            "Gemma2Config",
+            hidden_size=1536,
+            intermediate_size=6144,
+            num_hidden_layers=10,
+            num_attention_heads=12,
+            num_key_value_heads=4,
+            head_dim=128,
+            vocab_size=64000,
+            sliding_window=512,
+        ),
+        labelled_tokens,
+        lambda: (tokens(4, 1536, 64000)()[0],) * 2,
+        dtype=BF16,
+    ),
+    "paligemma": Workload(paligemma, told_of_images, text_behind_images(6, 768), autocast=BF16),
+    "pegasus": Workload(
+        from_config("PegasusForConditionalGeneration", "PegasusConfig", encoder_layers=8, decoder_layers=8, vocab_size=48000),
+        masked_tokens,
+        padded(16, 448, 48000, 64),
+        autocast=BF16,
+    ),
+    "wav2vec2": Workload(
+        from_config("Wav2Vec2ForCTC", "Wav2Vec2Config", num_hidden_layers=10, apply_spec_augment=False, layerdrop=0.0),
+        spelled,
+        waves(16, 12),
+        autocast=BF16,
+    ),
+    "gpt2_hf": Workload(
+        from_config("GPT2LMHeadModel", "GPT2Config", n_embd=1024, n_layer=16, n_head=16),
+        labelled_tokens,
+        lambda: (tokens(8, 1024, 50257)()[0],) * 2,
+        autocast=FP16,
+        scales_loss=True,
     ),
     "dit": Workload(DiT, denoised, noisy_latents(16), autocast=BF16),
     "gpt_scaled": Workload(lambda: GPT(1024, 16, 16), next_token, tokens(12, 1024, 50257), autocast=FP16, scales_loss=True),

@@ -174,11 +174,18 @@ def test_where_the_gpu_waits_for_its_host_units_are_computed_again_as_a_whole():
     assert "good to a fifth" in notes[0]
 
 
+@pytest.mark.parametrize(("seconds", "is_taken"), [(1.514, True), (1.516, False)])
+def test_a_tie_goes_to_what_people_write_by_hand(seconds: float, is_taken: bool):
+    trials, whole, chosen = two_ways(waits_for_its_host=False, seconds_on_a_slow_host=1.5)
+    whole.seconds = seconds
+    assert best_of(trials, ["whole"])[0] is (whole if is_taken else chosen)
+
+
 def two_ways(*, waits_for_its_host: bool, seconds_on_a_slow_host: float) -> tuple[Any, Any, Any]:
     """Trials with a policy that computes units again as a whole, and a faster one that chooses operators."""
     common = {"completes": True, "fits": True, "need": 1, "waits_for_its_host": waits_for_its_host}
-    whole = SimpleNamespace(seconds=2.0, chooses_operators=False, **common)
-    chosen = SimpleNamespace(seconds=1.5, chooses_operators=True, **common)
+    whole = SimpleNamespace(seconds=2.0, chooses_operators=False, policy="whole", **common)
+    chosen = SimpleNamespace(seconds=1.5, chooses_operators=True, policy="chosen", **common)
     trials = SimpleNamespace(
         all=[whole, chosen], seconds_on_a_slow_host=lambda trial: seconds_on_a_slow_host, with_every_step=lambda trial: trial
     )

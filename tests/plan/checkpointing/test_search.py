@@ -18,8 +18,8 @@ class MadeUpTrials:
 
     budget_bytes = LIMIT
 
-    def __init__(self, gap: int) -> None:
-        self._gap = gap
+    def __init__(self, gap: int, waits_for_its_host: bool) -> None:
+        self._gap, self._waits_for_its_host = gap, waits_for_its_host
         self.done: dict[CheckpointingPolicy | None, Any] = {}
 
     @property
@@ -37,6 +37,9 @@ class MadeUpTrials:
             policy=policy,
             smallest_fit=need,
             need=need,
+            certain_need=need,
+            chooses_operators=policy is not None and any(group.choices for group in policy.groups),
+            waits_for_its_host=self._waits_for_its_host,
             completes=need <= LIMIT,
             fits=need <= LIMIT,
             seconds=10.0 + NUM_UNITS - kept,
@@ -45,13 +48,13 @@ class MadeUpTrials:
         return self.done[policy]
 
 
-def searched(gap: int, max_trials: int = 20) -> MadeUpTrials:
-    call = RecordedCall(operator="mm", call=0, seconds=1.0, size_bytes=SAVED)
+def searched(gap: int, max_trials: int = 20, num_calls: int = 1, waits_for_its_host: bool = False) -> MadeUpTrials:
+    calls = tuple(RecordedCall(operator="mm", call=call, seconds=1.0, size_bytes=SAVED // num_calls) for call in range(num_calls))
     units = [
-        RecordedUnit(name=f"layers.{number}", kind="Block", calls=(call,), saved_bytes=SAVED, order=number)
+        RecordedUnit(name=f"layers.{number}", kind="Block", calls=calls, saved_bytes=SAVED, order=number)
         for number in range(NUM_UNITS)
     ]
-    trials: Any = MadeUpTrials(gap)
+    trials: Any = MadeUpTrials(gap, waits_for_its_host)
     search = Search(
         [UnitKind(units=tuple(units))],
         trials,
@@ -97,3 +100,8 @@ def test_simple_ways_are_tried_whatever_the_solver_says() -> None:
     tried = {trial.policy.units for trial in searched(gap=10_000, max_trials=0).all if trial.policy is not None}
     every = [tuple(f"layers.{number}" for number in range(0, NUM_UNITS, step)) for step in (1, 2, 3)]
     assert tried >= set(every)
+
+
+def test_operators_are_not_tried_where_the_gpu_waits_for_its_host() -> None:
+    assert any(trial.chooses_operators for trial in searched(gap=0, num_calls=2).all)
+    assert not any(trial.chooses_operators for trial in searched(gap=0, num_calls=2, waits_for_its_host=True).all)

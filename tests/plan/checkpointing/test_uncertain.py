@@ -1,9 +1,9 @@
-"""What a run may need beyond its prediction, where cuDNN chooses."""
+"""What a run may need beyond its prediction."""
 
 from __future__ import annotations
 
 from memfit.allocator import parse_alloc_conf, requests_from_ledger, smallest_fit
-from memfit.plan.checkpointing.uncertain import most_needed
+from memfit.plan.checkpointing.uncertain import MORE_STEPS, most_needed, with_more_steps
 from memfit.testing import ledger
 from memfit.units import MIB
 
@@ -24,8 +24,27 @@ def test_a_workspace_of_a_convolution_may_be_a_fifth_larger() -> None:
 
 
 def test_a_workspace_of_a_product_is_known() -> None:
-    assert needed("alloc 100MiB workspace aten.mm.default; free aten.mm.default") == (100 * MIB, 0)
+    assert needed("alloc 100MiB workspace aten.mm.default; free aten.mm.default") == (100 * MIB, 100 * MIB)
 
 
 def test_what_is_no_workspace_is_known() -> None:
-    assert needed("alloc 100MiB aten.convolution.default; free aten.convolution.default") == (100 * MIB, 0)
+    assert needed("alloc 100MiB aten.convolution.default; free aten.convolution.default") == (100 * MIB, 100 * MIB)
+
+
+def test_a_workspace_that_stays_leaves_gaps_for_a_second_run() -> None:
+    # A segment of 100 MiB with a workspace in it cannot be given back, and 90 MiB are no longer found in it.
+    text = "alloc 100MiB x; free x; alloc 20MiB workspace aten.mm.default; alloc 78MiB y; free y; alloc 90MiB z; free z"
+    by_prediction, most = needed(text)
+    assert most > by_prediction
+
+
+def test_the_last_step_goes_on_where_it_repeats() -> None:
+    steps = "step; alloc 8MiB a; free old; step; alloc 8MiB b; free a; step; alloc 8MiB c; free b"
+    made = ledger(f"alloc 8MiB old; {steps}")
+    requests = requests_from_ledger(made)
+    more = with_more_steps(made, requests)
+    assert len(more) == len(requests) + 2 * MORE_STEPS
+    assert smallest_fit(more, SETTINGS).capacity == smallest_fit(requests, SETTINGS).capacity  # each frees what the one before made
+    # What is older than the step before is freed only once.
+    other = ledger("alloc 8MiB old; alloc 8MiB older; step; alloc 8MiB a; free old; step; alloc 8MiB b; free older")
+    assert len(with_more_steps(other, requests_from_ledger(other))) == 6

@@ -20,12 +20,13 @@ from memfit.plan.checkpointing.search import Search
 from memfit.plan.checkpointing.trials import Trial, Trials
 from memfit.plan.checkpointing.units import UnitKind, UnitRecorder
 from memfit.plan.plan_file import Plan
+from memfit.plan.policy import CheckpointingPolicy
 from memfit.timing.basis import rates_of
 from memfit.units import format_bytes
 
-MARGIN: Final = 0.01
+MARGIN: Final = 0.005
 """Of the budget, what is left free. Of real runs whose requests are all known, the least memory is within 0.4 % of the
-prediction (``benchmarks/accuracy/allocator_truth.py``); what cuDNN chooses has a margin of its own."""
+prediction (``benchmarks/accuracy/allocator_truth.py``); what cuDNN chooses, and processes that were used before, are tried on top."""
 
 WAITS_FOR_ITS_HOST: Final = (
     "the GPU waits for its host: how long a step takes depends on the machine, and is good to a fifth. The plan computes whole "
@@ -39,7 +40,13 @@ LOSS_ROWS: Final = 2048
 """Of logits, at a time: few enough to be small, and many enough for a GPU to be busy with."""
 
 MAX_TRIALS: Final = 16
-"""Predictions between the first two and the plan; few searches need more than ten."""
+"""Predictions between the first few and the plan; few searches need more than ten."""
+
+TIME_LIMIT: Final = 75.0
+"""Seconds of a search. What people write by hand is predicted whatever the time, and the plan itself once more when it is over."""
+
+TIE: Final = 0.01
+"""Of a step: what people write by hand is taken where nothing is faster by more. Clocks, kernels and hosts differ by as much."""
 
 
 def plan_checkpointing(
@@ -54,7 +61,7 @@ def plan_checkpointing(
     margin: float = MARGIN,
     steps: int = 3,
     max_trials: int = MAX_TRIALS,
-    time_limit: float | None = None,
+    time_limit: float | None = TIME_LIMIT,
     torch_version: str = "",
     alloc_conf: str = "",
     expected: Mapping[str, float] | None = None,
@@ -69,7 +76,8 @@ def plan_checkpointing(
     and recurrent layers, whose workspaces cuDNN chooses, have more.
 
     Every figure of the plan is predicted for the plan as it is. ``InfeasibleError`` says the least that would fit;
-    ``SolverTimeoutError`` that ``time_limit``, in seconds, was over before anything was found.
+    ``SolverTimeoutError`` that ``time_limit``, in seconds, was over before anything was found. A plan that was found until then
+    says so; ``None`` sets no limit.
     """
     options = PredictOptions(
         gpu=gpu,
@@ -102,7 +110,7 @@ def plan_checkpointing_of(
     offload: bool = False,
     margin: float = MARGIN,
     max_trials: int = MAX_TRIALS,
-    time_limit: float | None = None,
+    time_limit: float | None = TIME_LIMIT,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """What ``plan_checkpointing`` does; the budget is in the options."""
@@ -124,7 +132,7 @@ def plan_run(
     offload: bool = False,
     margin: float = MARGIN,
     max_trials: int = MAX_TRIALS,
-    time_limit: float | None = None,
+    time_limit: float | None = TIME_LIMIT,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """The same for a function or a script; the budget is in the run's options."""
@@ -141,6 +149,7 @@ def plan_run(
     untouched = trials.run(None)
     told(f"as it is: {format_bytes(untouched.smallest_fit)}, {1e3 * untouched.seconds:.1f} ms a step")
     notes: list[str] = []
+    simple: list[CheckpointingPolicy] = []
     if not untouched.fits:
         recorded = recorded or run.record(UnitRecorder(target_gpu, units))
         link = target_gpu.host_bandwidth * rates_of(target_gpu).transfers.pinned_share if offload else None
@@ -154,8 +163,9 @@ def plan_run(
         if not least.completes:
             raise infeasible(min(least, untouched, key=lambda trial: trial.need))
         search.run(untouched)
+        simple = search.simple_ways
         notes = [*recorded.notes, *_notes(recorded.kinds, untouched, search)]
-    best, luck = best_of(trials)
+    best, luck = best_of(trials, simple)
     return Plan(
         gpu=options.gpu,
         budget_bytes=budget_bytes,
@@ -217,11 +227,12 @@ def _notes(kinds: Sequence[UnitKind], untouched: Trial, search: Search) -> list[
     return notes
 
 
-def best_of(trials: Trials) -> tuple[Trial, list[str]]:
+def best_of(trials: Trials, simple: Sequence[CheckpointingPolicy] = ()) -> tuple[Trial, list[str]]:
     """The fastest that fits with every step run; where none does without giving memory back in every step, one that does.
 
     Choosing operators costs the host time that is not known well. So what computes whole units again is taken where the step waits
-    for its host anyhow, and where a host that is slower at it would make the choice of operators the slower way.
+    for its host anyhow, and where a host that is slower at it would make the choice of operators the slower way. One of the
+    ``simple`` policies is taken where it is as fast as the fastest, up to ``TIE``.
     """
     fitting = sorted((trial for trial in trials.all if trial.fits), key=lambda trial: (trial.seconds, trial.need))
     whole = [trial for trial in fitting if not trial.chooses_operators]
@@ -233,6 +244,9 @@ def best_of(trials: Trials) -> tuple[Trial, list[str]]:
             fitting = whole
     elif fitting and fitting[0].waits_for_its_host:
         notes = [WAITS_FOR_ITS_HOST]
+    if fitting:
+        longest = (1.0 + TIE) * fitting[0].seconds
+        fitting.sort(key=lambda trial: not (trial.policy in simple and trial.seconds <= longest))
     for trial in fitting:
         exact = trials.with_every_step(trial)
         if exact.fits:

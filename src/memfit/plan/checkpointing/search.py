@@ -5,8 +5,9 @@
     kept bytes   least ────────── lo (fits) ──── ? ──── hi (does not) ────────── all that autograd keeps
                                             capacity of the next solution: where the budget lies between what lo and hi needed
 
-The solver knows sums of bytes; the allocator knows what they come to. What does not fit is tried with its levels on other units.
-Each solution moves ``lo`` or ``hi``, so the search ends.
+What people write by hand comes first: all units computed again, every second, every third. Then units as a whole, then operators,
+unless the step waits for its host. The solver knows sums of bytes; the allocator knows what they come to. What does not fit is tried
+with its levels on other units. Each solution moves ``lo`` or ``hi``, so the search ends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from memfit.errors import SolverTimeoutError
@@ -80,17 +82,30 @@ class Search:
 
     def run(self, untouched: Trial) -> None:
         """Tries policies between all that autograd keeps, which does not fit, and the least of each stage."""
+        for policy in self.simple_ways:
+            self._progress(_told(self._trials.run(policy)))
         for stage in self._stages:
             self._trials_left = self._max_trials
             for self._kinds in stage:
+                if self._chooses_operators and self._waits_for_its_host:
+                    continue  # none of them would be taken
                 least = self.least()
                 self._correct_compiled(untouched, least)
                 self._correct_seconds(untouched, least)
                 self._close_in(untouched, self.least())
-        for policy in self._simple_ways():
-            self._progress(_told(self._trials.run(policy)))
 
-    def _simple_ways(self) -> list[CheckpointingPolicy]:
+    @property
+    def _chooses_operators(self) -> bool:
+        return any(level.choices for kind in self._kinds for level in kind.levels)
+
+    @property
+    def _waits_for_its_host(self) -> bool:
+        """Does the GPU wait for its host in the fastest plan that computes units again as a whole?"""
+        whole = [trial for trial in self._trials.all if trial.fits and not trial.chooses_operators]
+        return bool(whole) and min(whole, key=lambda trial: trial.seconds).waits_for_its_host
+
+    @cached_property
+    def simple_ways(self) -> list[CheckpointingPolicy]:
         """What people write by hand: all units computed again, every second, every third, each as a whole."""
         names = [unit.name for unit in sorted((one for kind in self._units for one in kind.units), key=lambda one: one.order)]
         able = {one.name for kind in self._units for one in kind.units if not one.refusal}
@@ -107,7 +122,7 @@ class Search:
         if not least.completes:
             return
         lo = _Point(self._extreme(0).size_bytes, least.need)
-        hi = _Point(self._extreme(-1).size_bytes, max(untouched.need, self._limit + 1))
+        hi = _Point(self._extreme(-1).size_bytes, max(untouched.certain_need, self._limit + 1))
         known = {self._extreme(0).counts}
         moved = ""
         share = _share(self._limit, lo, hi)
@@ -122,12 +137,11 @@ class Search:
             known.add(solution.counts)
             trial = self._best_placed(solution)
             self._learn_seconds(solution, trial.seconds - untouched.seconds)
-            point = _Point(solution.size_bytes, trial.need)
             fits = trial.fits
             if fits:
-                lo = point
+                lo = _Point(solution.size_bytes, trial.need)
             else:
-                hi = replace(point, need=max(point.need, self._limit + 1))
+                hi = _Point(solution.size_bytes, max(trial.certain_need, self._limit + 1))
             # What is needed does not grow evenly: where one side came closer twice, the next is half-way.
             share = 0.5 if moved == str(fits) else _share(self._limit, lo, hi)
             moved = str(fits)
@@ -137,7 +151,7 @@ class Search:
         tried: list[Trial] = []
         for placement in tuple(self._placements):
             policy = self._policy(solution, placement)
-            if tried and self._trials_left <= 0:
+            if tried and (self._trials_left <= 0 or time.monotonic() > self._deadline):
                 break
             self._trials_left -= not self._trials.knows(policy)
             trial = self._trials.run(policy)
@@ -148,7 +162,7 @@ class Search:
                 return trial
             if trial.prediction.peak_allocated > self._limit:  # no order of freed memory mends that
                 break
-        return min(tried, key=lambda trial: trial.need)
+        return min(tried, key=lambda trial: trial.certain_need)
 
     def _next(self, lo: _Point, hi: _Point, share: float, known: set[tuple[tuple[int, ...], ...]]) -> Solution | None:
         """The best solution that is not known yet, for a capacity between the two."""

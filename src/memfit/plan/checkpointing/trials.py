@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 from torch import nn
 
-from memfit.allocator import AllocatorSettings, Replay, parse_alloc_conf, replay, smallest_fit
+from memfit.allocator import AllocatorSettings, Replay, Requests, parse_alloc_conf, replay, smallest_fit
 from memfit.allocator.engine import SegmentChange
 from memfit.ledger import Phase
 from memfit.plan.applying import apply
 from memfit.plan.applying.named_units import named_units
 from memfit.plan.checkpointing.runs import PlannedRun, See
-from memfit.plan.checkpointing.uncertain import most_needed
+from memfit.plan.checkpointing.uncertain import most_needed, with_more_steps
 from memfit.plan.plan_file import PlanCost
 from memfit.plan.policy import CheckpointingPolicy
 from memfit.predict.result import Prediction
@@ -47,32 +47,41 @@ class Trial:
         return parse_alloc_conf(self.prediction.alloc_conf, self.prediction.torch_version)
 
     @cached_property
+    def _requests(self) -> Requests:
+        return with_more_steps(self.prediction.ledger, self.prediction.requests)
+
+    @cached_property
     def smallest_fit(self) -> int:
-        return smallest_fit(self.prediction.requests, self._settings).capacity
+        return smallest_fit(self._requests, self._settings).capacity
+
+    @property
+    def certain_need(self) -> int:
+        """What it needs with the margin, if every request is as predicted and the process is new."""
+        return math.ceil(self.smallest_fit / (1.0 - self.margin))
 
     @cached_property
     def need(self) -> int:
-        """The budget under which it is trusted to complete: with the margin, and whatever cuDNN chooses."""
-        certain = math.ceil(self.smallest_fit / (1.0 - self.margin))
-        return max(certain, most_needed(self.prediction.ledger, self.prediction.requests, self._settings))
+        """The budget under which it is trusted to complete: with the margin, whatever cuDNN chooses, and in a used process."""
+        return max(self.certain_need, most_needed(self.prediction.ledger, self.prediction.requests, self._settings))
 
     @cached_property
     def completes(self) -> bool:
-        return self.need <= self.budget_bytes and self._replayed(self.budget_bytes).completes
+        budget = self.budget_bytes
+        return self.certain_need <= budget and self.need <= budget and self._replayed(budget).completes
 
     @property
     def fits(self) -> bool:
         return self.completes and self.is_steady
 
     def _replayed(self, capacity_bytes: int) -> Replay:
-        return replay(self.prediction.requests, self._settings, capacity=capacity_bytes)
+        return replay(self._requests, self._settings, capacity=capacity_bytes)
 
     @cached_property
     def is_steady(self) -> bool:
         """In the last step, the allocator gives no memory back to get other memory: that would take time which is not counted."""
-        starts = self.prediction.ledger.step_starts
-        requests = self.prediction.requests
-        first = int(np.searchsorted(requests.event, starts[-1])) if len(starts) else 0
+        starts, requests = self.prediction.ledger.step_starts, self.prediction.requests
+        last = int(np.searchsorted(requests.event, starts[-1])) if len(starts) else 0
+        first = len(self._requests) - (len(requests) - last)
         log = self._replayed(self.budget_bytes).outcome.segment_log
         gives_back = np.isin(log[:, 1], (SegmentChange.FREE, SegmentChange.UNMAP))
         return not bool((gives_back & (log[:, 0] >= first)).any())
