@@ -186,7 +186,13 @@ class AttendedUNet(nn.Module):
         wide, deep = 2 * width, 4 * width
         self.stem, self.time = nn.Conv2d(4, width, 3, padding=1), nn.Linear(1, width)
         self.down = nn.ModuleList(
-            [_ConvBlock(width, width), _ConvBlock(width, width), _Attended(width, wide), _Attended(wide, wide), _Attended(wide, deep)]
+            [
+                _ConvBlock(width, width),
+                _ConvBlock(width, width),
+                _Attended(width, wide),
+                _Attended(wide, wide),
+                _Attended(wide, deep),
+            ]
         )
         self.up = nn.ModuleList(
             [_Attended(2 * deep, wide), _Attended(2 * wide, wide), _Attended(2 * wide, width), _ConvBlock(2 * width, width)]

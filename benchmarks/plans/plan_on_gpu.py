@@ -148,9 +148,26 @@ def predict_one(case: str) -> None:
     name, share, offload = CASES[case]
     least, most = range_of(name)
     budget, began = int(least + share * (most - least)), time.perf_counter()
-    plan = plan_checkpointing(phantom_build(name), budget=budget, offload=offload, time_limit=None, progress=print, **options_of(name))
+    plan = plan_checkpointing(
+        phantom_build(name), budget=budget, offload=offload, time_limit=None, progress=print, **options_of(name)
+    )
     plan.save(PLANS / f"{case}.json")
     print(f"{case}: {plan!r}, {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def predict_beside_each_other(cases: list[str], jobs: int) -> None:
+    """One process for each workload; its plans share what is found out about the workload."""
+    of_workload: dict[str, list[str]] = {}
+    for case in cases:
+        of_workload.setdefault(CASES[case][0], []).append(case)
+    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+    def in_a_process(of_one: list[str]) -> None:
+        done = subprocess.run([sys.executable, __file__, "--predict", *of_one], env=env, capture_output=True, text=True)
+        print(*of_one, done.stdout[-1500:], done.stderr[-800:] if done.returncode else "", flush=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(in_a_process, of_workload.values()))
 
 
 # -- run on a GPU ------------------------------------------------------------------------------------------------------------------
@@ -353,7 +370,7 @@ def main() -> None:
     parser.add_argument("--predict", action="store_true")
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--here", nargs=4, metavar=("WHAT", "FILE", "LOCK", "PLAN"), help=argparse.SUPPRESS)
-    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=0, help="processes beside each other")
     parser.add_argument(
         "--into", type=pathlib.Path, default=TRUTH, help="where measurements are written, with those that are known"
     )
@@ -366,12 +383,15 @@ def main() -> None:
         run_here(what, pathlib.Path(file), pathlib.Path(lock), case)
     elif given.predict:
         PLANS.mkdir(parents=True, exist_ok=True)
-        for case in cases:
-            predict_one(case)
+        if given.jobs:
+            predict_beside_each_other(cases, given.jobs)
+        else:
+            for case in cases:
+                predict_one(case)
     elif given.measure:
         if given.kinds:
             os.environ["PLAN_ROUNDS"] = "2,2"
-        measure([case for case in cases if (PLANS / f"{case}.json").exists()], given.jobs, given.into, is_quick=given.kinds)
+        measure([case for case in cases if (PLANS / f"{case}.json").exists()], given.jobs or 6, given.into, is_quick=given.kinds)
     else:
         REPORT.write_text(report())
         print(REPORT.read_text())
