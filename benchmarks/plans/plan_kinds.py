@@ -204,7 +204,7 @@ class AttendedUNet(nn.Module):
         x, kept = self.stem(x) + self.time(when)[:, :, None, None], []
         for number, block in enumerate(self.down):
             kept.append(x := block(F.avg_pool2d(x, 2) if number in (2, 4) else x))
-        for number, block in enumerate(self.up):
+        for block in self.up:
             skip = kept.pop()
             x = F.interpolate(x, size=skip.shape[2:]) if x.shape[2:] != skip.shape[2:] else x
             x = block(torch.cat((x, skip), 1))

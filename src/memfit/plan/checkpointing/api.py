@@ -26,7 +26,7 @@ from memfit.units import format_bytes
 
 MARGIN: Final = 0.005
 """Of the budget, what is left free. Of real runs whose requests are all known, the least memory is within 0.4 % of the
-prediction (``benchmarks/accuracy/allocator_truth.py``); what cuDNN chooses, and processes that were used before, are tried on top."""
+prediction (``benchmarks/accuracy/allocator_truth.py``); what cuDNN chooses, and processes used before, are tried on top."""
 
 WAITS_FOR_ITS_HOST: Final = (
     "the GPU waits for its host: how long a step takes depends on the machine, and is good to a fifth. The plan computes whole "

@@ -6,8 +6,8 @@
                                             capacity of the next solution: where the budget lies between what lo and hi needed
 
 What people write by hand comes first: all units computed again, every second, every third. Then units as a whole, then operators,
-unless the step waits for its host. The solver knows sums of bytes; the allocator knows what they come to. What does not fit is tried
-with its levels on other units. Each solution moves ``lo`` or ``hi``, so the search ends.
+unless the step waits for its host. The solver knows sums of bytes; the allocator knows what they come to. What does not fit is
+tried with its levels on other units. Each solution moves ``lo`` or ``hi``, so the search ends.
 """
 
 from __future__ import annotations
