@@ -92,6 +92,17 @@ def _is_dense(x: torch.Tensor) -> bool:
     return (across == 1 and down >= columns) or (down == 1 and across >= rows) or rows == 1 or columns == 1
 
 
+# -- products in another type --------------------------------------------------------------------------------------------------
+
+
+def _product_of_type(*args: Any, out: torch.Tensor | None = None, **options: Any) -> Any:
+    """In the type that is asked for, which torch's shape function takes for a factor where something is added."""
+    if out is not None:
+        return out
+    *_, left, right, dtype = args
+    return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=dtype)
+
+
 # -- products of groups --------------------------------------------------------------------------------------------------------
 
 
@@ -127,6 +138,13 @@ RULES = (
     Rule(operators=("addmm",), takes=_copies_after_first, keeps=_cublas_or_cublaslt, source=BLAS),
     Rule(operators=("baddbmm",), takes=_copies_after_first, keeps=_cublas, source=BLAS),
     Rule(operators=("addbmm",), keeps=_cublas, source=BLAS),
+    Rule(
+        operators=("addmm.dtype", "addmm.dtype_out", "baddbmm.dtype", "baddbmm.dtype_out"),
+        returns=_product_of_type,
+        takes=_copies_after_first,
+        keeps=_cublas,
+        source=BLAS,
+    ),
     # As nested tensors and subclasses call them, below autograd: not in the parts that they are made of.
     Rule(operators=("matmul",), keeps=_cublas, source=BLAS),
     Rule(operators=("linear",), keeps=_cublas_of_linear, source=BLAS),
