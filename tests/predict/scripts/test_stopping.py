@@ -40,6 +40,18 @@ while True:
     print("g")
 """
 
+CLEANING_UP = """
+model = nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+try:
+    while True:
+        model(data()).mean().backward()
+        optimizer.step()
+        print("s")
+finally:
+    raise RuntimeError("a model that is trained cannot be moved")
+"""
+
 ACCUMULATING = """
 model = nn.Linear(64, 64).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
@@ -291,6 +303,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         pytest.param(GAN, "cccccg" * 2 + "ccccc", id="a GAN"),
         pytest.param(ACCUMULATING, ("b" * 50 + "s") * 2 + "b" * 50, id="gradients are added up"),
         pytest.param(ACCUMULATING_UNSHARDED, ("b" * 50 + "s") * 2 + "b" * 50, id="whole gradients are added up by FSDP2"),
+        pytest.param(CLEANING_UP, "ss", id="what follows the end fails"),
         pytest.param(OF_ONES_OWN, "bbbbs" * 3, id="an optimizer of one's own"),
         pytest.param(HANDED_OUT, "sss", id="gradients are handed out"),
         pytest.param(EVALUATING_FIRST, "e" * 60 + "ss", id="an evaluation first"),

@@ -55,7 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--margin",
         type=float,
         metavar="SHARE",
-        help=f"of that, what must stay free, as much as a prediction may be wrong: {SAFETY_MARGIN} by default, 0.01 for a script",
+        help=f"of that, what must stay free, as much as a prediction may be wrong: {SAFETY_MARGIN} by default, 0.005 for a script",
     )
     parser.add_argument(
         "--allow",

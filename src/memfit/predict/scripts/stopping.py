@@ -77,6 +77,13 @@ class Bounds:
             raise ConfigError(f"cannot stop after {self.max_seconds} seconds: more than none")
 
 
+def _came_while_ending(error: BaseException | None) -> bool:
+    """Was the run over already? Lightning, for one, moves its model to the host on the way out, which may fail."""
+    while error is not None and not isinstance(error, RunIsOver):
+        error = error.__context__
+    return error is not None
+
+
 class StopWatch(ModuleListener):
     """Follows a run's forward and backward passes and its optimizers, and ends it by raising ``RunIsOver``."""
 
@@ -137,6 +144,9 @@ class StopWatch(ModuleListener):
             except RunIsOver:
                 self._is_whole = False
         except Exception as error:
+            if _came_while_ending(error):
+                self._is_whole = False
+                return
             if self._end_of_afterwards is None:
                 raise
             self.notes.append(
