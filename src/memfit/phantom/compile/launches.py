@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.libraries.flash_attention import flash_backward, flash_forward, run_backward, run_forward
+from memfit.phantom.libraries.flash_attention import run_backward, run_forward
 from memfit.phantom.libraries.kernel_source import written_parameters
 from memfit.phantom.libraries.triton import innermost, launch, tune_once
 from memfit.torch_compat.compiler import CompilerParts
@@ -29,8 +29,9 @@ _kernels: list[Any] = []
 def install(patches: Patches, parts: CompilerParts, modes: Sequence[Any]) -> None:
     """``modes`` are active while the program runs. In a compiled graph autograd's kernels, which open operators, are not called."""
     for mode in (mode for mode in modes if hasattr(mode, "answer_by")):
-        for operator, function in ((run_launch, _launch), (flash_forward, run_forward), (flash_backward, run_backward)):
-            mode.answer_by(function, operator._opoverload)
+        ours = torch.ops.memfit
+        for operator, function in ((ours.launch, _launch), (ours.flash_forward, run_forward), (ours.flash_backward, run_backward)):
+            mode.answer_by(function, operator.default)
     patches.wrap(parts.kernel_launches, "call_triton_kernel", lambda call: _around(parts))
     if hasattr(parts.repros, "save_graph_repro"):  # with the source of every kernel that was launched
         patches.replace(parts.repros, "save_graph_repro", lambda *args, **kwargs: None)
@@ -47,7 +48,7 @@ def _around(parts: CompilerParts) -> Callable[..., Any]:
         others = [value for name, value in tensors.items() if not (written is None or name in written)]
         if kernel not in _kernels:
             _kernels.append(kernel)
-        return parts.traced_call(tx, run_launch._opoverload, _kernels.index(kernel), changed, others)
+        return parts.traced_call(tx, torch.ops.memfit.launch.default, _kernels.index(kernel), changed, others)
 
     return call_triton_kernel
 
