@@ -54,8 +54,8 @@ OTHERS = {"argparse", "ctypes", "sys", "ForkingPickler", "_file_openers"}
 """Private parts of Python's own library and of numpy, which are not torch."""
 
 OF_OTHERS = {"_from_config", "_TYPES", "_name_", "_value_", "_allocate_or_extend_buffers", "_actions", "_choices_actions"}
-"""Of argparse: the flags and commands of a parser. Of transformers: its factory of models without weights. Of safetensors: the names
-of types in its files. Of enum: a member's. Of DeepSpeed: a pipeline's buffers for what it receives."""
+"""Of argparse: the flags and commands of a parser. Of transformers: its factory of models without weights. Of safetensors: the
+names of types in its files. Of enum: a member's. Of DeepSpeed: a pipeline's buffers for what it receives."""
 
 OWN = own_names()
 
