@@ -119,6 +119,13 @@ def install(patches: Patches, stand_ins: Iterable[StandIn], world: CurrentWorld)
     patches.finally_call(remove)
 
 
+def answered_for() -> Iterator[tuple[str, str]]:
+    """The packages for which checks of what is installed are answered now, each with its distribution."""
+    for finder in sys.meta_path:
+        if isinstance(finder, Finder):
+            yield from ((each.stand_in.package, each.stand_in.distribution) for each in finder.find_distributions())
+
+
 def is_stand_in(module: ModuleType) -> bool:
     return _made.get(module.__name__) is module
 
@@ -160,7 +167,7 @@ class Finder(importlib.abc.MetaPathFinder):
             return False
         return True
 
-    def find_distributions(self, context: Any = None) -> Iterator[importlib.metadata.Distribution]:
+    def find_distributions(self, context: Any = None) -> Iterator[_Distribution]:
         """For ``importlib.metadata``."""
         wanted = getattr(context, "name", None)
         for stand_in in self._stand_ins.values():
@@ -193,12 +200,12 @@ class _Loader(importlib.abc.Loader):
 
 class _Distribution(importlib.metadata.Distribution):
     def __init__(self, stand_in: StandIn) -> None:
-        self._stand_in = stand_in
+        self.stand_in = stand_in
 
     def read_text(self, filename: str) -> str | None:
         if filename == "METADATA":
-            return f"Metadata-Version: 2.1\nName: {self._stand_in.distribution}\nVersion: {self._stand_in.version}\n"
-        return f"{self._stand_in.package}\n" if filename == "top_level.txt" else None
+            return f"Metadata-Version: 2.1\nName: {self.stand_in.distribution}\nVersion: {self.stand_in.version}\n"
+        return f"{self.stand_in.package}\n" if filename == "top_level.txt" else None
 
     def locate_file(self, path: Any) -> Any:
         return Path(path)

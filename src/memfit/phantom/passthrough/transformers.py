@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from typing import Any
 
+from memfit.phantom.libraries.stand_ins import answered_for
 from memfit.torch_compat.patches import Patches
 
 
@@ -25,9 +25,9 @@ def _list_packages_anew(patches: Patches, module: Any) -> None:
     """It lists what is installed when it is imported: perhaps before there were packages that are answered for."""
     known = getattr(module, "PACKAGE_DISTRIBUTION_MAPPING", None)
     if isinstance(known, dict):
-        for package, distributions in importlib.metadata.packages_distributions().items():
+        for package, distribution in answered_for():
             if package not in known:
-                patches.replace_item(known, package, list(distributions))
+                patches.replace_item(known, package, [distribution])
 
 
 def _load_flash_anew(patches: Patches, module: Any) -> None:

@@ -126,7 +126,9 @@ def _is_torchs(value: Any) -> bool:
     return value is torch or value is nn or value is torch.Tensor or value is nn.Parameter
 
 
+@functools.cache
 def _compares(file: str | None) -> bool:
+    """True if the source compares types; read once, since every prediction asks for all modules."""
     if file is None or not file.endswith(".py"):
         return False
     try:
