@@ -187,8 +187,7 @@ def test_ledgers_are_opened_laid_over_and_compared_and_their_names_are_text(serv
     page.wait_for_selector("polyline")
     assert page.locator("polyline").count() == 2
     page.get_by_role("button", name="Compare two").click()
-    page.wait_for_selector("pre.details")
-    assert "run.memfit -> other.memfit" in visit.text("pre.details")
+    page.frame_locator("iframe.report").get_by_text("other.memfit").first.wait_for()
     page.get_by_role("button", name="How it stood").first.click()
     page.wait_for_selector(".rank")
     page.locator(".list tr", has_text="run.memfit").last.get_by_role("button", name="Open").click()

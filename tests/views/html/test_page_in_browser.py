@@ -470,7 +470,7 @@ def test_a_switch_between_runs(open_page):
         format_bytes(build_report(run).devices[0].peak.size_bytes) for run in runs.values()
     ]
     for rank in (5, 0):
-        visit.page.get_by_role("button", name=f"rank {rank}").click()
+        visit.page.get_by_role("button", name=f"rank {rank}", exact=True).click()
         shown = visit.page.locator("article.run:visible")
         assert shown.count() == 1
         assert shown.get_attribute("aria-label") == f"rank {rank}"
@@ -539,7 +539,7 @@ def test_no_request_can_leave_the_page(open_page):
 
 def test_the_timeline_by_keyboard(open_page):
     visit, peak = open_page({"run": RUN}), build_report(RUN).devices[0].peak.event
-    chart = visit.page.get_by_role("slider")
+    chart = visit.page.get_by_role("slider", name="Memory over the run")
     chart.focus()
     assert "Arrow keys move" in (chart.get_attribute("aria-label") or "")
     visit.page.keyboard.press("ArrowRight")
