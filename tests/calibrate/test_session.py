@@ -28,8 +28,9 @@ def test_the_file_is_a_gpu_whose_prices_are_those_of_the_card(calibrated):
     gpu = find_gpu(str(path))
     for text in (text for family in CALLS.values() for text in family):
         call = Call.parse(text)
-        # Not to the last digit: sums down rows have two rates, and one call to find them by.
-        assert price(call, gpu, KernelSettings(is_sustained=False)).seconds == pytest.approx(meter.seconds(call), rel=1e-2)
+        # Softmax alone is off by 0.7 %, and it is not known why.
+        near = 1e-2 if text.startswith("_softmax") else 1e-3
+        assert price(call, gpu, KernelSettings(is_sustained=False)).seconds == pytest.approx(meter.seconds(call), rel=near)
     assert done.fitted.before > 0.1
     assert done.fitted.after < 1e-4
 
