@@ -3,6 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Tests start many processes. Without bytecode on disk each of them compiles torch again: three seconds in place of one.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo quick test check pytest docs attack chromium page format clean
 
 # Of ten thousand modules few are ever imported: Python compiles those by itself.
