@@ -78,3 +78,24 @@ def test_one_that_is_defined_inside_is_opened_too_and_works_outside():
         assert inside(torch.ones(3, device="cuda")).shape == (3,)  # without register_fake
         assert not any("inside" in sentence for sentence in world.assumptions.sentences())
     assert inside(torch.ones(3)).tolist() == [2.0] * 3
+
+
+def test_compiled_code_keeps_it_as_one_operator_and_opens_it_when_it_runs():
+    def build():
+        x = torch.zeros(MIB // 4, device="cuda", requires_grad=True)
+
+        @torch.compile
+        def loss_of(x):
+            return torch.nn.functional.dropout(widen(x + 1) * 2, 0.5).sum()
+
+        def step():
+            loss_of(x).backward()
+            x.grad = None
+
+        return step
+
+    memfit.predict(build, gpu="H200", steps=1)  # loads Inductor, whose own operators the next prediction opens as well
+    prediction = memfit.predict(build, gpu="H200", steps=2)
+    assert not any("could not" in sentence for sentence in prediction.assumptions), prediction.assumptions
+    # In backward: x, the gradient that a kernel wrote, four times x, what widen returns, the loss and its gradient.
+    assert prediction.steps[1].peak_allocated == 7 * MIB + 2 * 512

@@ -8,6 +8,9 @@ runs. Here the function that would run on the GPU runs, on tensors without data,
     torch.ops.mylib.double(x) ── above autograd ──> the function for CUDA ──> aten::empty, aten::mul, ...      recorded one by one
                                                           │ fails: it needs real data or a compiled module
                                                           └──> what register_fake says; the assumptions name it
+
+While torch compiles, an operator stays one: Inductor plans around it, and it is opened when the compiled code runs. Torch's own, from
+which Inductor makes random numbers among others, are such operators too.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from memfit.torch_compat.dispatch import (
     call_below_autograd,
     custom_operators,
     function_for_cuda,
+    modes_of_this_thread,
     qualified_name,
     with_its_autograd,
 )
@@ -56,7 +60,7 @@ def _open(patches: Patches, operator: Any) -> None:
 
 def _run(operator: Any, keyset: Any, *args: Any, **kwargs: Any) -> Any:
     function = function_for_cuda(operator)
-    if function is None:
+    if function is None or _is_traced():
         return call_below_autograd(operator, keyset, args, kwargs)
     try:
         return function(*args, **kwargs)
@@ -70,3 +74,8 @@ def _run(operator: Any, keyset: Any, *args: Any, **kwargs: Any) -> Any:
             "and only what it returns is known"
         )
         return result
+
+
+def _is_traced() -> bool:
+    """True while torch compiles: the phantom's mode is off then."""
+    return not any(getattr(mode, "looks_into_compiled_graphs", False) for mode in modes_of_this_thread())
