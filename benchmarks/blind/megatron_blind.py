@@ -5,8 +5,10 @@
     python benchmarks/blind/megatron_blind.py --compare              # results/megatron_blind.md
 
 Each row is one rank of a job under torch's fake process group, in a process of its own: every buffer is really allocated, and no
-peer is needed. Megatron-core 0.19.2 must be importable; layers are its local ones, without Transformer Engine. Rows that begin
-with ``e_`` were measured by others (``truth/h200_engines.json``) and known when the engine was written; the others are blind.
+peer is needed. Rows that begin with ``real_`` have all their ranks on one GPU (``peers_on_one_gpu.py``; measure them with
+``--jobs 1``): what experts receive is what ranks sent them. Megatron-core 0.19.2 must be importable; layers are its local ones,
+without Transformer Engine. Rows that begin with ``e_`` were measured by others (``truth/h200_engines.json``) and known when the
+engine was written; the others are blind.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
-from benchmarks.blind.two_sides import BENCHMARKS, Sides, begin_trace, main, read, write_trace
+from benchmarks.blind.peers_on_one_gpu import join_ranks, start_ranks
+from benchmarks.blind.two_sides import BENCHMARKS, Sides, answer_in, begin_trace, main, read, write_trace
 
 STEPS = 3
 KNOWN = read(BENCHMARKS / "truth" / "h200_engines.json")
@@ -59,6 +62,8 @@ class Row:
     updates: dict[str, Any] = field(default_factory=dict)
     """More of ``OptimizerConfig``."""
     distributed_optimizer: bool = True
+    is_alone: bool = True
+    """Are the other ranks a fake group?"""
 
     def build(self) -> Step:
         return build(self)
@@ -101,14 +106,15 @@ def build(row: Row) -> Step:
     if sharing.overlap_grad_reduce:
         syncs = [chunk.no_sync for chunk in chunks]
         config.no_sync_func = syncs if row.vpp else syncs[0]
-    ids = torch.randint(0, VOCAB, (row.micro_batch, row.seq_length), generator=torch.Generator().manual_seed(1)).cuda()
+    data = torch.Generator().manual_seed(1 + parallel_state.get_data_parallel_rank())
+    ids = torch.randint(0, VOCAB, (row.micro_batch, row.seq_length), generator=data).cuda()
     positions = torch.arange(row.seq_length, device="cuda")[None].expand(row.micro_batch, -1)
     mask = torch.ones(1, 1, row.seq_length, row.seq_length, dtype=torch.bool, device="cuda").triu(1)
 
     def loss_of(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         return losses.float().mean(), {"loss": losses.detach().float().mean()}
 
-    def forward(data: Any, model: Any) -> tuple[torch.Tensor, Callable]:
+    def forward(batches: Any, model: Any) -> tuple[torch.Tensor, Callable]:
         return model(ids, positions, mask, labels=ids), loss_of
 
     run = get_forward_backward_func()
@@ -230,6 +236,24 @@ ROWS: dict[str, Row] = {
     ),
 }
 
+REAL = {"layers": 4, "is_alone": False}
+ROWS |= {
+    "real_ep2_alltoall": Row(ep=2, world=2, ffn=4096, config=experts(4), **REAL),
+    "real_ep2_allgather": Row(ep=2, world=2, rank=1, ffn=4096, config=experts(4, "allgather"), **REAL),
+    "real_ep4_alltoall_overlap": Row(ep=4, world=4, ffn=4096, config=experts(8), ddp={"overlap_grad_reduce": True}, **REAL),
+    "real_ep8_shared_swiglu_aux": Row(
+        ep=8,
+        world=8,
+        rank=3,
+        ffn=2816,
+        config=experts(
+            16, moe_shared_expert_intermediate_size=2816, moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=0.01
+        )
+        | SWIGLU,
+        **REAL,
+    ),
+}
+
 
 # -- both sides ----------------------------------------------------------------------------------------------------------------
 
@@ -262,10 +286,16 @@ def measure(name: str, trace: pathlib.Path | None) -> dict:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     row, cuda = ROWS[name], torch.cuda
+    if not row.is_alone and "RANK" not in os.environ:
+        answers = [answer_in(said, said) for said in start_ranks(SIDES.command("--measure", name), row.world)]
+        return answers[row.rank] | {"peaks_of_ranks": [answer.get("peak") for answer in answers]}
     os.environ.setdefault("LOCAL_RANK", "0")
     if trace is not None:
         begin_trace()
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=row.rank, world_size=row.world)
+    if row.is_alone:
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=row.rank, world_size=row.world)
+    else:
+        join_ranks()
     torch.manual_seed(0)
     cuda.init()
     step = row.build()
