@@ -9,8 +9,8 @@ runs. Here the function that would run on the GPU runs, on tensors without data,
                                                           │ fails: it needs real data or a compiled module
                                                           └──> what register_fake says; the assumptions name it
 
-While torch compiles, an operator stays one: Inductor plans around it, and it is opened when the compiled code runs. Torch's own, from
-which Inductor makes random numbers among others, are such operators too.
+While torch compiles, an operator stays one: Inductor plans around it, and it is opened when the compiled code runs. Torch's own,
+from which Inductor makes random numbers among others, are such operators too.
 """
 
 from __future__ import annotations
