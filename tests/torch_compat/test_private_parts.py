@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def dotted(node: ast.expr) -> list[str]:
     return [*([node.id] if isinstance(node, ast.Name) else ["..."]), *reversed(parts)]
 
 
+@functools.cache
 def own_names() -> set[str]:
     """Private names that memfit's own classes and modules define."""
     found = set()
@@ -57,8 +59,6 @@ OF_OTHERS = {"_from_config", "_TYPES", "_name_", "_value_", "_allocate_or_extend
 """Of argparse: the flags and commands of a parser. Of transformers: its factory of models without weights. Of safetensors: the
 names of types in its files. Of enum: a member's. Of DeepSpeed: a pipeline's buffers for what it receives."""
 
-OWN = own_names()
-
 
 def private_uses(code: str) -> Iterator[str]:
     """Uses of what torch does not promise."""
@@ -67,7 +67,7 @@ def private_uses(code: str) -> Iterator[str]:
             root, *parts = dotted(node)
             if root in OTHERS or root in ("self", "cls", "aten") or parts[:1] == ["ops"] or node.attr in OF_OTHERS:
                 continue
-            if root == "torch" or (node.attr not in READ and node.attr not in OWN):
+            if root == "torch" or (node.attr not in READ and node.attr not in own_names()):
                 yield ".".join([root, *parts])
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
             path = (node.module or "").split(".")

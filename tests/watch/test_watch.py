@@ -113,12 +113,13 @@ def watching(script, *words, folder):
     """A watched program that has said that it is ready."""
     command = [sys.executable, "-m", "memfit", "watch", sys.executable, str(script), *words]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, cwd=folder, env=environment(), **output) as process:
+    with subprocess.Popen(command, cwd=folder, env=environment(), start_new_session=True, **output) as process:
         assert process.stdout.readline() == "ready\n"
         try:
             yield process
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):  # all have ended
+                os.killpg(process.pid, signal.SIGKILL)  # the program too, which outlives a watch that is killed
 
 
 def program_of(process):
