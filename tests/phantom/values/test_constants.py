@@ -34,3 +34,13 @@ def test_weights_are_not_all_zero_and_checks_pass():
         torch._check_tensor_all(weight > 0)
         scale = torch.distributions.Normal(weight, weight.exp()).rsample()
         assert torch.distributions.Categorical(logits=scale).sample().shape == ()
+
+
+def test_one_operand_can_decide_and_a_row_of_a_mask_has_at_most_all():
+    with phantom():
+        unknown = torch.randn(2, 8, device="cuda") > 0
+        every, none = torch.full((2, 8), True, device="cuda"), torch.full((2, 8), False, device="cuda")
+        assert (every | unknown).all().item()
+        assert not (~(none | every | unknown).all()).item()
+        assert not (unknown & none).any().item()
+        assert unknown.sum(dim=1).max().item() == 8

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
+from memfit.phantom.current import current
 from memfit.phantom.libraries.stand_ins import answered_for
+from memfit.phantom.tensors.tensor_annotations import CONSTANT
 from memfit.torch_compat.patches import Patches
 
 
@@ -13,6 +16,7 @@ def install(patches: Patches) -> None:
     patches.when_imported("transformers.utils.import_utils", lambda module: _say_no(patches, module))
     patches.when_imported("transformers.utils.import_utils", lambda module: _list_packages_anew(patches, module))
     patches.when_imported("transformers.modeling_flash_attention_utils", lambda module: _load_flash_anew(patches, module))
+    patches.when_imported("transformers.generation.utils", lambda module: _go_on_with_beams(patches, module))
 
 
 def _say_no(patches: Patches, module: Any) -> None:
@@ -36,3 +40,24 @@ def _load_flash_anew(patches: Patches, module: Any) -> None:
         if hasattr(module, name):
             patches.replace(module, name, None)
             patches.finally_call(functools.partial(setattr, module, name, None))
+
+
+def _go_on_with_beams(patches: Patches, module: Any) -> None:
+    """A search with beams ends where its scores say so, which only data can tell: here it goes on to the last token allowed."""
+    name = "_beam_search_has_unfinished_sequences"
+    if hasattr(module.GenerationMixin, name):
+        ask = getattr(module.GenerationMixin, name)
+        patches.replace(module.GenerationMixin, name, staticmethod(_until_the_last_token(ask)))
+
+
+def _until_the_last_token(ask: Callable[..., Any]) -> Callable[..., Any]:
+    def has_unfinished(improvable: Any, finished: Any, at_the_end: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = ask(improvable, finished, at_the_end, *args, **kwargs)  # its operators run on the GPU, too
+        if at_the_end.is_cuda:
+            setattr(answer, CONSTANT, not getattr(at_the_end, CONSTANT, None))
+            current().say(
+                "generate: beams were taken to go on to the last token allowed, as only data can tell whether they end before"
+            )
+        return answer
+
+    return has_unfinished

@@ -112,11 +112,15 @@ def _is_extreme(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _combine(combine: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+def _combine(combine: Callable[[Any, Any], Any], decisive: bool) -> Callable[[Any], Any]:
+    """For ``and`` and ``or``: one operand that is ``decisive`` decides, whatever the other is."""
+
     def note(args: Any) -> Any:
         left, right = known(args[0]), known(args[1])
         if left is None or right is None:
-            return None
+            value = left if right is None else right
+            is_certain = value is not None and not isinstance(value, Likely) and bool(value) is decisive
+            return float(value) if is_certain and args[0].dtype is torch.bool else None
         value = combine(bool(left), bool(right))
         return value if isinstance(left, bool) and isinstance(right, bool) else _as_likely(float(value), left, right)
 
@@ -209,11 +213,11 @@ _NOTERS: dict[Any, Callable[[Any], Any]] = (
         aten.mul.Tensor: _product,
         aten.add.Tensor: _add,
         aten.add_.Tensor: _add,
-        aten.bitwise_and.Tensor: _combine(operator.and_),
-        aten.bitwise_or.Tensor: _combine(operator.or_),
-        aten.logical_and.default: _combine(operator.and_),
-        aten.logical_or.default: _combine(operator.or_),
-        aten.logical_or_.default: _combine(operator.or_),
+        aten.bitwise_and.Tensor: _combine(operator.and_, False),
+        aten.bitwise_or.Tensor: _combine(operator.or_, True),
+        aten.logical_and.default: _combine(operator.and_, False),
+        aten.logical_or.default: _combine(operator.or_, True),
+        aten.logical_or_.default: _combine(operator.or_, True),
         aten.bitwise_not.default: _negate,
         aten.logical_not.default: _negate,
     }

@@ -100,10 +100,12 @@ class Routing:
             keep_host_data(result, counts)
 
     def _add_up(self, args: Any, result: Any) -> None:
-        """A mask, summed: how many of each column are set."""
+        """A mask, summed: how many of each column are set, at most all of them."""
         num_set = expected_count(args[0])
         if num_set is not None and result.numel():
             keep_host_data(result, self._shares(num_set, result.numel()).view(result.shape))
+        elif args[0].dtype is torch.bool and result.numel():
+            setattr(result, LARGEST, args[0].numel() // result.numel())
 
     def _compare(self, args: Any, result: Any) -> None:
         choices = getattr(args[0], CHOICES, None)
