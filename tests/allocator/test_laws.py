@@ -9,6 +9,7 @@ from hypothesis import given
 
 from memfit.allocator import AllocatorSettings, Replay, RequestKind, Requests, replay, smallest_fit
 from memfit.allocator.engine import Outcome
+from memfit.units import TIB
 
 
 def run(requests: Requests, settings: AllocatorSettings, capacity: int | None = None) -> Replay:
@@ -124,3 +125,13 @@ def test_the_outcome_of_no_requests_is_nothing():
     assert isinstance(result.outcome, Outcome)
     assert (result.peak_allocated, result.peak_reserved, result.completes, result.peak_event) == (0, 0, True, -1)
     assert smallest_fit(make_requests([])).capacity == 0
+
+
+@given(random_requests(), random_settings(), CAPACITIES)
+def test_capacities_between_what_was_granted_and_refused_have_the_same_run(requests, settings, capacity):
+    settings = unlimited(settings)
+    one = replay(requests, settings, capacity=capacity)
+    ends = one.outcome.most_granted, min(one.outcome.least_refused, TIB) - 1
+    for other in (replay(requests, settings, capacity=end) for end in ends):
+        assert (other.num_served, other.memory_stats()) == (one.num_served, one.memory_stats())
+        assert np.array_equal(other.outcome.segment_log, one.outcome.segment_log)

@@ -64,7 +64,7 @@ def _encoded(run: ExtremeRun) -> bytes:
 
 
 def _decoded(numbers: np.ndarray, run: ExtremeRun) -> tuple[Outcome, np.ndarray]:
-    (failed, num_done, retries, syncs, rejections, num_rows), rest = numbers[:6], numbers[6:]
+    (failed, num_done, retries, syncs, rejections, granted, refused, num_rows), rest = numbers[:8], numbers[8:]
     assert not failed, run.said
     sizes = (run.prepared.num_blocks, run.prepared.num_blocks, 2 * num_done, 5 * num_rows)
     block_bytes, completed, num_inactive, log, rest = np.split(rest, np.cumsum(sizes))
@@ -77,4 +77,6 @@ def _decoded(numbers: np.ndarray, run: ExtremeRun) -> tuple[Outcome, np.ndarray]
         num_alloc_retries=int(retries),
         num_sync_all_streams=int(syncs),
         num_oom_rejections=int(rejections),
+        most_granted=int(granted),
+        least_refused=int(refused),
     ), rest

@@ -27,6 +27,7 @@ from memfit.allocator.replaying import Replay, recorded_settings
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.allocator.settings import LARGE_ROUNDING, AllocatorSettings
 from memfit.errors import ConfigError
+from memfit.units import TIB
 
 MANY_REQUESTS: Final = 500_000
 """From this many on, several capacities are tried at the same time: the engine in C runs beside Python."""
@@ -77,6 +78,8 @@ class _Trials:
         self.prepared = prepare(requests, settings, use_recorded_addresses=False)
         self.step = math.gcd(LARGE_ROUNDING, settings.large_segment_bytes)
         self.tried: dict[int, bool] = {}
+        self._alike: list[tuple[int, int, bool]] = []
+        """Ranges of bytes in which all capacities have the same run, and whether it completes."""
 
     def steps(self, size: int) -> int:
         return -(-size // self.step)
@@ -90,11 +93,23 @@ class _Trials:
         num_threads = min(len(new), os.cpu_count() or 1, MOST_THREADS) if len(self.requests) >= MANY_REQUESTS else 1
         if num_threads > 1:
             with ThreadPoolExecutor(num_threads) as threads:
-                found = list(threads.map(lambda steps: self.at(steps).completes, new))
+                found = list(threads.map(self._try, new))
         else:
-            found = [self.at(steps).completes for steps in new]
+            found = [self._try(steps) for steps in new]
         self.tried.update(zip(new, found, strict=True))
         return [self.tried[steps] for steps in several]
+
+    def _try(self, steps: int) -> bool:
+        """Whether the run completes: known where the run is that of a capacity tried before."""
+        capacity = steps * self.step
+        for first, end, completes in self._alike:
+            if first <= capacity < end:
+                return completes
+        tried = self.at(steps)
+        if self.settings.per_process_memory_fraction is None:
+            # Above a TiB the ranges of expandable segments grow with the capacity.
+            self._alike.append((tried.outcome.most_granted, min(tried.outcome.least_refused, TIB), tried.completes))
+        return tried.completes
 
     def at(self, steps: int | None) -> Replay:
         capacity = None if steps is None else steps * self.step

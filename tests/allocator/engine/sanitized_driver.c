@@ -52,8 +52,8 @@ static int serve_once(const Rules *rules, const Requests *requests, FILE *out) {
     int failed = memfit_run(rules, requests, &outcome);
     if (out != NULL) {
         int64_t head[] = {failed, outcome.num_done, outcome.num_alloc_retries, outcome.num_sync_all_streams, outcome.num_oom_rejections,
-                          outcome.num_log_rows};
-        fwrite(head, sizeof *head, 6, out);
+                          outcome.most_granted, outcome.least_refused, outcome.num_log_rows};
+        fwrite(head, sizeof *head, 8, out);
         fwrite(outcome.block_bytes, sizeof(int64_t), (size_t)requests->num_blocks, out);
         fwrite(outcome.completed, sizeof(int64_t), (size_t)requests->num_blocks, out);
         fwrite(outcome.num_inactive, sizeof(int64_t), 2 * (size_t)outcome.num_done, out);

@@ -49,6 +49,7 @@ class CachingAllocator:
         self.synced: list[tuple[int, int]] = []
         """Pending frees that ``empty_cache`` waited for: the request, and the program's number for the block."""
         self.num_alloc_retries = self.num_sync_all_streams = self.num_oom_rejections = 0
+        self.most_granted, self.least_refused = 0, NO_LIMIT
         self.num_lookups = 0
         """Searches of the large pool: the age of idle segments is counted in them."""
         self._lowest_address = top_address
@@ -129,12 +130,21 @@ class CachingAllocator:
             return None
         if self.rules.expandable:
             return expandable.grow(self, home, size)
-        if self.reserved + segment_bytes > self.rules.capacity or not self.has_addresses(segment_bytes):
+        if not self.is_granted(segment_bytes) or not self.has_addresses(segment_bytes):
             return None
         block = self.open_segment(home, segment_bytes, address=address)
         self.reserved += segment_bytes
         self.log(_ALLOC, block)
         return block
+
+    def is_granted(self, size: int) -> bool:
+        """True if the GPU gives that many bytes more."""
+        reserved = self.reserved + size
+        if reserved > self.rules.capacity:
+            self.least_refused = min(self.least_refused, reserved)
+            return False
+        self.most_granted = max(self.most_granted, reserved)
+        return True
 
     def _rejects(self, segment_bytes: int) -> bool:
         return self.rules.reject_at_limit and self.reserved + segment_bytes > self.rules.limit

@@ -31,6 +31,8 @@ class Grows(Protocol):
 
     def has_addresses(self, size: int) -> bool: ...
 
+    def is_granted(self, size: int) -> bool: ...
+
     def open_segment(self, home: FreeList, size: int, *, expandable: bool = False) -> PoolBlock: ...
 
     def log(self, change: int, block: PoolBlock) -> None: ...
@@ -123,7 +125,7 @@ def _map(allocator: Grows, block: PoolBlock, size: int) -> bool:
     """Maps the first pages of an unmapped block, enough for ``size`` bytes, and merges them with free neighbours."""
     home, page = block.home, _page(allocator, block.home)
     mapped = -(-size // page) * page
-    if allocator.reserved + mapped > allocator.rules.capacity:
+    if not allocator.is_granted(mapped):
         return False
     home.remove_unmapped(block)
     if mapped < block.size:

@@ -37,6 +37,7 @@ class _Outcome(ctypes.Structure):
         *((name, _NUMBERS) for name in ("block_bytes", "completed", "num_inactive", "segment_log")),
         *((name, _NUMBER) for name in ("num_log_rows", "num_done")),
         *((name, _NUMBER) for name in ("num_alloc_retries", "num_sync_all_streams", "num_oom_rejections")),
+        *((name, _NUMBER) for name in ("most_granted", "least_refused")),
     ]
 
 
@@ -96,6 +97,8 @@ def run(engine: ctypes.CDLL, prepared: Prepared, rules: Rules) -> Outcome:
         num_alloc_retries=outcome.num_alloc_retries,
         num_sync_all_streams=outcome.num_sync_all_streams,
         num_oom_rejections=outcome.num_oom_rejections,
+        most_granted=outcome.most_granted,
+        least_refused=outcome.least_refused,
     )
 
 

@@ -39,3 +39,8 @@ class Outcome:
     num_alloc_retries: int
     num_sync_all_streams: int
     num_oom_rejections: int
+    most_granted: int
+    """The most bytes that the GPU had given at a time."""
+    least_refused: int
+    """The least that it would have given at a time, had it not refused; ``NO_LIMIT`` if it never did. With any capacity from
+    ``most_granted`` to below this, and up to a TiB, the run is the same."""

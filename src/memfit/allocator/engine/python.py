@@ -83,6 +83,8 @@ class AllocatorRun:
             num_alloc_retries=allocator.num_alloc_retries,
             num_sync_all_streams=allocator.num_sync_all_streams,
             num_oom_rejections=allocator.num_oom_rejections,
+            most_granted=allocator.most_granted,
+            least_refused=allocator.least_refused,
         )
 
 

@@ -213,7 +213,7 @@ static int32_t obtain(Engine *engine, int32_t home, int64_t size, int64_t segmen
     if (engine->rules->expandable) {
         return grow_range(engine, home, size);
     }
-    if (engine->reserved + segment > engine->rules->capacity || !has_addresses(engine, segment)) {
+    if (!is_granted(engine, segment) || !has_addresses(engine, segment)) {
         return NONE;
     }
     int32_t number = open_segment(engine, home, segment, 0, address);

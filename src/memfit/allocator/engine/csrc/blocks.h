@@ -26,6 +26,7 @@ typedef struct {
     int64_t *block_bytes, *completed, *num_inactive; /* the caller's, as large as the requests say */
     LogRow *segment_log;                             /* ours, until memfit_release */
     int64_t num_log_rows, num_done, num_alloc_retries, num_sync_all_streams, num_oom_rejections;
+    int64_t most_granted, least_refused;
 } Outcome;
 
 typedef struct {
@@ -126,6 +127,18 @@ static void write_log(Engine *engine, int64_t change, const Block *block) {
         engine->log_room = 2 * engine->log_room + 256;
     }
     out->segment_log[out->num_log_rows++] = (LogRow){engine->request, change, block->home, block->address, block->size};
+}
+
+/* Whether the GPU gives that many bytes more. */
+static int is_granted(Engine *engine, int64_t size) {
+    Outcome *out = engine->out;
+    int64_t reserved = engine->reserved + size;
+    if (reserved > engine->rules->capacity) {
+        out->least_refused = reserved < out->least_refused ? reserved : out->least_refused;
+        return 0;
+    }
+    out->most_granted = reserved > out->most_granted ? reserved : out->most_granted;
+    return 1;
 }
 
 /* -- chains */

@@ -32,7 +32,7 @@ static int64_t prefer_holes(const Engine *engine, const BlockList *free, int64_t
 static int map_pages(Engine *engine, int32_t number, int64_t size) {
     Block block = engine->blocks[number];
     int64_t page = page_of(engine, block.home), mapped = (size + page - 1) / page * page;
-    if (engine->reserved + mapped > engine->rules->capacity) {
+    if (!is_granted(engine, mapped)) {
         return 0;
     }
     remove_unmapped(engine, number);

@@ -104,6 +104,7 @@ static int serve_guarded(Engine *engine, const Requests *requests) {
 /* Serves the requests until they are over or memory has run out; 0, or 1 when this machine itself has no memory left. */
 int memfit_run(const Rules *rules, const Requests *requests, Outcome *out) {
     Engine engine = {.rules = rules, .out = out, .lowest_address = requests->top_address};
+    out->least_refused = NO_LIMIT;
     int failed = serve_guarded(&engine, requests);
     close_engine(&engine);
     return failed;
