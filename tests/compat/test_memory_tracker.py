@@ -1,5 +1,6 @@
 """``MemoryTracker``: readings after each operator, on a phantom GPU and on the CPU; files of PyTorch's tracker and ours."""
 
+import collections
 import pickle
 import re
 import sys
@@ -8,10 +9,11 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch.distributed._tools.memory_tracker import MemoryProfileDispatchMode as TorchMode
 from torch.distributed._tools.memory_tracker import MemoryTracker as TorchMemoryTracker
 
 import memfit
-from memfit.compat import MemoryTracker
+from memfit.compat import MemoryProfileDispatchMode, MemoryTracker
 from memfit.errors import ConfigError
 from memfit.units import MIB
 
@@ -59,6 +61,25 @@ def test_on_the_cpu_the_recorder_tells():
     assert tracker.memories_allocated == tracker.memories_active == tracker.memories_reserved
     assert tracker._op_index == len(tracker.memories_allocated) == sum(tracker._operator_names.values())
     assert not tracker._hooks
+
+
+class Readings:
+    """What a mode asks of a tracker."""
+
+    def __init__(self, name):
+        self._cur_module_name, self._operator_names, self.seen = name, collections.defaultdict(int), []
+
+    def _record_memory_stats(self, name):
+        self.seen.append(name)
+
+
+@pytest.mark.parametrize("kind", [MemoryProfileDispatchMode, TorchMode])
+def test_a_mode_has_any_tracker_read_after_each_operator(kind):
+    tracker = Readings("net.forward")
+    with kind(tracker):
+        (torch.ones(2) + 1).detach().add(2)
+    assert tracker.seen == [f"net.forward.{name}" for name in ("ones.default_0", "add.Tensor_0", "add.Tensor_1")]
+    assert tracker._operator_names == {"ones.default": 1, "add.Tensor": 2}
 
 
 def test_on_a_phantom_gpu_the_allocator_tells():

@@ -7,7 +7,7 @@
     mem_tracker.py         MemTracker: memfit.track, told by trackers/
     fsdp2_mem_tracker.py   FSDPMemTracker: the same with FSDP's words
     mod_tracker.py         ModTracker: which modules run, and nothing about memory
-    memory_tracker.py      MemoryTracker: what a device's allocator says after each operator
+    memory_tracker.py      MemoryTracker: what a device's allocator says after each operator; its mode, for other trackers
     common_utils.py        get_untyped_storages: which storages hold a tensor's bytes
     fake_collectives.py    groups, sizes and handles of collective operators
     runtime_estimator.py   RuntimeEstimator: milliseconds of modules, from memfit.timing
@@ -24,7 +24,7 @@ from memfit.compat import fake_collectives, ilp_utils, sac_ilp
 from memfit.compat.common_utils import get_untyped_storages
 from memfit.compat.fsdp2_mem_tracker import FSDPMemTracker
 from memfit.compat.mem_tracker import MemTracker
-from memfit.compat.memory_tracker import MemoryTracker
+from memfit.compat.memory_tracker import MemoryProfileDispatchMode, MemoryTracker
 from memfit.compat.mod_tracker import ModTracker
 from memfit.compat.runtime_estimator import RuntimeEstimator
 from memfit.compat.sac_estimator import MSPS, SACEstimator, SACGreedyOrderMeta, SACStats, SACTradeOffStats
@@ -33,6 +33,7 @@ __all__ = [
     "MSPS",
     "FSDPMemTracker",
     "MemTracker",
+    "MemoryProfileDispatchMode",
     "MemoryTracker",
     "ModTracker",
     "RuntimeEstimator",

@@ -50,12 +50,12 @@ class MemoryTracker:
         self._hooks: list[RemovableHandle] = []
         self._cur_module_name = ""
         self._op_index = self._num_alloc_retries = 0
-        self._mode: _AfterEachOperator | None = None
+        self.profile_mode: MemoryProfileDispatchMode | None = None
         self._source: _DeviceAllocator | _Recorded = _Recorded()
 
     def start_monitor(self, root_module: nn.Module) -> None:
         """From now on, each operator is followed by a reading; those in a module's forward carry its name."""
-        if self._mode is not None:
+        if self.profile_mode is not None:
             raise AssertionError("this tracker monitors a module already: call stop first")
         self._clear()
         for name, module in root_module.named_modules():
@@ -64,14 +64,14 @@ class MemoryTracker:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         self._source = _Recorded() if accelerator is None else _DeviceAllocator(torch.get_device_module(accelerator))
         self._source.start(root_module)
-        self._mode = _AfterEachOperator(self._note)
-        self._mode.__enter__()
+        self.profile_mode = MemoryProfileDispatchMode(self)
+        self.profile_mode.__enter__()
 
     def stop(self) -> None:
-        if self._mode is None:
+        if self.profile_mode is None:
             raise AssertionError("this tracker monitors nothing: call start_monitor first")
-        self._mode.__exit__(None, None, None)
-        self._mode = None
+        self.profile_mode.__exit__(None, None, None)
+        self.profile_mode = None
         self._num_alloc_retries = self._source.stop()
         for hook in self._hooks:
             hook.remove()
@@ -141,24 +141,27 @@ class MemoryTracker:
     def _mark(self, name: str) -> None:
         self._markers[name] = len(self.memories_allocated)
 
-    def _note(self, operator: str) -> None:
-        name = f"{self._cur_module_name}.{operator}_{self._operator_names[operator]}"
-        self._operator_names[operator] += 1
+    def _record_memory_stats(self, operator: str) -> None:
+        """Reads the memory after an operator, given by the name of its reading."""
         kinds = (self.memories_allocated, self.memories_active, self.memories_reserved)
         for readings, size in zip(kinds, self._source.read(), strict=True):
-            readings[self._op_index] = (name, size / MIB)
+            readings[self._op_index] = (operator, size / MIB)
         self._op_index += 1
 
 
-class _AfterEachOperator(TorchDispatchMode):
-    def __init__(self, note: Callable[[str], None]) -> None:
+class MemoryProfileDispatchMode(TorchDispatchMode):
+    """Has a tracker, ours or PyTorch's, read the memory after each operator that runs in it."""
+
+    def __init__(self, memory_tracker: Any) -> None:
         super().__init__()
-        self._note = note
+        self.memory_tracker = memory_tracker
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func is not torch.ops.aten.detach.default:  # it makes no memory, and is everywhere
-            self._note(func.__name__)
+            tracker, operator = self.memory_tracker, func.__name__
+            tracker._record_memory_stats(f"{tracker._cur_module_name}.{operator}_{tracker._operator_names[operator]}")
+            tracker._operator_names[operator] += 1
         return result
 
 
