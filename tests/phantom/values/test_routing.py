@@ -149,6 +149,24 @@ def test_tokens_that_experts_on_other_ranks_exchange(exchange: str, count: str):
     assert any("2,000 tokens, an even share" in sentence for sentence in found.assumptions)
 
 
+def test_indices_that_ranks_exchange_are_not_counts_of_tokens():
+    def build():
+        import torch.distributed as dist
+
+        dist.init_process_group("nccl")
+
+        def step():
+            indices = torch.arange(1000, 1000 + 2 * RANKS).to("cuda")
+            dist.all_to_all_single(torch.empty_like(indices), indices, [2] * RANKS, [2] * RANKS)
+            dist.all_to_all_single(
+                torch.empty_like(indices), indices, output_split_sizes=[2] * RANKS, input_split_sizes=[2] * RANKS
+            )
+
+        return step
+
+    assert not any("experts" in sentence for sentence in memfit.predict(build, world_size=RANKS, steps=1).assumptions)
+
+
 def test_experts_that_get_more_than_their_share():
     seen: list[int] = []
     build = expert_parallel("functional", "histc", seen)

@@ -234,8 +234,9 @@ def _with_futures(values: Values, communication: Communication) -> dict[str, Cal
 
         return call
 
-    def tell_exchanged(received: Any, sent: Any = None, *args: Any, **kwargs: Any) -> None:
-        values.exchange(received, sent)
+    def tell_exchanged(received: Any, sent: Any = None, output_splits: Any = None, *args: Any, **kwargs: Any) -> None:
+        if not (output_splits or kwargs.get("output_split_sizes")):  # with sizes it is what was counted, not the counts
+            values.exchange(received, sent)
 
     told: dict[str, Callable[..., None] | None] = dict.fromkeys(_OTHERS)
     told |= dict.fromkeys(_REDUCING, _tell_reduced) | dict.fromkeys(_GATHERING, _tell_gathered)
