@@ -41,11 +41,12 @@ STEPS = 40
 
 
 NOTES = (
-    "The three records of 2026 were run for 40 training steps: the warm-up with all sizes of batches, and the first of the record's own. "
-    "They were run before exchanges of indices were told from counts, and not again. What is reserved may grow later. Runs of the same record print different peaks: 30,166 to 30,881 MiB allocated in June's "
-    "folder. Those with 8 GPUs are of torch 2.10, predicted for 2.11 with Inductor of 2.13. The records of 2025 were predicted by an "
-    "earlier state of memfit with few steps: where Triton is not installed, Inductor cannot plan flex attention (2025-05-30), and "
-    "says so; products in 8 bits were predicted as eager code."
+    "The three records of 2026 were run for 40 training steps: the warm-up with all sizes of batches, and the first of "
+    "the record's own. They were run before exchanges of indices were told from counts, and not again. What is reserved "
+    "may grow later. Runs of the same record print different peaks: 30,166 to 30,881 MiB allocated in June's folder. "
+    "Those with 8 GPUs are of torch 2.10, predicted for 2.11 with Inductor of 2.13. The records of 2025 were predicted by "
+    "an earlier state of memfit with few steps: where Triton is not installed, Inductor cannot plan flex attention "
+    "(2025-05-30), and says so; products in 8 bits were predicted as eager code."
 )
 
 
