@@ -110,6 +110,16 @@ def test_nothing_is_said_where_nobody_is_asked(monkeypatch):
     assert library.reservations(TARGET) is None
 
 
+def test_nobody_is_asked_without_cublas(monkeypatch, tmp_path):
+    """cuDNN ends the process where it cannot load it."""
+    cudnn = tmp_path / "nvidia" / "cudnn"
+    monkeypatch.setattr(library.ctypes.util, "find_library", lambda name: None)
+    assert not library._has_cublas(cudnn)
+    (tmp_path / "nvidia" / "cu13" / "lib").mkdir(parents=True)
+    (tmp_path / "nvidia" / "cu13" / "lib" / "libcublasLt.so.13").touch()
+    assert library._has_cublas(cudnn)
+
+
 class RefusingLibrary:
     """Makes descriptors, and refuses to finish any of a kind."""
 

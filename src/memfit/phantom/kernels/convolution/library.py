@@ -16,6 +16,7 @@ cuBLAS answers for real devices alone.
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import importlib.util
 import json
 from collections.abc import Iterator
@@ -109,15 +110,21 @@ def _with_segments(gpu: Gpu, conv_pass: ConvPass, geometry: ConvGeometry, answer
 
 @cache
 def _installed() -> _Library | None:
-    """The library that PyTorch's wheels bring, if it is of a version that can be asked."""
+    """The library that PyTorch's wheels bring, if it is of a version that can be asked, and cuBLAS is there: without it the first
+    question ends the process."""
     with suppress(ImportError, OSError, AttributeError, ValueError):
         package = importlib.util.find_spec("nvidia.cudnn")
         for folder in (package and package.submodule_search_locations) or ():
             path = Path(folder, "lib", LIBRARY)
-            if path.exists():
+            if path.exists() and _has_cublas(Path(folder)):
                 library = ctypes.CDLL(str(path))
                 return _Library(library) if library.cudnnGetVersion() >= FIRST_VERSION else None
     return None
+
+
+def _has_cublas(folder: Path) -> bool:
+    """Whether cuBLAS is installed beside the package of cuDNN, or where the system looks."""
+    return any(folder.parent.glob("*/lib/libcublasLt.so.*")) or ctypes.util.find_library("cublasLt") is not None
 
 
 @cache
