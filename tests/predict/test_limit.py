@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers.prepared_process import MEMFIT, run_prepared
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memfit.allocator import AllocatorSettings
 from memfit.errors import RanOutError
 from memfit.hardware import find_gpu
 from memfit.job import PredictOptions
 from memfit.ledger import LedgerBuilder
+from memfit.ledger.schema import Blocks, EventKind, Events
 from memfit.predict.limit import MemoryLimit, limited_first
 from memfit.predict.ranks import RankOutcome
 from memfit.predict.scripts.launchers import read_command
@@ -169,3 +173,56 @@ def test_the_words_are_those_that_are_read_from_cuda():
     assert failure.needed_bytes == 400 * MIB
     assert failure.total_bytes == pytest.approx(gpu.usable_bytes, rel=0.001)
     assert failure.allocated_bytes == pytest.approx(num_served * 400 * MIB, rel=0.001)
+
+
+@st.composite
+def stretches(draw: st.DrawFn) -> tuple[Events, Blocks]:
+    """Events of blocks on two devices; blocks 0 to 2 were there before."""
+    held, kinds, subjects, sizes, devices = [0, 1, 2], [], [], [], []
+    for _ in range(draw(st.integers(0, 12))):
+        if held and draw(st.booleans()):
+            kinds.append(EventKind.FREE)
+            subjects.append(held.pop(draw(st.integers(0, len(held) - 1))))
+            sizes.append(0)
+        else:
+            kinds.append(EventKind.ALLOC)
+            subjects.append(3 + len(devices))
+            sizes.append(draw(st.sampled_from([0, MIB, 200 * MIB])))
+            held.append(subjects[-1])
+            devices.append(draw(st.integers(0, 1)))
+    events = Events(*(np.array(column, dtype=np.int64) for column in (kinds, subjects, sizes, [0] * len(kinds))))
+    zeros = np.zeros(len(devices), dtype=np.int64)
+    return events, Blocks(np.array(devices, dtype=np.int64), zeros, zeros, zeros)
+
+
+def begun() -> MemoryLimit:
+    """Blocks 0 and 2 are on the limited device, block 1 is on another."""
+    builder = LedgerBuilder()
+    devices = [builder.device("cuda:0"), builder.device("cpu")]
+    limit = MemoryLimit(builder, "cuda:0", find_gpu("T4"), 0, AllocatorSettings)
+    for block, device in enumerate((devices[0], devices[1], devices[0])):
+        limit.take(block, 500 * MIB, device, 7)
+    return limit
+
+
+@given(stretches())
+def test_a_stretch_served_at_once_is_as_served_one_by_one(stretch: tuple[Events, Blocks]):
+    events, blocks = stretch
+    at_once, one_by_one = begun(), begun()
+    for kind, subject, size in zip(events.kind, events.subject, events.size, strict=True):
+        if kind == EventKind.ALLOC:
+            one_by_one.take(subject, size, blocks.device[subject - 3], 0)
+        else:
+            one_by_one.give_back(subject)
+    assert at_once.serve(events, blocks, 3)
+    assert at_once._in_use == one_by_one._in_use
+    assert at_once._sizes == one_by_one._sizes
+    assert at_once._streams == one_by_one._streams
+
+
+def test_a_stretch_that_comes_near_the_limit_is_served_one_by_one():
+    limit = begun()
+    kinds, subjects, sizes = [EventKind.ALLOC, EventKind.FREE], [3, 3], [find_gpu("T4").capacity() // 4, 0]
+    events = Events(*(np.array(column, dtype=np.int64) for column in (kinds, subjects, sizes, [0, 0])))
+    assert not limit.serve(events, Blocks(*(np.zeros(1, dtype=np.int64) for _ in range(4))), 3)
+    assert limit._in_use == 1000 * MIB

@@ -45,15 +45,24 @@ def largest_request(segment: int) -> int:
 
 
 def round_sizes(sizes: Array, settings: AllocatorSettings) -> tuple[Array, Array]:
-    """``round_size`` and ``segment_size`` of many requests. A run asks for few different sizes."""
-    distinct, where = np.unique(sizes, return_inverse=True)
-    rounded = [round_size(size, settings) for size in distinct.tolist()]
-    segments = [segment_size(size, settings) for size in rounded]
-    return np.array(rounded, dtype=np.int64)[where], np.array(segments, dtype=np.int64)[where]
+    """``round_size`` and ``segment_size`` of many requests."""
+    if max(settings.roundup_power2_divisions) > 1:  # of few different sizes
+        distinct, where = np.unique(sizes, return_inverse=True)
+        rounded = np.array([round_size(size, settings) for size in distinct.tolist()], dtype=np.int64)[where]
+    else:
+        rounded = np.maximum(MIN_BLOCK, _round_all_up(sizes.astype(np.int64), MIN_BLOCK))
+    segments = np.where(rounded < MEDIUM_REQUEST, settings.large_segment_bytes, _round_all_up(rounded, LARGE_ROUNDING))
+    segments[rounded <= SMALL_REQUEST] = SMALL_SEGMENT
+    return rounded, segments
 
 
 def _round_up(size: int, quantum: int) -> int:
     return -(-size // quantum) * quantum
+
+
+def _round_all_up(sizes: Array, quantum: int) -> Array:
+    rounded: Array = (sizes + (quantum - 1)) // quantum * quantum
+    return rounded
 
 
 def _interval(size: int) -> int:

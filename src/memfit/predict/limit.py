@@ -19,6 +19,7 @@ from memfit.allocator.live import LiveAllocator
 from memfit.errors import RanOutError
 from memfit.hardware import Gpu
 from memfit.ledger import LedgerBuilder
+from memfit.ledger.schema import Blocks, EventKind, Events
 from memfit.units import GIB, KIB, MIB
 
 NEAR: Final = 4
@@ -80,6 +81,37 @@ class MemoryLimit:
         if size is not None:
             del self._streams[block]
             self._release(block, size, is_in_use=is_in_use)
+
+    def serve(self, events: Events, blocks: Blocks, first_block: int) -> bool:
+        """Serve a stretch of events at once; its new blocks are numbered from ``first_block``. Returns ``False``, and does nothing,
+        where the allocator has to be followed or a block is resized or moved: serve such events one by one."""
+        kind = events.kind
+        if self._live is not None or ((kind == EventKind.RESIZE) | (kind == EventKind.STREAM)).any():
+            return False
+        where = np.flatnonzero((kind == EventKind.ALLOC) | (kind == EventKind.FREE))
+        is_born = kind[where] == EventKind.ALLOC
+        freed = events.subject[where[~is_born]]
+        is_inner = freed >= first_block
+        is_ours = np.array([device.name == self._device for device in self._builder.devices], dtype=bool)[blocks.device]
+        sizes = np.where(is_ours, events.size[where[is_born]], 0)
+        earlier, inner = freed[~is_inner].tolist(), freed[is_inner] - first_block
+        changes = np.empty(len(where), dtype=np.int64)
+        given_back = np.empty(len(freed), dtype=np.int64)
+        given_back[is_inner], given_back[~is_inner] = sizes[inner], [self._sizes.get(block, 0) for block in earlier]
+        changes[is_born], changes[~is_born] = sizes, -given_back
+        in_use = self._in_use + np.cumsum(changes)
+        if in_use.max(initial=0) > self._capacity // NEAR:
+            return False
+        for block in earlier:
+            self.give_back(block)
+        is_ours[inner] = False
+        left = np.flatnonzero(is_ours)
+        names = (left + first_block).tolist()
+        self._sizes |= zip(names, sizes[left].tolist(), strict=True)
+        self._streams |= zip(names, blocks.stream[left].tolist(), strict=True)
+        self._numbers |= zip(names, names, strict=True)  # the allocator gives others when it has to be asked
+        self._in_use = int(in_use[-1]) if len(in_use) else self._in_use
+        return True
 
     def _allocate(self, size: int, stream: int) -> int:
         if self._live is None and self._in_use + size > self._capacity // NEAR:

@@ -361,7 +361,7 @@ class KnownCalls:
             made: dict[int, torch.Tensor] = {}
 
             def make() -> list[torch.Tensor]:
-                return [self._maker.make(leaf, call.numbers, call.forward, written, made) for leaf in call.outputs]
+                return self._maker.make(call.outputs, call.numbers, call.forward, written, made)
 
             graph: _WrittenGraph | None = None
             if call.backward is None:
@@ -406,7 +406,7 @@ class KnownCalls:
                 if is_in_graph and (holder is None or holder.is_done):
                     return None
                 with self._recorder.quiet():
-                    tensor = self._maker.make(cast, call.numbers, call.forward, written, {})
+                    (tensor,) = self._maker.make([cast], call.numbers, call.forward, written, {})
                 if holder is not None:
                     holder.hold(cast.block, tensor.untyped_storage())
                 return tensor
@@ -488,9 +488,10 @@ class _WrittenGraph:
                 given=given,
                 pauses=sorted(pauses, key=lambda item: item[0]),
             )
-            made: dict[int, torch.Tensor] = {}
-            for place, described in backward.gradients:
-                parameters[place].grad = calls._maker.make(described, backward.numbers, backward.window, written, made)
+            described = [made for _, made in backward.gradients]
+            made = calls._maker.make(described, backward.numbers, backward.window, written, {})
+            for (place, _), gradient in zip(backward.gradients, made, strict=True):
+                parameters[place].grad = gradient
         self._inputs.clear()
         self.is_done = True
         calls._graphs.discard(self)

@@ -64,16 +64,18 @@ class Maker:
 
     def make(
         self,
-        made: Made,
+        described: Sequence[Made],
         numbers: Array,
         window: LedgerWindow,
         written: Written,
         others: dict[int, torch.Tensor],
-    ) -> torch.Tensor:
-        """A new tensor like it, whose storage stands for the block that was written; ``others`` has one, without its device, for
-        each block that was met."""
-        tensor = self._make_plain(made, numbers, window, written, others)
-        return tensor if made.spec is None else distributed(tensor, made.spec)
+    ) -> list[torch.Tensor]:
+        """New tensors as described, whose storages stand for the blocks that were written. ``others`` gets a tensor without its
+        device for each block that was met."""
+        with outside_modes():
+            tensors = [self._make_plain(made, numbers, window, written, others) for made in described]
+        parts = zip(tensors, described, strict=True)
+        return [tensor if made.spec is None else distributed(tensor, made.spec) for tensor, made in parts]
 
     def _make_plain(
         self,
@@ -84,24 +86,23 @@ class Maker:
         others: dict[int, torch.Tensor],
     ) -> torch.Tensor:
         shape, stride, offset, size_bytes = made.sizes(numbers)
-        with outside_modes():
-            base = others.get(made.block)
-            if base is None:
-                is_whole = not offset and _dense_bytes(shape, stride, made.dtype) == size_bytes
-                if is_whole:
-                    base = torch.empty_strided(shape, stride, dtype=made.dtype, device="meta")
-                else:
-                    base = torch.empty(size_bytes // made.dtype.itemsize, dtype=made.dtype, device="meta")
-                others[made.block] = base
-                block = written.first_block + made.block
-                scope, roles = written.scope_of(window, made.block), window.roles_of(made.block)
-                self._recorder.adopt_block(base, made.device, block, scope, size_bytes, made.stream, roles)
+        base = others.get(made.block)
+        if base is None:
+            is_whole = not offset and _dense_bytes(shape, stride, made.dtype) == size_bytes
+            if is_whole:
+                base = torch.empty_strided(shape, stride, dtype=made.dtype, device="meta")
             else:
-                is_whole = False
-            if not is_whole:
-                base = base if base.dtype is made.dtype else base.view(made.dtype)
-                base = base.as_strided(shape, stride, offset)
-            return FakeTensor(self._mode, base, made.device)
+                base = torch.empty(size_bytes // made.dtype.itemsize, dtype=made.dtype, device="meta")
+            others[made.block] = base
+            block = written.first_block + made.block
+            scope, roles = written.scope_of(window, made.block), window.roles_of(made.block)
+            self._recorder.adopt_block(base, made.device, block, scope, size_bytes, made.stream, roles)
+        else:
+            is_whole = False
+        if not is_whole:
+            base = base if base.dtype is made.dtype else base.view(made.dtype)
+            base = base.as_strided(shape, stride, offset)
+        return FakeTensor(self._mode, base, made.device)
 
 
 def _dense_bytes(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> int:
