@@ -62,7 +62,8 @@ class LengthFamily:
         if self._kin:
             self._take_over(sizes, call)
         known = self._samples.pop((sizes, call.outcomes), None)
-        self._samples[sizes, call.outcomes] = _Sample(call, known)
+        shape = next((sample.shape for sample in self._samples.values() if sample.call.shape == call.shape), object())
+        self._samples[sizes, call.outcomes] = _Sample(call, shape, known)
         if len(self._samples) > MOST_SAMPLES:
             self._forget_one()
         self._fits.clear()
@@ -96,14 +97,14 @@ class LengthFamily:
                 return self._samples[key].call
         if len(keys) < FEWEST_SAMPLES:
             return None
-        samples = [(key[0], self._samples[key].call) for key in keys]
+        samples = [(key[0], self._samples[key]) for key in keys]
         variables = _variables([*(known for known, _ in samples), sizes])
         if not variables or len(variables) > MOST_VARIABLES:
             return None
         asked = tuple(sizes[place] for place in variables)
-        points = [(tuple(known[place] for place in variables), call) for known, call in samples]
+        points = [(tuple(known[place] for place in variables), sample) for known, sample in samples]
         shape = _shape_at(asked, points)
-        alike = [(point, call) for point, call in points if call.shape == shape]
+        alike = [(point, sample.call) for point, sample in points if sample.shape is shape]
         if shape is None or len({point for point, _ in alike}) < FEWEST_SAMPLES:
             return None
         fit_key = (shape, variables)
@@ -134,8 +135,9 @@ class LengthFamily:
 class _Sample:
     """A call that was run, and how many like it in a row."""
 
-    def __init__(self, call: WrittenCall, before: _Sample | None) -> None:
-        self.call = call
+    def __init__(self, call: WrittenCall, shape: object, before: _Sample | None) -> None:
+        """``shape`` is one object for all samples of a family whose calls have equal shapes."""
+        self.call, self.shape = call, shape
         self.num_alike: int = 1 + (before.num_alike if before is not None and before.call.is_like(call) else 0)
 
 
@@ -168,39 +170,39 @@ def _distance(one: Sizes, other: Sizes) -> float:
     return sum(abs(log(max(a, 1) / max(b, 1))) for a, b in zip(one, other, strict=True))
 
 
-def _shape_at(asked: Sizes, points: Sequence[tuple[Sizes, WrittenCall]]) -> tuple[Any, ...] | None:
-    """What a call at this point looks like but for its sizes, if its neighbours tell."""
+def _shape_at(asked: Sizes, points: Sequence[tuple[Sizes, _Sample]]) -> object | None:
+    """The shape of a call at this point, if its neighbours tell."""
     alike = _alike_alignments(points)
     own = _alignment(asked)
-    for candidates in (points, [(point, call) for point, call in points if _alignment(point) == own]):
+    for candidates in (points, [(point, sample) for point, sample in points if _alignment(point) == own]):
         shape = _between_neighbours(asked, candidates)
         if shape is not None:
-            seen = {_alignment(point) for point, call in points if call.shape == shape}
+            seen = {_alignment(point) for point, sample in points if sample.shape is shape}
             if own in seen or any(own in group and group & seen for group in alike):
                 return shape
     return None
 
 
-def _alike_alignments(points: Sequence[tuple[Sizes, WrittenCall]]) -> list[set[Sizes]]:
+def _alike_alignments(points: Sequence[tuple[Sizes, _Sample]]) -> list[set[Sizes]]:
     """Alignments that made no difference where both were seen."""
-    by_shape: dict[Any, set[Sizes]] = {}
-    for point, call in points:
-        by_shape.setdefault(call.shape, set()).add(_alignment(point))
+    by_shape: dict[object, set[Sizes]] = {}
+    for point, sample in points:
+        by_shape.setdefault(sample.shape, set()).add(_alignment(point))
     return list(by_shape.values())
 
 
-def _between_neighbours(asked: Sizes, points: Sequence[tuple[Sizes, WrittenCall]]) -> tuple[Any, ...] | None:
+def _between_neighbours(asked: Sizes, points: Sequence[tuple[Sizes, _Sample]]) -> object | None:
     if len(asked) == 1:
         below = max((point for point in points if point[0] <= asked), key=lambda point: point[0], default=None)
         above = min((point for point in points if point[0] >= asked), key=lambda point: point[0], default=None)
-        if below is None or above is None or below[1].shape != above[1].shape:
+        if below is None or above is None or below[1].shape is not above[1].shape:
             return None
         return below[1].shape
     nearest = sorted(points, key=lambda point: _distance(point[0], asked))[:NEIGHBOURS]
-    if len(nearest) < NEIGHBOURS or any(call.shape != nearest[0][1].shape for _, call in nearest):
+    if len(nearest) < NEIGHBOURS or any(sample.shape is not nearest[0][1].shape for _, sample in nearest):
         return None
     shape = nearest[0][1].shape
-    alike = np.array([point for point, call in points if call.shape == shape])
+    alike = np.array([point for point, sample in points if sample.shape is shape])
     inside = ((alike.min(axis=0) <= asked) & (alike.max(axis=0) >= asked)).all()
     return shape if inside else None
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import cached_property
 from math import gcd
 from typing import Final
 
@@ -81,42 +80,37 @@ class Fit:
         self._columns, self._is_exact = columns[:-1].astype(np.int64), columns[-1].astype(bool)
         self._terms = np.array([terms(point) for point in points], dtype=np.int64)
         self._plain = [plain_terms(point) for point in points]
+        self._first: list[int] = self._columns[0].tolist()
+        self._is_constant: list[bool] = (self._columns == self._columns[0]).all(axis=0).tolist()
+        self._multiples: dict[int, list[int]] = {}
+        self._lines: dict[int, list[tuple[int, int, int]]] = {}
+        self._factors: dict[int, list[Fraction] | None] = {}
+        self._shares: dict[int, list[tuple[int, Fraction, int]]] = {}
 
     def at(self, point: tuple[int, ...]) -> Array:
         """The numbers at a point. Raises ``Unclear``."""
-        at_point = np.array(terms(point), dtype=np.int64)
+        at_point = terms(point)
         values = [self._value(column, point, at_point) for column in range(self._columns.shape[1])]
         found: Array = np.array(values, dtype=np.int64)[self._inverse]
         return found
 
-    @cached_property
-    def _proportional(self) -> list[Array]:
-        """Of each column: the terms that it is proportional to."""
-        found = []
-        for column in range(self._columns.shape[1]):
-            values = self._columns[:, column].astype(object)
-            if (values == values[0]).all():
-                found.append(np.array([], dtype=np.int64))
-                continue
-            rows = self._terms.astype(object)
-            fits = (values[:, None] * rows[0][None, :] == values[0] * rows).all(axis=0) & (self._terms[0] > 0)
-            found.append(np.flatnonzero(fits))
-        return found
-
-    def _value(self, column: int, point: tuple[int, ...], at_point: Array) -> int:
-        values = self._columns[:, column]
-        if (values == values[0]).all():
-            return int(values[0])
-        fitting = self._proportional[column]
-        if len(fitting):
-            said = {self._scaled(values, term, at_point) for term in fitting.tolist()}
+    def _value(self, column: int, point: tuple[int, ...], at_point: list[int]) -> int:
+        if self._is_constant[column]:
+            return self._first[column]
+        fitting = self._proportional(column)
+        if fitting:
+            said = {self._scaled(column, term, at_point) for term in fitting}
             if len(said) > 1:
                 raise Unclear
             return said.pop()
-        for form in (self._with_constant, self._polynomial, self._cut_off):
-            found = form(column, point, at_point)
-            if found is not None:
-                return found
+        if len({*self._points}) < 3:
+            raise Unclear
+        for form in (self._on_lines, self._on_polynomial, self._in_shares):
+            said = form(column, point, at_point)
+            if len(said) > 1:
+                raise Unclear
+            if said:
+                return said.pop()
         if not self._is_exact[column]:
             return self._guess(column, point)
         return self._nearby(column, point)
@@ -157,64 +151,76 @@ class Fit:
         """Of the first column."""
         return int(self.at(point)[0])
 
-    def _scaled(self, values: Array, term: int, at_point: Array) -> int:
-        scaled, rest = divmod(int(values[0]) * int(at_point[term]), int(self._terms[0][term]))
+    # -- forms: found once for a column, asked at many points ----------------------------------------------------------------------
+
+    def _proportional(self, column: int) -> list[int]:
+        """The terms that the column is proportional to."""
+        if column not in self._multiples:
+            values, rows = self._columns[:, column].astype(object), self._terms.astype(object)
+            fits = (values[:, None] * rows[0][None, :] == values[0] * rows).all(axis=0) & (self._terms[0] > 0)
+            self._multiples[column] = np.flatnonzero(fits).tolist()
+        return self._multiples[column]
+
+    def _scaled(self, column: int, term: int, at_point: list[int]) -> int:
+        scaled, rest = divmod(self._first[column] * at_point[term], int(self._terms[0][term]))
         if rest:
             raise Unclear
         return scaled
 
-    def _with_constant(self, column: int, point: tuple[int, ...], at_point: Array) -> int | None:
+    def _on_lines(self, column: int, point: tuple[int, ...], at_point: list[int]) -> set[int]:
         """Something fixed and something proportional."""
-        values = self._columns[:, column].astype(object)
-        if len({*self._points}) < 3:
-            raise Unclear
+        if column not in self._lines:
+            self._lines[column] = list(self._find_lines(column))
         said = set()
+        for term, rise, run in self._lines[column]:
+            value, rest = divmod(rise * (at_point[term] - int(self._terms[0][term])), run)
+            if not rest:
+                said.add(self._first[column] + value)
+        return said
+
+    def _find_lines(self, column: int) -> Iterator[tuple[int, int, int]]:
+        """Terms, and by how much the column rises while the term rises by how much."""
+        values = self._columns[:, column].astype(object)
         rises, runs = values[1:] - values[0], (self._terms[1:] - self._terms[0]).astype(object)
         for term in range(self._terms.shape[1]):
             run = runs[:, term]
             anchor = next((i for i in range(len(run)) if run[i]), None)
-            if anchor is None or not (rises * run[anchor] == rises[anchor] * run).all():
-                continue
-            value, rest = divmod(rises[anchor] * (int(at_point[term]) - int(self._terms[0][term])), run[anchor])
-            if not rest:
-                said.add(int(values[0] + value))
-        if len(said) > 1:
-            raise Unclear
-        return said.pop() if said else None
+            if anchor is not None and (rises * run[anchor] == rises[anchor] * run).all():
+                yield term, int(rises[anchor]), int(run[anchor])
 
-    def _polynomial(self, column: int, point: tuple[int, ...], at_point: Array) -> int | None:
+    def _on_polynomial(self, column: int, point: tuple[int, ...], at_point: list[int]) -> set[int]:
         """Exact, and with more samples than factors."""
-        rows = self._plain
-        count = len(rows[0])
-        if len({*self._points}) <= count:
-            return None
-        factors = _solve([[Fraction(value) for value in row] for row in rows], self._columns[:, column].tolist())
+        if column not in self._factors:
+            has_enough = len({*self._points}) > len(self._plain[0])
+            rows = [[Fraction(value) for value in row] for row in self._plain]
+            self._factors[column] = _solve(rows, self._columns[:, column].tolist()) if has_enough else None
+        factors = self._factors[column]
         if factors is None:
-            return None
+            return set()
         value = sum((factor * term for factor, term in zip(factors, plain_terms(point), strict=True)), Fraction(0))
-        return int(value) if value.denominator == 1 else None
+        return {int(value)} if value.denominator == 1 else set()
 
-    def _cut_off(self, column: int, point: tuple[int, ...], at_point: Array) -> int | None:
+    def _in_shares(self, column: int, point: tuple[int, ...], at_point: list[int]) -> set[int]:
         """A share of a product, cut off to a whole number of units."""
+        if column not in self._shares:
+            self._shares[column] = list(self._find_shares(column))
+        return {unit * (share.numerator * at_point[term] // share.denominator) for unit, share, term in self._shares[column]}
+
+    def _find_shares(self, column: int) -> Iterator[tuple[int, Fraction, int]]:
+        """Units, shares and the terms that they are shares of."""
         values = self._columns[:, column].tolist()
-        unit = 0
-        for value in values:
-            unit = gcd(unit, value)
-        if not unit or len({*self._points}) < 4:
-            return None
-        said = set()
-        for each in (unit // part for part in (1, 2, 4, 8) if not unit % part):
+        whole = gcd(*values)
+        if not whole or len({*self._points}) < 4:
+            return
+        for unit in (whole // part for part in (1, 2, 4, 8) if not whole % part):
             for term in range(self._terms.shape[1]):
                 low, high = Fraction(0), Fraction(_LIMIT)
                 for value, row in zip(values, self._terms[:, term].tolist(), strict=True):
                     if row <= 0:
                         break
-                    low, high = max(low, Fraction(value // each, row)), min(high, Fraction(value // each + 1, row))
+                    low, high = max(low, Fraction(value // unit, row)), min(high, Fraction(value // unit + 1, row))
                 else:
-                    said |= {each * int(share * int(at_point[term])) for share in _simple_shares(low, high)}
-        if len(said) > 1:
-            raise Unclear
-        return said.pop() if said else None
+                    yield from ((unit, share, term) for share in _simple_shares(low, high))
 
     def _guess(self, column: int, point: tuple[int, ...]) -> int:
         rows, values = np.array(self._plain, dtype=np.float64), self._columns[:, column].astype(np.float64)
