@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,9 @@ from memfit.torch_compat.dispatch import tree_leaves, tree_map
 from memfit.torch_compat.dynamo import is_compiled
 
 PLAIN: Final = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
+_MANY: Final = (list, tuple, dict, set, deque)
+_PLAIN_TYPES: Final = frozenset(PLAIN)
+_TYPES_OF_MANY: Final = frozenset((*_MANY, OrderedDict))
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,19 +28,21 @@ class Key:
 
     state: tuple[Any, ...]
     """What must be after the call as it was before; the modules' own comes last."""
-    family: Any
+    family: tuple[Any, ...]
     """All but the sizes of arguments."""
-    kin: Any
-    """The same without the plain attributes of modules, but with their modes and hooks."""
     sizes: tuple[int, ...]
 
     @classmethod
     def of(cls, state: tuple[Any, ...], beside: tuple[Any, ...]) -> Key:
         kinds, sizes = family_of(state[0])
-        modules = tuple(
-            (*each[:2], *(fact for fact in each[2] if fact[0] == "training" or "hooks" in fact[0])) for each in state[-1]
-        )
-        return cls(state, (kinds, state[1:], beside), (kinds, state[1:-1], modules, beside), sizes)
+        return cls(state, (kinds, state[1:], beside), sizes)
+
+    @property
+    def kin(self) -> tuple[Any, ...]:
+        """The family without the plain attributes of modules, but with their modes and hooks."""
+        kinds, (*others, modules), beside = self.family
+        own = tuple((*each[:2], *(fact for fact in each[2] if fact[0] == "training" or "hooks" in fact[0])) for each in modules)
+        return (kinds, tuple(others), own, beside)
 
 
 def state_of_call(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
@@ -131,23 +136,30 @@ def _of_module(module: nn.Module, seen: dict[int, Any]) -> tuple[Any, ...]:
     if is_compiled(module):
         raise NotRepeatableError(RunReason.COMPILED)  # watching it would change what is compiled
     parameters = tuple((id(parameter), parameter.dtype) for parameter in module._parameters.values() if parameter is not None)
-    return (id(module), parameters, tuple(_plain_attributes(vars(module), seen)))
+    return (id(module), parameters, _plain_attributes(vars(module), seen))
 
 
-def _plain_attributes(attributes: dict[str, Any], seen: dict[int, Any] | None) -> Iterator[tuple[str, Any]]:
+def _plain_attributes(attributes: dict[str, Any], seen: dict[int, Any] | None) -> tuple[tuple[str, Any], ...]:
     """Plain values and lengths, the number of hooks too; of other objects, a configuration for one, their own plain attributes.
 
     ``seen`` has those of objects that many modules share, by identity; without it, objects are not looked into.
     """
+    found: list[tuple[str, Any]] = []
     for name, value in attributes.items():
-        if isinstance(value, PLAIN):
-            yield name, value
-        elif isinstance(value, (list, tuple, dict, set, deque)):
-            yield name, len(value)
+        kind = type(value)
+        if kind in _PLAIN_TYPES:
+            found.append((name, value))
+        elif kind in _TYPES_OF_MANY:
+            found.append((name, len(value)))
+        elif isinstance(value, PLAIN):
+            found.append((name, value))
+        elif isinstance(value, _MANY):
+            found.append((name, len(value)))
         elif isinstance(value, torch.Tensor):
-            yield name, (id(value), value.dtype)
+            found.append((name, (id(value), value.dtype)))
         elif seen is not None and not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
             known = seen.get(id(value))
             if known is None:
-                known = seen[id(value)] = tuple(_plain_attributes(vars(value), None))
-            yield name, known
+                known = seen[id(value)] = _plain_attributes(vars(value), None)
+            found.append((name, known))
+    return tuple(found)
