@@ -353,7 +353,7 @@ def _assumption(target: Target) -> str:
     if told is None:
         return (
             "workspaces of convolutions were estimated: cuDNN's choice of kernels is its own; where its library is installed"
-            " (pip install nvidia-cudnn-cu13), it is asked"
+            " (pip install 'memfit[cudnn]'), it is asked"
         )
     return f"workspaces of convolutions were {'; '.join(told)}. Those of one-by-one kernels were estimated"
 
