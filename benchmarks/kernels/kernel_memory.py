@@ -176,12 +176,15 @@ def measure_all(names: list[str], jobs: int, limit_s: float) -> None:
 
 
 def predict(names: list[str]) -> dict[str, dict[str, Any]]:
-    """The same cases in the phantom world, with the same numbers."""
+    """The same cases in the phantom world, with the same numbers. Convolutions are by rules alone, also where cuDNN is installed
+    and could be asked: so what is recorded is the same everywhere."""
     from benchmarks.kernels.kernel_cases import CASES
     from memfit.job import PredictOptions
     from memfit.phantom.distributed.environment import RankInfo
+    from memfit.phantom.kernels.convolution import library
     from memfit.predict.session import PhantomSession
 
+    library._installed = lambda: None
     session = PhantomSession.prepare(PredictOptions(gpu="H200", torch_version="2.11+cu130"), RankInfo())
     session.recording.leave_steps_to_caller()
     marks: list[str] = []
@@ -244,6 +247,18 @@ def peaks_of(events: Events) -> list[int]:
             found.append(peak - base)
             base = peak = level
     return [*found, peak - base, level]
+
+
+def course(events: Events) -> list[list[int]]:
+    """Allocations as the allocator rounds them, each with the ends that come before the next one, sorted: in whatever order blocks
+    are freed between two allocations, the allocator is left the same."""
+    found: list[list[int]] = [[]]
+    for event in events:
+        if event < 0:
+            found[-1].append(event)
+        else:
+            found.append([rounded(event)])
+    return [sorted(each, reverse=True) for each in found]
 
 
 def off_by(said: dict[str, Any], truth: dict[str, Any]) -> float:

@@ -12,7 +12,7 @@ from memfit.ledger import Phase
 from memfit.phantom.compile.allocation import Origin, current_origin, is_replayed
 from memfit.phantom.kernels import RULES, Rule
 from memfit.phantom.kernels.library_handles import Libraries
-from memfit.phantom.kernels.rule import KernelTrial
+from memfit.phantom.kernels.rule import KernelTrial, ResultPlace, TakenBlocks
 from memfit.phantom.target import Target
 from memfit.record.sources.operators.blocks import BlockWriter
 from memfit.record.sources.operators.handlers import OutputHandler
@@ -61,15 +61,30 @@ class WorkspaceObserver:
                 copies = _take(blocks, func, device, copied)
                 write_outputs(func, args, output)
                 self._try(blocks, func, output.device, trial)
-                _give_back(blocks, [*copies, *_take(blocks, func, device, taken)])
-            _give_back(blocks, held)
+                _give_back(blocks, *copies, *_take(blocks, func, device, taken))
+            _give_back(blocks, *held)
 
         def plan_with_workspaces(func: Any, args: Any, result: Any) -> None:
-            if write_outputs is not None:
-                write_outputs(func, args, result)
             device = _gpu_of(result)
-            if device is not None:
-                self._take(blocks, func, rule, args, result, device)
+            taken: TakenBlocks = rule.takes(self._target, args, result) if rule.takes is not None and device is not None else ()
+            later = {each.place for each in taken if isinstance(each, ResultPlace)}
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            if write_outputs is not None:
+                write_outputs(func, args, [each for place, each in enumerate(results) if place not in later] if later else result)
+            if device is None:
+                return
+            self._prepare(blocks, func, rule, args, result, device)
+            held: list[int | None] = []
+            for each in taken:
+                if isinstance(each, ResultPlace):
+                    if write_outputs is not None:
+                        write_outputs(func, args, results[each.place])
+                elif each < 0:
+                    _give_back(blocks, held[-each - 1])
+                    held[-each - 1] = None
+                else:
+                    held.append(blocks.write_workspace(func, device, each) if each else None)
+            _give_back(blocks, *held)
 
         def plan_after_copies(func: Any, args: Any, result: Any) -> None:
             assert rule.copies is not None
@@ -77,13 +92,14 @@ class WorkspaceObserver:
             sizes = rule.copies(args) if device is not None else ()
             copies = _take(blocks, func, device, sizes)
             plan_with_workspaces(func, args, result)
-            _give_back(blocks, copies)
+            _give_back(blocks, *copies)
 
         if rule.by_output:
             return plan_by_output
         return plan_with_workspaces if rule.copies is None else plan_after_copies
 
-    def _take(self, blocks: BlockWriter, func: Any, rule: Rule, args: Any, result: Any, device: torch.device) -> None:
+    def _prepare(self, blocks: BlockWriter, func: Any, rule: Rule, args: Any, result: Any, device: torch.device) -> None:
+        """Records what comes before the blocks of this call: what libraries keep for good, and their trials."""
         if rule.keeps is not None:
             for size in self._libraries.newly_taken(func, args):
                 self._kept.append(partial(blocks.free_workspace, blocks.write_workspace(func, device, size)))
@@ -92,7 +108,6 @@ class WorkspaceObserver:
                 self._assumed[rule.assumption if isinstance(rule.assumption, str) else rule.assumption(self._target)] = None
             for trial in self._new_trials(rule, args, result):
                 self._try(blocks, func, device, trial)
-            _take_for_a_while(blocks, func, device, rule.takes(self._target, args, result))
 
     def _free_kept(self) -> None:
         while self._kept:
@@ -122,7 +137,7 @@ class WorkspaceObserver:
             size = max((each for each in trial.sizes if each <= room), default=0)
         self._largest_trial = max(self._largest_trial, size)
         self._tries_unknown |= not trial.is_known
-        _take_for_a_while(blocks, func, device, [size])
+        _give_back(blocks, *_take(blocks, func, device, [size]))
         blocks.empty_caches()
 
 
@@ -138,17 +153,14 @@ def _of_trials(largest: int, is_any_unknown: bool) -> str:
     )
 
 
-def _take_for_a_while(blocks: BlockWriter, func: Any, device: torch.device, sizes: Sequence[int]) -> None:
-    _give_back(blocks, _take(blocks, func, device, sizes))
-
-
 def _take(blocks: BlockWriter, func: Any, device: torch.device | None, sizes: Sequence[int]) -> list[int]:
     return [] if device is None else [blocks.write_workspace(func, device, size) for size in sizes if size > 0]
 
 
-def _give_back(blocks: BlockWriter, taken: Sequence[int]) -> None:
+def _give_back(blocks: BlockWriter, *taken: int | None) -> None:
     for block in taken:
-        blocks.free_workspace(block)
+        if block is not None:
+            blocks.free_workspace(block)
 
 
 def _gpu_of(result: Any) -> torch.device | None:

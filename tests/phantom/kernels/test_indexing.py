@@ -49,7 +49,7 @@ def test_forward_does_not():
 def test_sums_by_index_sort_only_where_they_add():
     x, index = torch.empty(8192, 64, device="meta"), torch.empty(4096, dtype=torch.int64, device="meta")
     assert indexing.index_put_blocks(H200, (x, [index], x), None) == ()
-    assert tuple(indexing.index_put_blocks(H200, (x, [index], x, True), None)) == (32768, 32768, 32768, 32768, 71167)
+    assert tuple(indexing.index_put_blocks(H200, (x, [index], x, True), None)) == (32768, 32768, -1, 32768, 32768, 32768, 71167)
 
 
 def test_embeddings():

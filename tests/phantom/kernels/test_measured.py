@@ -33,6 +33,25 @@ def test_every_case_is_predicted_as_recorded(start):
     assert not changed, "\n".join([*changed, f"If that is meant, record it: {kernel_memory.RECORD}"])
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dropout bf16[16,512,768]",
+        "LSTM layers 2 hidden 512 f32[128,32,256]",
+        "LSTM layers 2 hidden 512 batch first f32[32,128,256]",
+        "LSTMCell f32[64,256]",
+        "GRUCell f32[64,256]",
+        "sdpa default f32 2x16x1024x64 blhd causal",
+        "embedding_bag max i64[4096,8]<10000 f32[10000,64]",
+        "roll f32[32,56,56,96]",
+    ],
+)
+def test_blocks_come_and_go_in_the_measured_order(name):
+    """What is cached when a block is asked for decides about reserved memory."""
+    said = kernel_memory.predict([name])[name]
+    assert kernel_memory.course(said["events"]) == kernel_memory.course(TRUTH[name]["events"])
+
+
 def test_every_case_is_measured_and_recorded():
     assert list(RECORDED["cases"]) == list(CASES)
     assert set(TRUTH) == set(CASES)

@@ -1,4 +1,4 @@
-"""Softmax, log-softmax, and activations that have a kernel of their own on CUDA."""
+"""Softmax, log-softmax, dropout, and activations that have a kernel of their own on CUDA."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.kernels.rule import Arguments, Kernel, Rule, bytes_of
+from memfit.phantom.kernels.rule import Arguments, Kernel, ResultPlace, Rule, TakenBlocks, bytes_of
 from memfit.phantom.target import Target
 
 aten = torch.ops.aten
@@ -47,6 +47,11 @@ def _log_softmax_backward_blocks(target: Target, args: Arguments, result: Any) -
     return [bytes_of(tensor) for tensor in args[:2] if not tensor.is_contiguous()]
 
 
+def _dropout_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """Nothing; the mask comes before the output."""
+    return (ResultPlace(1), ResultPlace(0)) if args[2] is not False and 0 < args[1] < 1 else ()
+
+
 def _safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """One tensor: rows in which everything is masked are set to zero in place."""
     return torch.empty_like(x, dtype=dtype or x.dtype, memory_format=torch.contiguous_format)
@@ -59,6 +64,7 @@ def _safe_softmax_blocks(target: Target, args: Arguments, result: Any) -> Sequen
 
 
 RULES = (
+    Rule(operators=("native_dropout",), takes=_dropout_blocks, source="ATen/native/cuda/Dropout.cu"),
     Rule(operators=("softmax.int",), runs=_softmax, source="ATen/native/SoftMax.cpp"),
     Rule(operators=("log_softmax.int",), runs=_log_softmax, source="ATen/native/SoftMax.cpp"),
     Rule(operators=("_softmax", "_log_softmax"), takes=_softmax_blocks, source="ATen/native/cuda/SoftMax.cu"),

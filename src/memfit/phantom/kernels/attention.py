@@ -374,7 +374,8 @@ def _efficient_blocks(target: Target, args: Arguments, result: Any) -> Sequence[
 
 
 def _efficient_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """A sum for every row; tiles of the query's gradient, and of those of key and value where heads are wide."""
+    """A sum for every row, in float32 from a product of gradient and output; tiles of the query's gradient, and of those of key and
+    value where heads are wide."""
     query, key, out = args[1], args[2], args[5]
     batch, heads, length, dim = query.shape
     rows, columns = _tile(query.dtype, dim)
@@ -383,8 +384,11 @@ def _efficient_backward_blocks(target: Target, args: Arguments, result: Any) -> 
         splits = max(1, min(-(-key.shape[2] // columns), 200 // (batch * heads)))
         floats += 2 * splits * columns * round_up(dim, rows)
     sums, tiles = 4 * batch * heads * length, 4 * batch * heads * round_up(floats, 4)
-    # In float32 the sums come from a product of two tensors, which is freed before the tiles are taken.
-    return sums, max(tiles, 4 * out.numel() + sums) if query.dtype == torch.float32 else tiles
+    if query.dtype != torch.float32:
+        return sums, tiles
+    if heads == 1 or length == 1:
+        return 4 * out.numel(), sums, -1, tiles
+    return 4 * out.numel(), sums, sums, -1, -2, tiles  # the sums are copied, heads before rows
 
 
 def _tile(dtype: torch.dtype, dim: int) -> tuple[int, int]:

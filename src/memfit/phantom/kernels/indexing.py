@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.kernels.rule import Arguments, Kernel, Rule, bytes_of
+from memfit.phantom.kernels.rule import Arguments, Kernel, ResultPlace, Rule, TakenBlocks, bytes_of
 from memfit.phantom.kernels.sorting import pair_sort_bytes
 from memfit.phantom.target import Target
 from memfit.torch_compat.autograd import graph_task_id
@@ -27,7 +27,7 @@ MAXIMUM = 2
 """The number of an embedding bag's mode."""
 
 
-def embedding_backward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+def embedding_backward(target: Target, args: Arguments, result: Any) -> TakenBlocks:
     """Where indices are many: the indices sorted, and the sums of the rows that share an index, in parts."""
     grad, indices, num_weights = args[:3]
     count, item = indices.numel(), indices.element_size()
@@ -35,12 +35,12 @@ def embedding_backward(target: Target, args: Arguments, result: Any) -> Sequence
         return ()
     segments = min(count, num_weights)
     parts = count // ROWS_PER_PART + segments
-    sorts = (item * count, item * count)  # sorted, and where each came from
-    numbers = (item * count, item * segments, item * segments, item * parts)
+    sorts = (item * count, item * count, item * count, pair_sort_bytes(count, item, item), -3, -4)
+    numbers = (item * count, item * count, -6, item * segments, item * segments, item * parts)
     if _has_few_segments(target, segments):
         sums = 4 * num_weights * grad.shape[-1] if grad.element_size() < 4 else 0
-        return (*sorts, *numbers, item * parts, sums)
-    return (*sorts, *numbers, 4 * parts * grad.shape[-1])
+        return (*sorts, ResultPlace(0), *numbers, item * parts, sums)
+    return (*sorts, ResultPlace(0), *numbers, 4 * parts * grad.shape[-1])
 
 
 def _has_few_segments(target: Target, segments: int) -> bool:
@@ -48,9 +48,14 @@ def _has_few_segments(target: Target, segments: int) -> bool:
     return target.torch >= (2, 11) and segments <= 2 * target.gpu.num_sms
 
 
-def embedding_bag_backward(target: Target, args: Arguments, result: Any) -> Sequence[int]:
+def embedding_bag_backward(target: Target, args: Arguments, result: Any) -> TakenBlocks:
     """What `embedding_dense_backward` takes; nothing where the bags' maxima are taken, which know where they came from."""
     return () if args[8] == MAXIMUM else embedding_backward(target, (args[0], args[1], args[6]), result)
+
+
+def _embedding_bag_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """Nothing; the bags' sizes and numbers come before the sums."""
+    return ResultPlace(2), ResultPlace(1), ResultPlace(0), ResultPlace(3)
 
 
 # -- sums by index -------------------------------------------------------------------------------------------------------------
@@ -62,7 +67,7 @@ def index_put_blocks(target: Target, args: Arguments, result: Any) -> Sequence[i
         return ()
     given = [index.shape for index in args[1] if index is not None]
     count = math.prod(torch.broadcast_shapes(*given)) if given else 0
-    return (*[8 * count] * 4, pair_sort_bytes(count, 8)) if count else ()
+    return (8 * count, 8 * count, -1, *[8 * count] * 3, pair_sort_bytes(count, 8)) if count else ()
 
 
 def _into_first(target: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -97,9 +102,11 @@ def _one_hot(target: Target) -> Kernel:
     return one_hot
 
 
-def _roll_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """A copy where several dimensions are rolled, one after the other."""
-    return (bytes_of(args[0]),) if len(args[1]) > 1 else ()
+def _roll_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """Where several dimensions are rolled, one after the other: what was rolled so far, until the next is done."""
+    size, num_dims = bytes_of(args[0]), len(args[1])
+    between = [step for number in range(1, num_dims - 1) for step in (size, -number)]
+    return (size, *between, ResultPlace(0)) if num_dims > 1 else ()
 
 
 INDEX_PUT = "ATen/native/cuda/Indexing.cu; sizes measured"
@@ -111,6 +118,7 @@ RULES = (
         takes=embedding_backward,
         source="ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu; sizes measured",
     ),
+    Rule(operators=("_embedding_bag",), takes=_embedding_bag_blocks, source="ATen/native/cuda/EmbeddingBag.cu"),
     Rule(
         operators=("_embedding_bag_backward",),
         takes=embedding_bag_backward,

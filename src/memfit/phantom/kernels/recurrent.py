@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Kept, Kernel, Rule
+from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Kept, Kernel, ResultPlace, Rule, TakenBlocks
 from memfit.phantom.target import Target
 from memfit.torch_compat.devices import is_cudnn_enabled
 from memfit.torch_compat.patches import Patches
@@ -319,25 +319,34 @@ class Sizes:
         return is_one and fits and self.batch % BATCH_TILE == 0 and self.batch <= MOST_BATCH and not is_slow
 
 
-def _forward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """cuDNN's workspace; before it a copy of the input with the steps first, where it has the batch first."""
+def _forward_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """A copy of the input with the steps first, where it has the batch first; cuDNN's workspace, before what backward needs."""
     x, weights = args[0], args[1]
-    return (*_steps_first(args[10] and not args[14], x), _workspace_bytes(x, weights, args[6], args[7:], is_forward=True))
+    workspace = _workspace_bytes(x, weights, args[6], args[7:], is_forward=True)
+    return (*_steps_first(args[10] and not args[14], x), *map(ResultPlace, (0, 1, 2, 4)), workspace, ResultPlace(3))
 
 
-def _backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """cuDNN's workspace; a copy of the input likewise, and a block for the weights' gradients where there are no biases. A copy of
-    the gradient is gone when the weights' gradients come, which are counted from the start: what it takes beyond theirs is left."""
+def _backward_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """Copies of input and gradient with the steps first, where they have the batch first, and cuDNN's workspace; for the weights
+    the input and the workspace again, and a block for their gradients where there are no biases."""
     x, weights, buffer = args[0], args[1], args[3]
     apart = 0 if _has_biases(weights) else buffer.numel() * buffer.element_size()
     batch_first = args[14] and not args[18]
-    beyond = sum(_steps_first(batch_first, args[7])) - buffer.numel() * buffer.element_size()
-    return (
-        *_steps_first(batch_first, x),
-        max(beyond, 0),
-        apart,
-        _workspace_bytes(x, weights, args[10], args[11:], is_forward=False),
-    )
+    workspace = _workspace_bytes(x, weights, args[10], args[11:], is_forward=False)
+    copies = _steps_first(batch_first, x, args[7])
+    given_back = range(-1, -len(copies) - 2, -1)
+    of_inputs = (*copies, *map(ResultPlace, range(3)), workspace, *given_back)
+    return (*of_inputs, *_steps_first(batch_first, x), apart, ResultPlace(3), workspace)
+
+
+def _lstm_cell_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """Nothing; what is kept for backward comes before the states."""
+    return ResultPlace(2), ResultPlace(0), ResultPlace(1)
+
+
+def _gru_cell_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """Nothing; what is kept for backward comes before the state."""
+    return ResultPlace(1), ResultPlace(0)
 
 
 def _steps_first(batch_first: bool, *tensors: torch.Tensor | None) -> list[int]:
@@ -415,7 +424,8 @@ RULES = (
         source=CUDNN,
     ),
     Rule(operators=("_cudnn_rnn_backward",), returns=_backward, takes=_backward_blocks, source=CUDNN),
-    Rule(operators=("_thnn_fused_gru_cell",), returns=_gru_cell, source=CELLS),
+    Rule(operators=("_thnn_fused_lstm_cell",), takes=_lstm_cell_blocks, source=CELLS),
+    Rule(operators=("_thnn_fused_gru_cell",), returns=_gru_cell, takes=_gru_cell_blocks, source=CELLS),
     Rule(operators=("_thnn_fused_gru_cell_backward",), returns=_gru_cell_backward, source=CELLS),
     Rule(operators=("_pack_padded_sequence",), returns=_pack_padded_sequence, source="ATen/native/PackedSequence.cpp"),
 )

@@ -41,6 +41,20 @@ class Kept:
     """There is one for every pair of a host thread and a CUDA stream; otherwise there is one in a process."""
 
 
+@dataclass(frozen=True)
+class ResultPlace:
+    """Among the blocks that an operator takes: here it allocates one of its results."""
+
+    place: int
+    """Of the result among the operator's."""
+
+
+TakenBlocks = Sequence[int | ResultPlace]
+"""What an operator does to the allocator, in order: a size takes a block of that many bytes; ``-k`` gives back the k-th block that
+was taken, from 1; a ``ResultPlace`` allocates a result. Results that are not named come first, and what was not given back is
+when the operator is done."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelTrial:
     """A library measures several kernels, once for each different call, to find the fastest one."""
@@ -83,10 +97,11 @@ class Rule:
     With ``by_output`` there are those of the whole call, then those of each output."""
 
     takes: Callable[[Target, Any, Any], Sequence[Any]] | None = None
-    """The sizes in bytes of the blocks that it takes from the allocator while it runs, from target, arguments and result."""
+    """The ``TakenBlocks`` that it takes from the allocator while it runs, from target, arguments and result."""
 
     by_output: bool = False
-    """Each output has a kernel of its own, which takes and frees its own blocks: ``takes`` gives sizes for each output."""
+    """Each output has a kernel of its own, which takes and frees its own blocks: ``takes`` gives sizes for each output, which
+    come after it."""
 
     tries: Callable[[Arguments, Any], Sequence[KernelTrial | None]] | None = None
     """What is measured for each output where ``torch.backends.cudnn.benchmark`` is set, from arguments and result."""

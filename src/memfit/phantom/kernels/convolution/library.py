@@ -105,7 +105,7 @@ def _with_segments(gpu: Gpu, conv_pass: ConvPass, geometry: ConvGeometry, answer
     without_device = max(BLOCKS_WITHOUT_DEVICE // tiling.cluster_size, 1) * tiling.cluster_size
     with_device = num_resident_blocks(tiling.cluster_size, gpu.num_sms)
     sums = (partial_sums(conv_pass, geometry, tiling, blocks) for blocks in (with_device, without_device))
-    return answer.workspace_bytes + next(sums) - next(sums)
+    return max(answer.workspace_bytes + next(sums) - next(sums), 0)
 
 
 @cache
