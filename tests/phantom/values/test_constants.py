@@ -44,3 +44,14 @@ def test_one_operand_can_decide_and_a_row_of_a_mask_has_at_most_all():
         assert not (~(none | every | unknown).all()).item()
         assert not (unknown & none).any().item()
         assert unknown.sum(dim=1).max().item() == 8
+
+
+def test_no_factorization_fails():
+    with phantom():
+        matrix = torch.randn(3, 8, 8, device="cuda")
+        assert not torch.linalg.cholesky_ex(matrix).info.any()
+        assert not torch.linalg.inv_ex(matrix).info.any()
+        assert not torch.linalg.lu_factor_ex(matrix).info.any()
+        factor, info = matrix.clone(), torch.ones(3, dtype=torch.int32, device="cuda")
+        torch.linalg.cholesky_ex(matrix, out=(factor, info))
+        assert not info.any()

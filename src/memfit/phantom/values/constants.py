@@ -4,6 +4,7 @@
 
     zeros, full, fill_            the constant
     isnan(x), x == inf, x != x    no tensor here holds a nan or an infinity
+    cholesky_ex, lu_factor_ex     no factorization fails
     all, any, sum of a mask       a mask of which nothing is known hides nothing; nothing is amiss
     and, or, not, clone, view     what follows from their operands
     add_, copy_, ...              what was known is known no longer
@@ -34,6 +35,8 @@ class Likely(float):
 def note_constant(func: Any, args: Any, result: Any) -> None:
     """Keeps what an operator says about its result, if it says anything."""
     if type(result) is not FakeTensor:
+        if getattr(func, "overloadpacket", None) in _FACTORIZATIONS and type(result[-1]) is FakeTensor:
+            setattr(result[-1], CONSTANT, Likely(0))
         return
     noter = _NOTERS.get(func)
     if noter is not None:
@@ -155,6 +158,15 @@ def _negate(args: Any) -> Any:
     value = known(args[0])
     return None if value is None else not value if isinstance(value, bool) else _as_likely(float(not value), value)
 
+
+_FACTORIZATIONS = (
+    aten.linalg_cholesky_ex,
+    aten.linalg_inv_ex,
+    aten.linalg_ldl_factor_ex,
+    aten.linalg_lu_factor_ex,
+    aten._linalg_solve_ex,
+)
+"""Their last result says where they failed: they do not."""
 
 _COMPARISONS = {
     aten.eq: operator.eq,
