@@ -51,6 +51,12 @@ OWN = (
     "trainer_preference",
     "speech_lengths",
     "vision_finetune",
+    "gpt_sampling",
+    "segmentation_scales",
+    "bert_masked",
+    "masked_images",
+    "deep_speech",
+    "whisper_finetune",
 )
 
 
