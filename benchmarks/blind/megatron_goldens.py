@@ -58,7 +58,7 @@ def predict(megatron: pathlib.Path, case: str, gpu: str) -> dict:
     environment, flags = flags_of((megatron / CASES / case / "model_config.yaml").read_text())
     added = ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(VOCABULARY), "--train-iters", str(STEPS)]
     command = [sys.executable, "-m", "memfit", "run", "--json", "--gpu", gpu, "--nproc", str(WORLD), "--rank", str(WORLD - 1)]
-    environment = os.environ | environment | {"MEMFIT_INSTALLED": "apex"}
+    environment = os.environ | environment | {"MEMFIT_INSTALLED": "apex,flash_attn"}
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         command += ["--out", f"{scratch}/run.memfit", "pretrain_gpt.py", *flags, *added, "--eval-iters", "0"]

@@ -16,6 +16,11 @@ CASES = {
         "import json.no_such_part",
         "json is installed where memfit runs, but json.no_such_part is not",
     ),
+    "a package whose Python is enough": ("import transformer_engine.pytorch", "pip install transformer_engine"),
+    "a message about such a package": (
+        "raise ImportError('Transformer Engine is not installed. Please install it.')",
+        "pip install transformer_engine",
+    ),
     "a name that a package lacks": ("from json import no_such_name", "is another version needed?"),
     "the script's own error": ("def check():\n    raise ValueError('mine')\ncheck()", "raised by train.py:3"),
     "an error in the script's own module": (

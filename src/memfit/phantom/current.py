@@ -34,6 +34,8 @@ class WorldClock(Protocol):
 
     def launch(self, cost: Cost, host_seconds: float) -> None: ...
 
+    def launch_as(self, func: Any, args: Any, result: Any) -> None: ...
+
 
 @dataclass
 class CurrentWorld:

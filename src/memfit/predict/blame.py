@@ -30,6 +30,7 @@ import torch
 
 import memfit
 from memfit.errors import NeedsGpuError
+from memfit.phantom.libraries import PYTHON_ALONE
 from memfit.phantom.torch_cuda.module import NO_SUCH_GPU
 from memfit.torch_compat.devices import private_backend_name
 
@@ -174,6 +175,10 @@ def _is_users(file: str) -> bool:
 
 def _advise_missing(error: ImportError) -> str:
     package = (error.name or "").partition(".")[0]
+    said = re.sub(r"[ -]", "_", str(error).lower())
+    for name, command in PYTHON_ALONE.items():
+        if name == package or name in said:
+            return f"The Python part of {name} is enough for a prediction, and needs no GPU: {command}"
     if isinstance(error, ModuleNotFoundError) and package and package not in sys.modules:
         return f"{package} is not installed where memfit runs, or is not to be found from this folder."
     if isinstance(error, ModuleNotFoundError) and package:

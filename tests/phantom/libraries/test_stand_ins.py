@@ -106,3 +106,32 @@ def test_a_package_that_is_installed_is_the_real_one(tmp_path, monkeypatch):
         assert "xformers" in sys.modules
     finally:
         sys.modules.pop("xformers", None)
+
+
+@pytest.mark.skipif(not any(stand_in.package == "flash_attn" for stand_in in absent), reason="flash_attn is installed here")
+class TestPackagesThatSwitchUnasked:
+    SOURCE = "import importlib.metadata\nimport importlib.util\ntry:\n    found = importlib.metadata.version('flash-attn')\n"
+    SOURCE += "except importlib.metadata.PackageNotFoundError:\n    found = None\nspec = importlib.util.find_spec('flash_attn')\n"
+
+    def ask(self, tmp_path, name):
+        (tmp_path / "asking.py").write_text(self.SOURCE)
+        return runpy.run_path(str(tmp_path / "asking.py"), run_name=name)
+
+    def test_do_not_find_it(self, tmp_path):
+        with phantom():
+            asked = self.ask(tmp_path, "xformers.ops")
+            assert (asked["found"], asked["spec"]) == (None, None)
+            assert self.ask(tmp_path, "transformers.utils")["found"] is not None
+
+    def test_unless_the_user_says_that_it_is_installed(self, tmp_path, monkeypatch):
+        monkeypatch.setenv(VARIABLE, "flash_attn")
+        with phantom():
+            asked = self.ask(tmp_path, "transformer_engine.pytorch")
+            assert asked["found"] is not None
+            from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward, flash_attn_gpu
+
+            query = torch.empty(2, 64, 8, 16, dtype=torch.bfloat16, device="cuda")
+            out, sums, _, _ = _flash_attn_forward(query, query, query, 0.0, 1.0, causal=True)
+            assert (out.shape, sums.shape) == (query.shape, (2, 8, 64))
+            assert _flash_attn_backward(out, query, query, query, out, sums, query, query, query).shape == (2, 8, 128)
+            assert callable(flash_attn_gpu.varlen_fwd)

@@ -140,6 +140,12 @@ class OperatorClock:
         self.timeline.spend(host_seconds)
         self.timeline.run(current_stream_number(), cost.seconds, self._number(cost), self._run.running_scope)
 
+    def launch_as(self, func: Any, args: Any, result: Any) -> None:
+        """Advances the clock by a kernel of another library that does what an operator of torch does."""
+        host_seconds, seconds, number, _ = self._price(func, args, result, graph_task_id() != -1 and not self.num_recomputing)
+        self.timeline.spend(host_seconds)
+        self.timeline.run(current_stream_number(), seconds, number, self._run.running_scope)
+
     def _view_tick(self, schema: Any) -> Tick:
         """The tick of an operator that only makes views, as half of all operators do."""
         timeline, view, unrecorded = self.timeline, self.pace.view, self.pace.unrecorded_view

@@ -284,10 +284,14 @@ def _cudnn_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequ
     """In one block: the gradient of the query in float32, a sum for each of its rows, and separate gradients of grouped heads."""
     query = args[1]
     batch, heads, length, dim = query.shape
-    accumulated, softmax_sums = 4 * batch * heads * length * dim, 4 * batch * heads * length
     key, value = args[2], args[3]
     expanded = sum(batch * heads * x.shape[2] * x.shape[3] * x.element_size() for x in (key, value) if x.shape[1] != heads)
-    return (accumulated + softmax_sums + expanded + GRAPH_BYTES,)
+    return (cudnn_backward_bytes(batch * heads * length, dim, expanded),)
+
+
+def cudnn_backward_bytes(num_rows: int, dim: int, expanded: int) -> int:
+    """The workspace for rows of queries in all heads; ``expanded`` are bytes of separate gradients of grouped heads."""
+    return 4 * num_rows * dim + 4 * num_rows + expanded + GRAPH_BYTES
 
 
 # -- flash ---------------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
       ├─ bitsandbytes.py      its own Python code for CUDA, above a library that does nothing
       ├─ torchvision.py       how many boxes a detector keeps
       ├─ apex.py              fused optimizers and norms
+      ├─ transformer_engine.py  its own Python code, above a compiled module that allocates and does nothing
       ├─ deepspeed.py         its own Python code, above operators that it would compile
       ├─ brought/             kernels that scripts bring along: custom operators, NVRTC, cupy, extensions, the hub's, tile languages
       └─ LIBRARIES, STAND_INS ──> install()      (phantom/world.py)
@@ -38,7 +39,7 @@ from memfit.phantom.libraries.brought import custom_operators, runtime_kernels
 from memfit.phantom.libraries.stand_ins import StandIn
 from memfit.torch_compat.patches import Patches
 
-__all__ = ["STAND_INS", "StandIn", "install"]
+__all__ = ["PYTHON_ALONE", "STAND_INS", "StandIn", "install"]
 
 OF_APEX = (
     "amp_C",
@@ -50,14 +51,30 @@ OF_APEX = (
 )
 """Compiled modules beside the package, which are built with it."""
 
+WITH_OTHER_KERNELS = ("transformer_engine", "xformers")
+"""They use flash_attn where it is installed, and kernels of their own or cuDNN's where it is not."""
+
 STAND_INS = (
     StandIn(package="triton", distribution="triton", version="3.6.0", file="triton", is_everywhere=True),
-    StandIn(package="flash_attn", distribution="flash_attn", version="2.8.3", file="flash_layers"),
-    StandIn(package="flash_attn_interface", distribution="flash_attn_3", version="3.0.0", file="flash_attention"),
+    StandIn(package="flash_attn", distribution="flash_attn", version="2.8.3", file="flash_layers", not_for=WITH_OTHER_KERNELS),
+    StandIn(
+        package="flash_attn_interface",
+        distribution="flash_attn_3",
+        version="3.0.0",
+        file="flash_attention",
+        not_for=WITH_OTHER_KERNELS,
+    ),
     StandIn(package="flash_attn_2_cuda", distribution="flash_attn", version="2.8.3", file="flash_attention", instead=True),
     StandIn(package="xformers", distribution="xformers", version="0.0.30", file="xformers"),
     StandIn(package="apex", distribution="apex", version="0.1", file="apex", answers_checks=False),
     *(StandIn(package=name, distribution="apex", version="0.1", file="apex", answers_checks=False) for name in OF_APEX),
+    StandIn(
+        package="transformer_engine_torch",
+        distribution="transformer_engine_torch",
+        version="2.16.1",
+        file="transformer_engine",
+        instead=True,
+    ),
     StandIn(package="kernels", distribution="kernels", version="0.11.0", file="brought.hub_kernels", answers_checks=False),
     StandIn(package="cupy", distribution="cupy-cuda13x", version="13.6.0", file="brought.runtime_kernels", answers_checks=False),
     StandIn(package="tilelang", distribution="tilelang", version="0.1.6", file="brought.tile_languages", answers_checks=False),
@@ -76,9 +93,14 @@ LIBRARIES = {
     "deepspeed": "deepspeed",
     "torchvision": "torchvision",
     "kernels": "brought.hub_kernels",
+    "transformer_engine": "transformer_engine",
     "torch.utils.cpp_extension": "brought.extensions",
 }
 """Packages that are changed where they are installed, and the file here whose ``install`` does it."""
+
+
+PYTHON_ALONE = {"transformer_engine": "pip install transformer_engine onnxscript nvdlfw-inspect"}
+"""Packages that installers of programs leave out without a GPU, and how their Python, which is all that is needed, installs."""
 
 
 def install(patches: Patches, world: CurrentWorld) -> None:

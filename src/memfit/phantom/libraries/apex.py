@@ -179,11 +179,11 @@ class MultiTensorApply:
         return operator(self.chunk_size, flag, lists, *args)
 
 
-def _in_place(chunk_size: int, flag: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]], *options: Any) -> None:
+def update_in_place(chunk_size: int, flag: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]], *options: Any) -> None:
     launched("multi_tensor", [tensor for tensors in lists for tensor in tensors])
 
 
-def _l2norm(chunk_size: int, flag: torch.Tensor, lists: Any, per_tensor: bool = False, *options: Any) -> Any:
+def l2norm(chunk_size: int, flag: torch.Tensor, lists: Any, per_tensor: bool = False, *options: Any) -> Any:
     tensors = lists[0]
     parts = flag.new_zeros(NORM_PARTS, dtype=torch.float32)
     norms = flag.new_empty(len(tensors) if per_tensor else 0, dtype=torch.float32)
@@ -191,13 +191,13 @@ def _l2norm(chunk_size: int, flag: torch.Tensor, lists: Any, per_tensor: bool = 
     return flag.new_empty(1, dtype=torch.float32), norms
 
 
-def _softmax(scores: torch.Tensor, *mask_and_scale: Any) -> torch.Tensor:
+def softmax(scores: torch.Tensor, *mask_and_scale: Any) -> torch.Tensor:
     probabilities = torch.empty_like(scores, memory_format=torch.contiguous_format)
     launched("scaled_softmax", [scores, probabilities])
     return probabilities
 
 
-def _softmax_backward(grad: torch.Tensor, probabilities: torch.Tensor, scale: Any) -> torch.Tensor:
+def softmax_backward(grad: torch.Tensor, probabilities: torch.Tensor, scale: Any) -> torch.Tensor:
     grad = grad.contiguous()
     launched("scaled_softmax_backward", [grad, grad, probabilities])
     return grad
@@ -211,7 +211,7 @@ def _add_weight_gradient(x: torch.Tensor, grad: torch.Tensor, main_grad: torch.T
     launched("wgrad_gemm_accum", [x, grad, main_grad, main_grad])
 
 
-_SOFTMAX = filling(forward=_softmax, backward=_softmax_backward, get_batch_per_block=_batch_per_block)
+_SOFTMAX = filling(forward=softmax, backward=softmax_backward, get_batch_per_block=_batch_per_block)
 _NORMS = filling(
     FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm, FusedLayerNormAffineFunction, FastLayerNormFN
 )
@@ -226,8 +226,8 @@ MODULES: dict[str, Fill] = {
     "apex.contrib.layer_norm.layer_norm": _NORMS,
     "apex.multi_tensor_apply": filling(MultiTensorApply, multi_tensor_applier=MultiTensorApply(2048 * 32)),
     "amp_C": filling(
-        **dict.fromkeys(("multi_tensor_scale", "multi_tensor_axpby", "multi_tensor_adam", "multi_tensor_sgd"), _in_place),
-        multi_tensor_l2norm=_l2norm,
+        **dict.fromkeys(("multi_tensor_scale", "multi_tensor_axpby", "multi_tensor_adam", "multi_tensor_sgd"), update_in_place),
+        multi_tensor_l2norm=l2norm,
     ),
     "fused_weight_gradient_mlp_cuda": filling(
         wgrad_gemm_accum_fp32=_add_weight_gradient, wgrad_gemm_accum_fp16=_add_weight_gradient

@@ -527,6 +527,57 @@ COMPILED: dict[str, Callable[..., Any]] = {
 }
 
 
+def _flash_attn_forward(q: Any, k: Any, v: Any, dropout_p: float = 0.0, *args: Any, causal: bool = False, **options: Any) -> Any:
+    """What other packages call in place of the public functions: without autograd."""
+    return _results(_TWO.forward(q, k, v, FlashCall(dropout=dropout_p, is_causal=causal)))
+
+
+def _flash_attn_varlen_forward(
+    q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, longest_q: int, longest_k: int, dropout_p: float = 0.0, *args: Any, **options: Any
+) -> Any:
+    call = FlashCall(lengths=(cu_q, cu_k), longest=(int(longest_q), int(longest_k)), dropout=dropout_p)
+    return _results(_TWO.forward(q, k, v, call))
+
+
+def _flash_attn_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    dq: Any,
+    dk: Any,
+    dv: Any,
+    *args: Any,
+    deterministic: bool = False,
+    **options: Any,
+) -> Any:
+    return _TWO.backward((dq, dk, dv), q, k, FlashCall(is_deterministic=deterministic))
+
+
+def _flash_attn_varlen_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    dq: Any,
+    dk: Any,
+    dv: Any,
+    cu_q: Any,
+    cu_k: Any,
+    longest_q: int,
+    longest_k: int,
+    *args: Any,
+    deterministic: bool = False,
+    **options: Any,
+) -> Any:
+    call = FlashCall(lengths=(cu_q, cu_k), longest=(int(longest_q), int(longest_k)), is_deterministic=deterministic)
+    return _TWO.backward((dq, dk, dv), q, k, call)
+
+
 def install(patches: Patches) -> None:
     """For the compiled module, if it was imported before."""
 
@@ -552,6 +603,10 @@ FUNCTIONS_2 = {
         flash_attn_varlen_qkvpacked_func,
         flash_attn_with_kvcache,
     )
+}
+BELOW_AUTOGRAD = {
+    function.__name__: function
+    for function in (_flash_attn_forward, _flash_attn_varlen_forward, _flash_attn_backward, _flash_attn_varlen_backward)
 }
 FUNCTIONS_3 = {
     "flash_attn_func": flash_attn_func_3,

@@ -7,7 +7,7 @@ ops/triton/layer_norm.py of 2.8. Where the Python part of the package is install
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from memfit.phantom.current import current
-from memfit.phantom.libraries.flash_attention import FUNCTIONS_2
+from memfit.phantom.libraries.flash_attention import BELOW_AUTOGRAD, COMPILED, FUNCTIONS_2
 from memfit.phantom.libraries.stand_ins import Fill, filling
 from memfit.phantom.libraries.triton import tune_once
 
@@ -244,6 +244,11 @@ def _attention(module: ModuleType) -> None:
     module.__dict__.update(FUNCTIONS_2)
 
 
+def _interface(module: ModuleType) -> None:
+    """The public functions, and what other packages reach for below them."""
+    module.__dict__.update(FUNCTIONS_2 | BELOW_AUTOGRAD, flash_attn_gpu=SimpleNamespace(**COMPILED))
+
+
 def _rotary(module: ModuleType) -> None:
     filling(apply_rotary_emb, apply_rotary_emb_qkv_, RotaryEmbedding)(module)
     module.__dict__["apply_rotary_emb_func"] = apply_rotary_emb
@@ -251,7 +256,7 @@ def _rotary(module: ModuleType) -> None:
 
 MODULES: dict[str, Fill] = {
     "flash_attn": _attention,
-    "flash_attn.flash_attn_interface": _attention,
+    "flash_attn.flash_attn_interface": _interface,
     "flash_attn.bert_padding": filling(
         unpad_input, pad_input, index_first_axis, index_put_first_axis, IndexFirstAxis, IndexPutFirstAxis
     ),

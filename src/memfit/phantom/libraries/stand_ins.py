@@ -63,6 +63,8 @@ class StandIn:
     """Is it wherever a GPU is? Then a script that could go on without it does not have to."""
     answers_checks: bool = True
     """Does ``find_spec`` find it? Not where libraries switch to it unasked as soon as it is there."""
+    not_for: tuple[str, ...] = ()
+    """Packages that switch to it unasked as soon as it is there, and do not find it unless the user says that it is installed."""
     instead: bool = False
     """Does it go before the real module, where there is one: a compiled one, which would follow the pointers of tensors?"""
 
@@ -153,8 +155,10 @@ class Finder(importlib.abc.MetaPathFinder):
     def _is_wanted(self, stand_in: StandIn, question: _Question) -> bool:
         if question.is_torchs:
             return stand_in.package in sys.modules  # what the script has imported is there as a whole
-        if stand_in.is_everywhere or stand_in.instead or self._installed & {stand_in.package, stand_in.distribution}:
+        if stand_in.is_everywhere or stand_in.instead or self._is_said_to_be_there(stand_in):
             return True
+        if question.is_from(stand_in.not_for):
+            return False
         if question.is_check:
             return stand_in.answers_checks
         if question.can_do_without:
@@ -169,11 +173,15 @@ class Finder(importlib.abc.MetaPathFinder):
 
     def find_distributions(self, context: Any = None) -> Iterator[_Distribution]:
         """For ``importlib.metadata``."""
-        wanted = getattr(context, "name", None)
+        wanted, question = getattr(context, "name", None), _Question.of_this_moment()
         for stand_in in self._stand_ins.values():
             is_named = wanted is None or _normal(wanted) == _normal(stand_in.distribution)
-            if is_named and not stand_in.instead and stand_in.answers_checks and not _is_really_there(stand_in):
+            answers = self._is_said_to_be_there(stand_in) or (stand_in.answers_checks and not question.is_from(stand_in.not_for))
+            if is_named and answers and not stand_in.instead and not _is_really_there(stand_in):
                 yield _Distribution(stand_in)
+
+    def _is_said_to_be_there(self, stand_in: StandIn) -> bool:
+        return bool(self._installed & {stand_in.package, stand_in.distribution})
 
 
 class _Loader(importlib.abc.Loader):
@@ -253,6 +261,9 @@ class _Question:
     @property
     def is_torchs(self) -> bool:
         return self.file.startswith(_TORCH)
+
+    def is_from(self, packages: tuple[str, ...]) -> bool:
+        return self.frame is not None and _name(self.frame).partition(".")[0] in packages
 
     @property
     def is_the_scripts(self) -> bool:
