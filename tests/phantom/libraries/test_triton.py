@@ -248,3 +248,9 @@ def test_the_installed_triton_is_passed_over_and_put_back(tmp_path, monkeypatch)
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
             del sys.modules[name]
+
+
+def test_a_library_may_give_a_kernel_another_source():
+    kernel = ours.JITFunction(lambda x: None)
+    kernel._unsafe_update_src("def kernel(x): pass")
+    assert kernel.src == "def kernel(x): pass"
