@@ -268,6 +268,15 @@ def test_a_sample_has_as_many_as_were_marked_and_what_is_written_over_is_not_kno
     assert predicted(step)[0] == (32, TOKENS)
 
 
+def test_a_mask_without_its_spare_place_has_all_that_were_marked():
+    def step(router, tokens):
+        mask = torch.zeros(3 * TOKENS + 1, dtype=torch.bool, device="cuda")
+        mask[torch.randperm(3 * TOKENS, device="cuda")[:TOKENS]] = True
+        return len(torch.where(mask[: 3 * TOKENS])[0]), len(torch.where(mask[:TOKENS])[0])
+
+    assert predicted(step)[0] == (TOKENS, TOKENS // 3)
+
+
 def test_only_so_many_shares_of_one_can_be_large():
     def step(router, tokens):
         scores = torch.softmax(torch.cat([router(tokens)] * 10, 1), -1)[:, 1:].reshape(-1)

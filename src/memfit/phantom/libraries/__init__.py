@@ -9,6 +9,7 @@
       ├─ xformers.py          memory-efficient attention
       ├─ bitsandbytes.py      its own Python code for CUDA, above a library that does nothing
       ├─ torchvision.py       how many boxes a detector keeps
+      ├─ torchaudio.py        the loss of transducers, and filters
       ├─ apex.py              fused optimizers and norms
       ├─ transformer_engine.py  its own Python code, above a compiled module that allocates and does nothing
       ├─ deepspeed.py         its own Python code, above operators that it would compile
@@ -92,6 +93,7 @@ LIBRARIES = {
     "bitsandbytes": "bitsandbytes",
     "deepspeed": "deepspeed",
     "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
     "kernels": "brought.hub_kernels",
     "transformer_engine": "transformer_engine",
     "torch.utils.cpp_extension": "brought.extensions",

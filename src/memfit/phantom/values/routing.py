@@ -192,6 +192,14 @@ def _pass_on(args: Any, result: Any) -> None:
             setattr(result, name, known)
 
 
+def _cut(args: Any, result: Any) -> None:
+    """A part of a mask that leaves out less than one set element on average has all of them."""
+    _pass_on(args, result)
+    whole, share = args[0].numel(), getattr(args[0], SHARE, None)
+    if share is not None and 0 < result.numel() < whole and (whole - result.numel()) * share < 1:
+        setattr(result, SHARE, MaskShare.because(min(1.0, share * whole / result.numel()), getattr(share, "why", "an even share")))
+
+
 def _pass_on_to_parts(args: Any, result: Any) -> None:
     for part in result:
         _pass_on(args, part)
@@ -299,7 +307,6 @@ _PASSING = (
     aten.permute.default,
     aten.transpose.int,
     aten.t.default,
-    aten.slice.Tensor,
     aten.squeeze.default,
     aten.squeeze.dim,
     aten.unsqueeze.default,
@@ -320,6 +327,7 @@ _NOTERS: dict[Any, Callable[[Any, Any], None]] = (
         aten.multinomial.default: _choose(dim_at=3, indices_at=None),
         aten.remainder.Scalar: _wrap_around,
         aten.index.Tensor: _pick,
+        aten.slice.Tensor: _cut,
         aten.cat.default: _join,
         aten.split.Tensor: _pass_on_to_parts,
         aten.split_with_sizes.default: _pass_on_to_parts,
