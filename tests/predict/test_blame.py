@@ -21,6 +21,10 @@ CASES = {
         "raise ImportError('Transformer Engine is not installed. Please install it.')",
         "pip install transformer_engine",
     ),
+    "more GPUs than there are": (
+        "raise RuntimeError('You requested gpu: [0, 1, 2, 3]\\n But your machine only has: [0]')",
+        "--nproc 4",
+    ),
     "a name that a package lacks": ("from json import no_such_name", "is another version needed?"),
     "the script's own error": ("def check():\n    raise ValueError('mine')\ncheck()", "raised by train.py:3"),
     "an error in the script's own module": (

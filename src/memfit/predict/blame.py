@@ -45,6 +45,8 @@ _EXTENSION = (
 )
 
 _MADE_UP = "(Values that only data can tell are made up in a prediction: --expected says better.)"
+_REQUESTED_GPUS: Final = re.compile(r"requested gpus?: \[([\d, ]+)\]", re.IGNORECASE)
+"""What Lightning and Fabric say where there are fewer GPUs than they are told to use."""
 _MISSING_ARGUMENT: Final = re.compile(r"(\w+)\(\) missing \d+ required [\w-]+ arguments?: '(\w+)'")
 _DOTTED_NAME: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
@@ -84,6 +86,8 @@ def advise(error: BaseException) -> str:
         return f"{missing[1]}() needs {missing[2]}: give it with --axis {missing[2]}=VALUE, or {missing[2]}=... in Python."
     if NO_SUCH_GPU in str(error):
         return "Say how many GPUs the script has, with --nproc."
+    if (wanted := _REQUESTED_GPUS.search(str(error))) is not None:
+        return f"Give the script as many GPUs as it asks for, with --nproc {len(wanted[1].split(','))}."
     frames = traceback.extract_tb(_from_the_user(error.__traceback__))
     raised_by = next((frame for frame in reversed(frames) if not _is_pythons(frame.filename)), None)
     if isinstance(error, ImportError) and (raised_by is None or not _is_in(raised_by.filename, _MEMFIT)):

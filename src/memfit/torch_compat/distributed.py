@@ -16,6 +16,11 @@ from memfit.torch_compat.versions import need, need_in
 bucket_assignment: Callable[..., Any] = need(torch.distributed, "_compute_bucket_assignment_by_size")
 """How DDP puts gradients into buckets; it needs sizes only."""
 
+take_tensors: Callable[..., Any] = need(torch._utils, "_take_tensors")
+"""Tensors of one type in chunks of a size, as ``DataParallel`` copies them."""
+flatten_dense_tensors: Callable[..., Any] = need(torch._utils, "_flatten_dense_tensors")
+unflatten_dense_tensors: Callable[..., Any] = need(torch._utils, "_unflatten_dense_tensors")
+
 ProcessGroup: Any = need(torch.distributed, "ProcessGroup")
 FakeWork: Any = need(torch._C._distributed_c10d, "FakeWork")
 """The handle that the fake process group gives; its ``unbox`` also takes any other group's."""

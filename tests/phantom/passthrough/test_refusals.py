@@ -71,13 +71,6 @@ def test_a_custom_operator_with_a_shape_function_runs_and_one_without_is_named()
         assert launch(gpu_tensor()).shape == (3,)
 
 
-def test_one_process_drives_one_gpu():
-    with phantom():
-        assert nn.DataParallel(nn.Linear(2, 2).cuda())(torch.ones(4, 2)).is_cuda
-    with phantom(world_size=4), pytest.raises(NeedsGpuError, match="DataParallel"):
-        nn.DataParallel(nn.Linear(2, 2).cuda())(torch.ones(4, 2))
-
-
 def test_the_advice_comes_last_in_what_the_user_reads():
     def build():
         return lambda: torch.utils.dlpack.to_dlpack(gpu_tensor())

@@ -3,6 +3,7 @@
 ::
 
     wrapping.py    DistributedDataParallel around the model; on the phantom, with a reducer in Python
+    replicas.py    DataParallel on the phantom: one process that drives several GPUs
 """
 
 from __future__ import annotations

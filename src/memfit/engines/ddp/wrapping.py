@@ -25,9 +25,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as data_parallel
 
+from memfit.engines.ddp import replicas
 from memfit.engines.engine import WrapConfig
-from memfit.errors import ConfigError, NeedsGpuError
-from memfit.torch_compat.dispatch import tree_map_only
+from memfit.errors import ConfigError
 from memfit.torch_compat.distributed import bucket_assignment
 from memfit.torch_compat.patches import Patches
 
@@ -341,7 +341,7 @@ def install(patches: Patches) -> None:
     patches.replace(dist, "_register_comm_hook", lambda reducer, state, hook: reducer.register_hook(state, hook))
     patches.replace(dist, "_register_builtin_comm_hook", lambda reducer, kind: reducer.register_builtin_hook(kind))
     patches.replace(data_parallel, "_verify_param_shape_across_processes", lambda *args, **kwargs: None)
-    patches.replace(nn.DataParallel, "forward", _one_gpu)
+    replicas.install(patches)
 
 
 def _broadcast_coalesced(process_group: Any, tensors: Sequence[torch.Tensor], buffer_size: int, src: int = 0) -> None:
@@ -355,13 +355,3 @@ def _broadcast_coalesced(process_group: Any, tensors: Sequence[torch.Tensor], bu
         in_flight.append(torch.empty(sum(tensors[i].numel() for i in group), dtype=first.dtype, device=first.device))
         if len(in_flight) >= BROADCASTS_IN_FLIGHT:
             in_flight.pop(0)
-
-
-def _one_gpu(model: nn.DataParallel[Any], *inputs: Any, **kwargs: Any) -> Any:
-    """``DataParallel`` of one GPU, which only moves its inputs there."""
-    if len(model.device_ids) > 1:
-        advice = "Use DistributedDataParallel, one process a GPU."
-        raise NeedsGpuError("one process that drives several GPUs (DataParallel)", advice)
-    move = tree_map_only
-    inputs, kwargs = move(torch.Tensor, lambda tensor: tensor.cuda(), (inputs, kwargs))
-    return model.module(*inputs, **kwargs)
