@@ -5,9 +5,9 @@
     python benchmarks/blind/megatron_goldens.py --megatron Megatron-LM --layers transformer_engine      # needs its Python part
 
 Rows are those with Megatron's local layers (``truth/megatron_goldens.csv``), or with Transformer Engine's on H100s without
-eight-bit recipes (``truth/megatron_te_goldens.csv``). They were recorded at different dates in NVIDIA's containers, which have apex and
-flash_attn; figures are of the last rank, which writes the logs. Data are mock data with a vocabulary of the same size. What differs
-by more than 3 % is named in the table with its date.
+eight-bit recipes (``truth/megatron_te_goldens.csv``). They were recorded at different dates in NVIDIA's containers, which have apex
+and flash_attn; figures are of the last rank, which writes the logs. Data are mock data with a vocabulary of the same size. What
+differs by more than 3 % is named in the table with its date.
 """
 
 from __future__ import annotations
