@@ -31,8 +31,9 @@ _STATISTICS: Final = "memfit_statistics"
 class CheckpointOptions:
     """How a unit is checkpointed: the arguments of ``torch.utils.checkpoint``, for eager and for compiled code."""
 
-    def __init__(self, eager: Callable[[], Any] | None, compiled: Callable[[], Any] | None) -> None:
-        """Each makes the two contexts of a forward; ``None`` computes all of it again."""
+    def __init__(self, eager: Callable[[], Any] | None, compiled: Callable[[], Any] | None, choices: Choices | None = None) -> None:
+        """The first two make the contexts of a forward; ``None`` computes all of it again. ``choices`` are those of the first."""
+        self.choices = choices
         self.eager: dict[str, Any] = {"use_reentrant": False} | ({} if eager is None else {"context_fn": eager})
         self.compiled: dict[str, Any] = {"use_reentrant": False} | ({} if compiled is None else {"context_fn": compiled})
 
@@ -41,7 +42,8 @@ class CheckpointOptions:
         if not policy.choices:
             return cls(None, None)
         keeps = tuple((choice.operator, choice.call) for choice in policy.choices if choice.action is Action.KEEP)
-        return cls(functools.partial(contexts, Choices(policy.choices), link), functools.partial(compiled_contexts, keeps))
+        choices = Choices(policy.choices)
+        return cls(functools.partial(contexts, choices, link), functools.partial(compiled_contexts, keeps), choices)
 
     @classmethod
     def of_policy(cls, policy: Callable[..., Any] | None) -> Self:
@@ -101,6 +103,9 @@ def _computed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
     original: Any = unit.memfit_forward
     if graph_task_id() == -1:
         return original(*args, **kwargs)
+    options: Any = unit.memfit_checkpointing
+    if unit.training and options.choices is not None:
+        options.choices.refuse_what_never_ran()
     statistics: Any = unit.memfit_statistics
     with statistics.unchanged():
         return seen_as_call(original)(unit, *args, **kwargs)

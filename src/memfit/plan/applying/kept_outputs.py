@@ -6,12 +6,12 @@ operator that is not chosen costs one lookup.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from torch import Tensor
 
+from memfit.errors import ConfigError
 from memfit.phantom.current import find_world
 from memfit.plan.applying.host_copies import HostCopy, HostLink, UnitCopies
 from memfit.plan.policy import Action, OperatorChoice
@@ -46,7 +46,8 @@ class Choices(dict[Any, Actions | None]):
     def __init__(self, choices: Iterable[OperatorChoice]) -> None:
         super().__init__()
         self._choices = tuple(choices)
-        self.is_looked_after = False
+        self._most_calls: dict[str, int] = {}
+        self._is_known_to_run = not self._choices
         self._by_name: dict[str, Actions] = {}
         for choice in self._choices:
             self._by_name.setdefault(choice.operator, {})[choice.call] = choice.action
@@ -59,18 +60,26 @@ class Choices(dict[Any, Actions | None]):
         found = self[operator] = self._by_name.get(str(operator))
         return found
 
-    def look_after(self, counts: dict[Any, int]) -> None:
-        """Once, after a forward that called operators this often: says what was chosen and never ran."""
-        self.is_looked_after = True
-        ran = {str(operator): count for operator, count in counts.items()}
-        never = [f"{one.operator} (call {one.call})" for one in self._choices if one.call >= ran.get(one.operator, 0)]
+    def note_forward(self, counts: dict[Any, int]) -> None:
+        """A unit's forward has called the operators that are chosen this often."""
+        if not self._is_known_to_run:
+            for operator, count in counts.items():
+                self._most_calls[str(operator)] = max(count, self._most_calls.get(str(operator), 0))
+
+    def refuse_what_never_ran(self) -> None:
+        """Raises ``ConfigError`` for choices that no forward of any of the units has met; looks until there are none.
+
+        Call it in backward, when all units of the step have run: how often one of them calls an operator may depend on its data.
+        """
+        if self._is_known_to_run:
+            return
+        never = [f"{one.operator} (call {one.call})" for one in self._choices if one.call >= self._most_calls.get(one.operator, 0)]
         if never:
-            warnings.warn(
-                f"memfit: a plan keeps outputs of {', '.join(never[:3])}{' and more' if len(never) > 3 else ''}, which its units "
-                "never ran: they compute more again than planned. Make the plan for this model, on this device",
-                RuntimeWarning,
-                stacklevel=2,
+            raise ConfigError(
+                f"the plan keeps outputs of {', '.join(never[:3])}{' and more' if len(never) > 3 else ''}, which its units never "
+                "ran: it is a plan for another model, or for another device. Make one for this model, with memfit plan"
             )
+        self._is_known_to_run = True
 
 
 class _Kept:
@@ -148,8 +157,8 @@ class _Keeping(_Mode):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        if error is None and not self._choices.is_looked_after:
-            self._choices.look_after(self._counts)
+        if error is None:
+            self._choices.note_forward(self._counts)
 
     def _run(self, func: Any, call: int, action: Action | None, args: Any, kwargs: Any) -> Any:
         result = func(*args, **kwargs)
