@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import traceback
 from pathlib import Path
 from random import Random
 
@@ -33,15 +34,18 @@ class Kills(Attack):
         child = os.fork()
         if child == 0:
             self._train_for_ever(path, telling)
+        os.close(telling)  # so that reading ends when the child does
         steps = chance.randrange(4)
         for _ in range(1 + steps):
-            os.read(told, 1)
+            if not os.read(told, 1):
+                os.waitpid(child, 0)
+                os.close(told)
+                raise Fell("the run ended before it was killed; what it said is above")
         for _ in range(chance.randrange(2000)):  # somewhere in the next step
             pass
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(told)
-        os.close(telling)
         ledger = Ledger.load(path).check()
         if ledger.info.complete:
             raise Fell("it says that it is complete")
@@ -50,12 +54,18 @@ class Kills(Attack):
         return Tried(files=1)
 
     def _train_for_ever(self, path: Path, telling: int) -> None:
-        model, optimizer = make()
-        with memfit.track(model, optimizer, save_to=path):
-            os.write(telling, b"x")
-            while True:
-                train(model, optimizer, 1)
+        """Never returns: what the child would do after that is the parent's."""
+        try:
+            model, optimizer = make()
+            with memfit.track(model, optimizer, save_to=path):
                 os.write(telling, b"x")
+                while True:
+                    train(model, optimizer, 1)
+                    os.write(telling, b"x")
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(70)
 
 
 ATTACK = Kills()
