@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -166,3 +168,43 @@ def test_a_flush_that_hangs_does_not_hang_a_fork(monkeypatch: pytest.MonkeyPatch
     assert not builder.hold_still()
     builder.go_on()
     del session
+
+
+ONE_THREAD = """
+    import os
+    import sys
+    import threading
+
+    def count():
+        global num_threads
+        num_threads = len(os.listdir("/proc/self/task"))
+
+    os.register_at_fork(before=count)  # the first to be registered is the last to be called
+    import torch
+    from torch import nn
+
+    import memfit
+
+    torch.set_num_threads(1)
+    model = nn.Linear(4, 4)
+    with memfit.track(model, save_to=sys.argv[1]):
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            assert "memfit journal" in [thread.name for thread in threading.enumerate()]
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+            assert num_threads == 1, num_threads
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted there")
+def test_a_program_of_one_thread_forks_as_one(tmp_path: Path):
+    """Python 3.12 and newer warn where a process of several threads forks; here, a warning is an error."""
+    script, path = tmp_path / "train.py", tmp_path / "run.memfit"
+    script.write_text(textwrap.dedent(ONE_THREAD))
+    command = [sys.executable, "-W", "error", str(script), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert Ledger.load(path).check().info.complete

@@ -5,6 +5,7 @@
     memfit.track(model, optimizer, batch)     tracker.py
         │
         RecordingSession ── attach, record, catch up, close; memfit.predict has one too           session.py
+        │     │      its thread, which is not there while the program forks                          helper_thread.py
         │     ├─ sources/operators/   a dispatch mode looks at every operator's outputs
         │     └─ sources/allocator/   CUDA's allocator keeps the history; tracker.py chooses one of both
         │

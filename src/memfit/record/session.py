@@ -23,6 +23,7 @@ from torch import nn
 
 from memfit.ledger import LedgerBuilder
 from memfit.record import run_hooks
+from memfit.record.helper_thread import HelperThread
 
 
 class RecordingSession(ABC):
@@ -30,6 +31,8 @@ class RecordingSession(ABC):
 
     is_given_up = False
     """True in a forked child: the recording belongs to the parent."""
+    helper: HelperThread | None = None
+    """The thread that writes the journal, between ``attach`` and ``close``."""
 
     @property
     @abstractmethod
@@ -100,8 +103,11 @@ def mind_forks(session: RecordingSession) -> None:
 
 
 def _hold_all() -> None:
-    """Before a fork: blocks flushes, so that the child's copy is consistent."""
+    """Before a fork: blocks flushes, so that the child's copy is consistent, and ends our threads."""
     _held[:] = _sessions
+    for session in _held:
+        if session.helper is not None:
+            session.helper.pause()  # first: one that flushes waits for what is held below
     _held_builders.clear()
     for builder in {id(session.builder): session.builder for session in _held}.values():
         if builder.hold_still():
@@ -110,9 +116,12 @@ def _hold_all() -> None:
 
 def _release_all() -> None:
     """After a fork, in the parent: allows flushes again."""
-    _held.clear()
     while _held_builders:
         _held_builders.pop().go_on()
+    while _held:
+        helper = _held.pop().helper
+        if helper is not None:
+            helper.resume()
 
 
 def _give_up_all() -> None:

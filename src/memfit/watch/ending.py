@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from memfit.record.helper_thread import HelperThread
+
 SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU") if hasattr(signal, name)
 )
@@ -44,13 +46,14 @@ class _Ending:
         self._finish, self._abandon = finish, abandon
         self._is_handled = threading.Event()
         self._forking = threading.local()
+        self._thread: HelperThread | None = None
         self._signals = [number for number in SIGNALS if _has_default_action(number)]
         for number in self._signals:
             signal.signal(number, self._on_signal)
         if hasattr(os, "register_at_fork"):  # not on Windows, where no program is stuck either: it ends at once
             self._watch_for_a_stuck_program()
             # Blocked meanwhile: a signal that came to a child too early would be taken for one to this process.
-            os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._leave)
+            os.register_at_fork(before=self._block, after_in_parent=self._go_on, after_in_child=self._leave)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._is_handled.set()
@@ -67,11 +70,11 @@ class _Ending:
             os.close(reader)
             os.close(writer)
             return
-        threading.Thread(target=self._wait, args=(reader,), name="memfit: signals", daemon=True).start()
+        self._thread = HelperThread("memfit: signals", lambda stopping: self._wait(reader), lambda: _wake(writer))
+        self._thread.start()
 
     def _wait(self, reader: int) -> None:
-        while received := os.read(reader, 1):
-            number = received[0]
+        while number := os.read(reader, 1)[0]:
             # A program that has set a handler of its own meanwhile is told all the same.
             if signal.getsignal(number) == self._on_signal and not self._is_handled.wait(_STUCK_AFTER):
                 abandoning = threading.Thread(target=self._abandon, args=(signal.Signals(number).name,), daemon=True)
@@ -80,10 +83,17 @@ class _Ending:
                 _take_default_action(number)
 
     def _block(self) -> None:
+        if self._thread is not None:
+            self._thread.pause()
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
 
     def _unblock(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _go_on(self) -> None:
+        self._unblock()
+        if self._thread is not None:
+            self._thread.resume()
 
     def _leave(self) -> None:
         """In a forked child, which must not speak for its parent."""
@@ -92,6 +102,12 @@ class _Ending:
             if signal.getsignal(number) == self._on_signal:
                 signal.signal(number, signal.SIG_DFL)
         self._unblock()
+
+
+def _wake(writer: int) -> None:
+    """Ends the thread that reads: no signal has this number."""
+    with suppress(BlockingIOError):  # it has enough to read
+        os.write(writer, b"\0")
 
 
 def _has_default_action(number: signal.Signals) -> bool:

@@ -1,7 +1,7 @@
 """The recording of a watched program: from its first use of CUDA to the end, however it ends.
 
-Launchers, data loaders and helpers that never use CUDA are left alone. A torch without CUDA is recorded from the first call of a
-module on. Whatever goes wrong in here is a line on stderr, never the end of the program.
+Launchers, data loaders and helpers that never use CUDA are left alone. Where there is no GPU, a program is recorded from its first
+call of a module on. Whatever goes wrong in here is a line on stderr, never the end of the program.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Watch:
         from memfit.torch_compat import memory_history
         from memfit.watch.first_call import at_first_call
 
-        if torch.version.cuda is None and torch.version.hip is None:
+        if torch.cuda.device_count() == 0:  # also with a build for CUDA, which is what pip installs on Linux
             at_first_call(lambda: _guarded(lambda: self.start("operators")))
         else:
             memory_history.when_cuda_begins(lambda: _guarded(lambda: self.start("allocator")))

@@ -14,6 +14,7 @@ from torch import nn
 
 from memfit.ledger import LedgerBuilder
 from memfit.record import run_hooks
+from memfit.record.helper_thread import HelperThread
 from memfit.record.session import RecordingSession, mind_forks
 from memfit.record.sources.operators.handlers import OperatorObserver
 from memfit.record.sources.operators.recorder import Recorder
@@ -29,7 +30,6 @@ class OperatorSession(RecordingSession):
 
     def __init__(self, builder: LedgerBuilder, observers: Sequence[OperatorObserver] = ()) -> None:
         self.recorder = Recorder(builder, observers)
-        self._flusher: _Flusher | None = None
         mind_forks(self)
 
     @property
@@ -50,7 +50,8 @@ class OperatorSession(RecordingSession):
             enter_mode(self.recorder)
             undo.callback(leave_mode, self.recorder)
             if self.builder.has_journal:
-                self._flusher = _Flusher(self.recorder)
+                self.helper = HelperThread("memfit journal", self._flush_often)
+                self.helper.start()
             undo.pop_all()
 
     def catch_up(self) -> None:
@@ -76,13 +77,21 @@ class OperatorSession(RecordingSession):
         return time_ns, op
 
     def close(self) -> None:
-        if self._flusher is not None:
-            self._flusher.stop()
-            self._flusher = None
+        if self.helper is not None:
+            self.helper.stop()
+            self.helper = None
         self._leave_mode()
         run_hooks.detach(self.recorder)
         self.recorder.catch_up()
         self.recorder.end()
+
+    def _flush_often(self, stopping: threading.Event) -> None:
+        """New events, to the journal."""
+        while not stopping.wait(FLUSH_SECONDS) and not self.recorder.failed:
+            try:
+                self.builder.flush()
+            except Exception as error:
+                self.recorder.fail(error)
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -105,24 +114,3 @@ class OperatorSession(RecordingSession):
         self.builder.give_up_journal()
         if self.recorder in modes_of_this_thread():
             leave_mode(self.recorder)
-
-
-class _Flusher:
-    """A thread that flushes new events to the journal."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="memfit journal", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(FLUSH_SECONDS) and not self._recorder.failed:
-            try:
-                self._recorder.builder.flush()
-            except Exception as error:
-                self._recorder.fail(error)
