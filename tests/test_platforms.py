@@ -41,6 +41,10 @@ for owner, names in {
     for name in names:
         delattr(owner, name)
 sys.platform = sys.argv[1]
+if sys.platform == "win32":  # what shutil.which asks of Windows, from Python 3.12 on
+    import shutil
+    from types import SimpleNamespace
+    shutil._winapi = SimpleNamespace(NeedCurrentDirectoryForExePath=lambda path: False)
 """
 
 EVERY_MODULE_AND_A_PREDICTION = """

@@ -25,6 +25,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, f
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memfit.torch_compat.versions import installed_torch
+
 F32 = 4
 FIXED = f"fixed in torch {torch.__version__}"
 
@@ -53,7 +55,8 @@ def test_1_a_fake_mode_entered_inside_the_tracker():
     loss_and_its_gradient = 2 * F32
     ours = peak_inside_a_fake_mode(MemTracker())
     assert ours == {"Parameter": 256, "Gradient": 256, "Activation": loss_and_its_gradient, "Other": 128, "Total": 648}
-    assert peak_inside_a_fake_mode(TorchMemTracker()) == {}, FIXED
+    if installed_torch() >= (2, 13):  # earlier ones do not have the fault
+        assert peak_inside_a_fake_mode(TorchMemTracker()) == {}, FIXED
 
 
 # -- 2 -----------------------------------------------------------------------------------------------------------------------
@@ -100,7 +103,11 @@ def test_2_grouped_fsdp_units(world):
         shards = (2 * 16 * 16 + 2 * 16) // 4 * F32
         assert current(tracker) == {"Sharded Param": shards, "Sharded Grad": shards, "Total": 2 * shards}
     assert num_all_gathers(model) == 4  # and nothing is left behind
-    assert [len(taken) for by_state in states(tracker).values() for taken in by_state.values()] == 3 * 10 * [1]
+    counts = {(name, state): len(taken) for name, by_state in states(tracker).items() for state, taken in by_state.items()}
+    # FSDP2 of torch 2.11 comes to the end of a grouped unit's backward twice.
+    twice = {key for key in counts if "Post-Backward" in key[1] and not key[0].endswith("inp") and installed_torch() == (2, 11)}
+    assert len(counts) == 3 * 10
+    assert counts == {key: 2 if key in twice else 1 for key in counts}
 
     model = Grouped(world)
     with TorchFSDPMemTracker(model) as tracker:
@@ -135,8 +142,11 @@ class Quantized(torch.Tensor):
 
 
 def test_3_subclasses_with_two_storages():
+    every = []
+
     def bytes_of_negatives(tracker):
         tensor = Quantized(torch.zeros(1000, dtype=torch.int8), torch.ones(1))
+        every.append(tensor)
         tracker.track_external(tensor)
         with tracker:
             kept = [-tensor for _ in range(64)]
@@ -145,8 +155,9 @@ def test_3_subclasses_with_two_storages():
 
     truth = 65 * 1000 + F32  # one scale for them all
     assert bytes_of_negatives(MemTracker()) == truth
-    # PyTorch stops at the first storage it knows, and which comes first is a matter of addresses: of 64 it misses about half.
-    assert bytes_of_negatives(TorchMemTracker()) < truth, FIXED
+    # PyTorch stops at the first storage it knows, and which comes first is a matter of addresses: mostly it misses about half of
+    # 64. Scales have addresses of their own, because all of them are kept.
+    assert min(bytes_of_negatives(TorchMemTracker()) for _ in range(20)) < truth, FIXED
 
 
 # -- 4 -----------------------------------------------------------------------------------------------------------------------
@@ -405,9 +416,13 @@ def test_10_cpu_offload(world):
                 in_backward = peak(tracker)["Total"]
                 optimizer.step()
         whole, rows = dim * dim * F32, 4 * dim * F32
-        # The second layer's gradient is reduced: its shard, the gradient itself, the buffer of the reduction, and the first layer,
-        # gathered ahead of its time.
-        assert in_backward == 2 * whole // 4 + (whole // 4 + whole + whole + whole) + 2 * rows + 2 * F32
+        if installed_torch() == (2, 12):
+            # The first layer's gradient is reduced: the shards of both, the gradient itself, and the buffers of both reductions.
+            assert in_backward == 2 * whole // 4 + (2 * whole // 4 + whole + 2 * whole) + rows + 2 * F32
+        else:
+            # The second layer's gradient is reduced: its shard, the gradient itself, the buffer of the reduction, and the first
+            # layer, gathered ahead of its time.
+            assert in_backward == 2 * whole // 4 + (whole // 4 + whole + whole + whole) + 2 * rows + 2 * F32
         return peak(tracker)["Total"] - in_backward
 
     assert bytes_too_many(FSDPMemTracker) == 0  # a step on shards is small

@@ -16,6 +16,7 @@ from helpers.tiny_models import TINY, TINY_DEEPSEEK, TINY_MOE
 from memfit.models.transformer import Transformer
 from memfit.models.transformer.splitting import layout_of
 from memfit.parallel import Parallelism, parallelize
+from memfit.torch_compat.versions import installed_torch
 
 STEPS, MAX_NORM = 3, 0.5
 SIX = replace(TINY, name="six", layers=6)
@@ -30,10 +31,13 @@ TRAINED = {
     "1f1b": (TINY, {"pp": 2, "microbatches": 4}),
     "gpipe_checkpointed": (TINY, {"pp": 2, "microbatches": 2, "schedule": "gpipe", "checkpointing": "full"}),
     "interleaved": (SIX, {"pp": 2, "microbatches": 4, "schedule": "interleaved-1f1b"}),
-    "zbv": (SIX, {"pp": 2, "microbatches": 4, "schedule": "zbv-zero-bubble"}),
-    "dualpipe": (SIX, {"pp": 2, "microbatches": 4, "schedule": "dualpipe-v"}),
 }
 """The model, and how it is split over the two ranks."""
+HAS_V = installed_torch() >= (2, 12)
+"""Pipelines of torch 2.11 begin with messages between the stages of a rank, and gloo has none from a rank to itself."""
+if HAS_V:
+    TRAINED["zbv"] = SIX, {"pp": 2, "microbatches": 4, "schedule": "zbv-zero-bubble"}
+    TRAINED["dualpipe"] = SIX, {"pp": 2, "microbatches": 4, "schedule": "dualpipe-v"}
 
 BATCH, LENGTH = 4, 16
 

@@ -176,7 +176,7 @@ CASES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated")  # torch's own, for forward mode
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is (deprecated|not supported)")  # torch's own, for forward mode
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")  # torch 2.11, also if said
 @pytest.mark.parametrize("name", CASES)
 def test_the_prediction_is_what_the_host_records(name: str):

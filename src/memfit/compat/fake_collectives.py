@@ -98,8 +98,9 @@ _ROWS = (
     _Row(f"{_F}.irecv", 3, "", "second"),
     _Row(f"{_F}.batch_p2p_ops", 4, "tensors of 3"),
     _Row(f"{_F}.wait_tensor"),
+    _Row(f"{_F}.wait_tensors"),
 )
-_SYNC = ("c10d.barrier", "c10d.monitored_barrier_", f"{_F}.wait_tensor")
+_SYNC = ("c10d.barrier", "c10d.monitored_barrier_", f"{_F}.wait_tensor", f"{_F}.wait_tensors")
 
 
 def _present() -> Iterator[tuple[OpOverload, _Row]]:

@@ -103,10 +103,12 @@ def test_without_cuda_pytorchs_aborts_the_process():
 @pytest.fixture
 def on_h100(monkeypatch: pytest.MonkeyPatch) -> None:
     """What PyTorch's estimator asks of a GPU is answered as an H100 does."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for module in (torch.cuda, torch.accelerator):  # torch 2.15 asks the second
+        monkeypatch.setattr(module, "is_available", lambda: True)
     peaks = {torch.bfloat16: 989.0, torch.float32: 67.0}
-    monkeypatch.setattr(_runtime_estimation, "get_device_tflops", peaks.__getitem__)
-    monkeypatch.setattr(_runtime_estimation, "get_gpu_dram_gbps", lambda: 3350.0)
+    bandwidth = "get_device_dram_gbps" if hasattr(_runtime_estimation, "get_device_dram_gbps") else "get_gpu_dram_gbps"
+    monkeypatch.setattr(_runtime_estimation, "get_device_tflops", lambda dtype, **device: peaks[dtype])
+    monkeypatch.setattr(_runtime_estimation, bandwidth, lambda *device: 3350.0)
 
 
 def their_milliseconds(func: Any, *args: Any) -> float:

@@ -225,7 +225,10 @@ def test_work_in_place_on_a_copy():
 
     found = stats_of(forward, torch.randn(2, 2, requires_grad=True))
     assert (found.func_names, found.inplace_ops) == (["clone", "relu_"], [(1, 0)])
-    assert theirs_fails(Inside(forward), torch.randn(2, 2, requires_grad=True)), FIXED
+    attempts = [
+        theirs_fails(Inside(forward), torch.randn(2, 2, requires_grad=True)) for _ in range(5)
+    ]  # by addresses: not quite always
+    assert any(attempts), FIXED
 
 
 def test_work_in_place_on_a_view_of_an_input_must_not_run_twice():

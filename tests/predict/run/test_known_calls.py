@@ -318,6 +318,7 @@ def test_the_proof_can_fail(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:with_modules is deprecated")  # from torch 2.15 on
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events at the end of each cycle")  # torch 2.11, of every use
 def test_torchs_profiler_knows_the_module_of_a_call(tmp_path, monkeypatch):
     """It takes the module from the variable ``self`` of what stands in the place of ``nn.Module.__call__``."""
     profiled = """

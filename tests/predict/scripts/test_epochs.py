@@ -47,7 +47,8 @@ for _ in range(10):
         train(batch)
     evaluate()
 """
-SAME_ITERATOR = EPOCHS.replace("loader()", "loader(num_workers=1, persistent_workers=True)")
+SAME_ITERATOR = EPOCHS.replace("loader()", "loader(num_workers=1, persistent_workers=True, multiprocessing_context='fork')")
+"""Scripts without a guard of their main part have other workers than forked ones nowhere; Python 3.14 no longer forks by itself."""
 ONE_AHEAD = """
 def one_ahead(batches):
     batches = iter(batches)

@@ -5,7 +5,7 @@ Waiting for one blocks the current stream, as NCCL's ``work.wait()`` does, and n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -80,7 +80,7 @@ class Communication:
     def tick_of(self, func: Any) -> Callable[[Any, Any, Any, int], None] | None:
         name = name_of(func)
         if "wait_tensor" in name:
-            return lambda func, args, result, scope: self._wait_for(args[0])
+            return lambda func, args, result, scope: self._wait_for(args[0])  # a tensor, or with wait_tensors a list of them
         if name in ("c10d::send", "c10d::recv_", "c10d::recv_any_source_"):
             return partial(self._send, name)
         kind = next((known for known in sorted(_KINDS, key=len, reverse=True) if known in name), None)
@@ -90,12 +90,13 @@ class Communication:
         """Makes the current stream wait for a collective, by default the last one."""
         self._timeline.wait(current_stream_number(), self.last_end if until is None else until)
 
-    def _wait_for(self, given: torch.Tensor) -> None:
-        """Waits for the collective that produces this tensor. Compiled code waits again in backward for results of forward;
+    def _wait_for(self, given: torch.Tensor | Sequence[torch.Tensor]) -> None:
+        """Waits for the collectives that produce these tensors. Compiled code waits again in backward for results of forward;
         collectives issued since then do not matter."""
-        until = self._under_way.pop(given.untyped_storage()._cdata, None)
-        if until is not None:
-            self.wait(until)
+        for tensor in (given,) if isinstance(given, torch.Tensor) else given:
+            until = self._under_way.pop(tensor.untyped_storage()._cdata, None)
+            if until is not None:
+                self.wait(until)
 
     def _collect(self, name: str, seconds: Seconds, func: Any, args: Any, result: Any, scope: int) -> None:
         group, ranks = _group_of(args)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from memfit.phantom.device import streams
-from memfit.phantom.device.device_alias import OUTER, own
+from memfit.phantom.device.device_alias import INNER, OUTER, own
 from memfit.phantom.device.generators import Generator
 from memfit.phantom.device.properties import DeviceContext, DeviceProperties, device_name
 from memfit.phantom.target import Target
@@ -65,6 +65,12 @@ class CudaModule:
         self.device = type("device", (DeviceContext,), {"current": self})
         self.device_of = type("device_of", (self.device,), {"__init__": _enter_device_of})
 
+        @is_constant  # no method: Dynamo of torch 2.11 takes no object for a constant argument
+        def get_device_properties(device: Any = None) -> Any:
+            return DeviceProperties.of(target, self.index_of(device))
+
+        self.get_device_properties = get_device_properties
+
     # -- the device ----------------------------------------------------------------------------------------------------------
 
     def is_available(self) -> bool:
@@ -103,10 +109,6 @@ class CudaModule:
 
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
         return self._target.capability
-
-    @is_constant
-    def get_device_properties(self, device: Any = None) -> Any:
-        return DeviceProperties.of(self._target, self.index_of(device))
 
     def get_arch_list(self) -> list[str]:
         return [self._target.gpu.arch]
@@ -244,12 +246,15 @@ class CudaModule:
 
 def install(patches: Patches, module: CudaModule, target: Target) -> None:
     """Puts the answers where scripts and torch itself look for them."""
-    for name in (*vars(CudaModule), "default_generators", "device", "device_of"):
+    for name in (*vars(CudaModule), "default_generators", "device", "device_of", "get_device_properties"):
         for part in (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.graphs):
             if name in vars(part) and not name.startswith("__"):
                 patches.replace(part, name, getattr(module, name))
     patches.replace(TORCH_C, "_cuda_getCurrentRawStream", streams.PrivatePool.stream_number)
     patches.replace(torch.Tensor, "record_stream", lambda tensor, stream: module.record_stream(tensor, stream))
+    ask = torch.get_device_module
+    ours = ask(INNER)
+    patches.replace(torch, "get_device_module", lambda device=None: torch.cuda if (found := ask(device)) is ours else found)
     patches.replace(torch, "Stream", streams.Stream)
     patches.replace(torch, "Event", streams.Event)
     patches.replace(torch.version, "cuda", f"{target.build[2:4]}.{target.build[4:]}")

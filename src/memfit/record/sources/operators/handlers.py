@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -31,6 +31,8 @@ OutputHandler = Callable[[Any, Any, Any], None]
 """Records an operator's outputs. Takes the operator, its arguments and its result."""
 
 aten = torch.ops.aten
+
+_WAITS: Final = frozenset(f"_c10d_functional::{name}" for name in ("wait_tensor", "wait_tensors", "_wrap_tensor_autograd"))
 
 
 class OperatorObserver(Protocol):
@@ -78,7 +80,7 @@ class OutputHandlers(dict[Any, "OutputHandler | None"]):
             return self._on_new  # a higher-order operator; or torch.tensor(...), whose storage was made out of sight
         if func.namespace == "c10d":
             return self._on_collective
-        if schema.name in ("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"):
+        if schema.name in _WAITS:
             return self._on_wait
         if any(returned.alias_info is None for returned in schema.returns):
             return self._on_new
@@ -148,6 +150,8 @@ class OutputHandlers(dict[Any, "OutputHandler | None"]):
 
     def _on_wait(self, func: Any, args: Any, result: Any) -> None:
         # Waiting, now or later, gives back what it was given; on fake tensors it gives a copy that no real run makes.
-        ref = self._blocks.table.find(args[0].untyped_storage())
-        if ref is not None and id(result.untyped_storage()) not in self._refs:
-            self._blocks.table.share(result.untyped_storage(), ref)
+        several = isinstance(result, (tuple, list))
+        for given, got in zip(args[0], result, strict=True) if several else ((args[0], result),):
+            ref = self._blocks.table.find(given.untyped_storage())
+            if ref is not None and id(got.untyped_storage()) not in self._refs:
+                self._blocks.table.share(got.untyped_storage(), ref)
