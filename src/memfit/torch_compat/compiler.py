@@ -25,6 +25,11 @@ FRAMES = "torch._dynamo.convert_frame"
 
 COMPILE_FRAME = "_compile"
 
+RULES = "torch._dynamo.trace_rules"
+"""The module that knows how Dynamo treats each of torch's functions; ``RULE_TABLE`` in it makes the table of them, once."""
+
+RULE_TABLE = "get_torch_obj_rule_map"
+
 EXPORTS = "torch.export._trace"
 """The module of ``torch.export``; ``EXPORT`` in it does all of it."""
 
@@ -99,7 +104,7 @@ class CompilerParts:
         self.dynamo = importlib.import_module("torch._dynamo")
         self.guards = importlib.import_module("torch._dynamo.guards")
         self.output_graph = importlib.import_module("torch._dynamo.output_graph")
-        self.trace_rules = importlib.import_module("torch._dynamo.trace_rules")
+        self.trace_rules = importlib.import_module(RULES)
         self.optimizer_variable: Any = need(importlib.import_module("torch._dynamo.variables.optimizer"), "OptimizerVariable")
         functions = importlib.import_module("torch._dynamo.variables.functions")
         self.kernel_launches: Any = need(functions, "DynamoTritonHOPifier")
@@ -181,7 +186,7 @@ class CompilerParts:
 
     def fill_tables(self) -> None:
         """Has Dynamo write its tables of torch's functions now, and not when it first needs them."""
-        need(self.trace_rules, "get_torch_obj_rule_map")()
+        need(self.trace_rules, RULE_TABLE)()
         need(self.trace_rules, "get_tensor_method")()
         builder = importlib.import_module("torch._dynamo.variables.builder").VariableBuilder
         for name in ("_type_dispatch", "_id_dispatch"):

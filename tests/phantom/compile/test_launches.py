@@ -51,3 +51,22 @@ def test_launches_and_attention_are_planned_around():
     size = ROWS * HEADS * DIM * 2  # of what attention takes and gives
     gradients, in_float32 = 3 * size, 2 * size
     assert prediction.peak_allocated >= 2 * size + gradients + in_float32
+
+
+def test_the_properties_of_the_gpu_are_constants_however_early_dynamo_was_imported():
+    """Its table of torch's functions is written when it is first asked, which may be inside of the prediction."""
+    import torch._dynamo.trace_rules as rules
+
+    rules.clear_lru_cache()
+
+    def build():
+        @torch.compile(fullgraph=True)
+        def loss_of(x):
+            return (x * torch.cuda.get_device_properties("cuda").multi_processor_count).mean()
+
+        x = torch.ones(ROWS, DIM, device="cuda", requires_grad=True)
+        return lambda: loss_of(x).backward()
+
+    prediction = memfit.predict(build, gpu="H100-80GB", steps=2)
+    assert "could not" not in "\n".join(prediction.assumptions)
+    assert rules.get_torch_obj_rule_map()[torch.cuda.get_device_properties], "torch's own is in the table"

@@ -27,6 +27,8 @@ from memfit.torch_compat.compiler import (
     FRAMES,
     NAMES_IN_GLOBALS,
     PACKAGES,
+    RULE_TABLE,
+    RULES,
     CompilerParts,
     configured,
     load,
@@ -53,6 +55,20 @@ _OTHER_TORCH = (
 )
 
 
+def _filled_as_torch_is(table: Any) -> Callable[[], Any]:
+    """Dynamo's table of torch's functions: where Dynamo was imported before the prediction, it is written only now, and with what
+    stands in their places it would be another table."""
+
+    def filled() -> Any:
+        if table.cache_info().currsize:
+            return table()
+        with tracing.as_torch_is():
+            return table()
+
+    filled.cache_clear = table.cache_clear  # type: ignore[attr-defined]
+    return filled
+
+
 class Compiler:
     """Takes part when the first function of a world is compiled."""
 
@@ -73,6 +89,7 @@ class Compiler:
             self._patches.finally_call(lambda: stop_looking_at_frames(at_most=self._num_raised))
         self._patches.around_imports(PACKAGES, tracing.as_torch_is)
         self._patches.when_imported(FRAMES, lambda frames: self._patches.wrap(frames, COMPILE_FRAME, self._around_frame))
+        self._patches.when_imported(RULES, lambda rules: self._patches.wrap(rules, RULE_TABLE, _filled_as_torch_is))
         self._patches.when_imported(EXPORTS, lambda exports: self._patches.wrap(exports, EXPORT, self._around_export))
 
     def _around_export(self, export: Callable[..., Any]) -> Callable[..., Any]:
