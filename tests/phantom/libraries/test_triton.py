@@ -196,6 +196,16 @@ def test_the_stand_in_is_there_inside_the_world_only():
         import triton
 
 
+def test_modules_of_another_edition_are_not_there():
+    """Inductor of torch 2.14 takes their presence for that edition, installed or not."""
+    with phantom():
+        import triton.language
+
+        assert triton.language is not None
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("triton.language.extra.tlx.inductor.registry")
+
+
 @without_triton
 def test_a_kernel_that_outlives_the_world_refuses(script):
     with phantom():

@@ -58,7 +58,8 @@ class StandIn:
     """As it is installed."""
     version: str
     file: str
-    """The module beside this one that has ``MODULES``, perhaps ``ANY_MODULE``. It is read when the package is first looked for."""
+    """The module beside this one that has ``MODULES``, perhaps ``ANY_MODULE`` and ``ABSENT``. It is read when the package is first
+    looked for."""
     is_everywhere: bool = False
     """Is it wherever a GPU is? Then a script that could go on without it does not have to."""
     answers_checks: bool = True
@@ -84,8 +85,10 @@ class StandIn:
         return importlib.import_module(f"{__package__}.{self.file}")
 
     def has(self, name: str) -> bool:
-        if name == self.package or self.any_module is not None:
+        if name == self.package:
             return True
+        if self.any_module is not None:
+            return not name.startswith(getattr(self._contents, "ABSENT", ()))
         return any(known == name or known.startswith(f"{name}.") for known in self.modules)
 
     def fill(self, module: ModuleType) -> None:
@@ -143,7 +146,10 @@ class Finder(importlib.abc.MetaPathFinder):
         self._installed = frozenset(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        stand_in = self._stand_ins.get(name.partition(".")[0])
+        package = name.partition(".")[0]
+        stand_in = self._stand_ins.get(package)
+        if name != package and package in sys.modules and not is_stand_in(sys.modules[package]):
+            return None  # what is really there has its own modules and no others
         if stand_in is None or not stand_in.has(name) or not self._is_wanted(stand_in, _Question.of_this_moment()):
             return None
         spec = ModuleSpec(

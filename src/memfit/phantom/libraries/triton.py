@@ -506,3 +506,5 @@ MODULES: dict[str, Fill] = {
     "triton.runtime.cache": _answering(triton_key=_key),
 }
 ANY_MODULE: Fill = _fill_any
+ABSENT = ("triton.language.extra.tlx",)
+"""Only another edition of Triton has these modules, and Inductor asks whether it is that one."""
