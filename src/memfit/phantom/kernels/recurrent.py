@@ -219,10 +219,10 @@ LONG = 512
 Line = tuple[int, int]
 """Values for each step and sequence, as multiples of (the hidden size, the input size)."""
 STANDARD: dict[int, tuple[tuple[Line, Line], tuple[Line, Line]]] = {
-    RNN_RELU: (((4, 2), (3, 3)), ((10, 2), (4, 6))),
-    RNN_TANH: (((4, 2), (3, 3)), ((10, 2), (4, 6))),
-    LSTM: (((5, 1), (3, 3)), ((14, 1), (5, 6))),
-    GRU: (((4, 2), (3, 3)), ((12, 1), (4, 6))),
+    RNN_RELU: (((4, 2), (3, 3)), ((10, 2), (6, 6))),
+    RNN_TANH: (((4, 2), (3, 3)), ((10, 2), (6, 6))),
+    LSTM: (((5, 1), (3, 3)), ((14, 1), (6, 6))),
+    GRU: (((4, 2), (3, 3)), ((12, 1), (6, 6))),
 }
 """Two lines in one direction, two in both: the larger one counts. For inputs wider than the hidden size it is the second."""
 PERSISTENT: dict[int, tuple[tuple[Line, Line], tuple[Line, Line]]] = {
@@ -278,12 +278,13 @@ class Sizes:
 
     @property
     def reserve_bytes(self) -> int:
-        """What all cells keep, the outputs between layers, a bit for each of those if there is dropout, and 256 bytes."""
+        """What all cells keep, the outputs between layers, a bit for each of those and each direction that reads them if there is dropout,
+        and 256 bytes."""
         between = (self.layers - 1) * self.ways * self.layer_output
         kept = KEPT_FOR_BACKWARD[self.mode] * self.layers * self.ways * self.layer_output
         if self.projected:
             kept += self.layers * self.ways * self.layer_output * (self.hidden + self.projected) // self.hidden
-        dropped = between // self.itemsize // 8 if self.drops else 0
+        dropped = self.ways * between // self.itemsize // 8 if self.drops else 0
         return 256 + sum(-(-part // 32) * 32 for part in (kept, between, dropped))
 
     def workspace_bytes(self, weights: int, is_forward: bool) -> int:
@@ -298,8 +299,10 @@ class Sizes:
             return PERSISTENT[self.mode][self.ways - 1]
         narrow, wide = STANDARD[self.mode][self.ways - 1]
         is_long, is_plain = self.steps >= LONG, self.mode in (RNN_RELU, RNN_TANH)
+        if self.ways == 2 and self.layers > 1:
+            return (narrow if self.mode == LSTM else (12, 2)), (8, 6)
         if self.ways == 2:
-            return ((12, 2), wide) if self.layers > 1 and self.mode != LSTM else (narrow, wide)
+            return narrow, wide
         if self.layers == 1:
             return ((4, 2), wide) if is_long else (narrow, wide)
         if is_long:
