@@ -150,7 +150,8 @@ GROUP_NORM = "ATen/native/cuda/group_norm_kernel.cu"
 BATCH_NORM = "ATen/native/cuda/Normalization.cu"
 
 RULES = (
-    Rule(operators=("native_layer_norm_backward",), takes=_layer_norm_backward_blocks, source=LAYER_NORM),
+    Rule(operators=("native_layer_norm",), copies=_copies_of_parts, source=LAYER_NORM),
+    Rule(operators=("native_layer_norm_backward",), copies=_copies_of_parts, takes=_layer_norm_backward_blocks, source=LAYER_NORM),
     Rule(operators=("rms_norm",), runs=_rms_norm, source="ATen/native/layer_norm.cpp"),
     Rule(
         operators=("_fused_rms_norm",),

@@ -92,9 +92,14 @@ def _ask(gpu: Gpu, capability: tuple[int, int], conv_pass: ConvPass, geometry: C
     library = _installed()
     if library is None:
         return None
-    with suppress(_RefusedError):
+    try:
         return _with_segments(gpu, conv_pass, geometry, library.ask(_properties(gpu, capability), conv_pass, geometry))
-    return None
+    except _NoKernelError:
+        # Torch goes on to kernels of a fixed list. Measured: with channels first, those for results and for gradients of inputs
+        # take nothing, or some KiB (68 of 68 convolutions in benchmarks/truth/cudnn_convolutions.json.gz).
+        return None if geometry.channels_last or conv_pass is ConvPass.WEIGHTS else 0
+    except _RefusedError:
+        return None
 
 
 def _with_segments(gpu: Gpu, conv_pass: ConvPass, geometry: ConvGeometry, answer: Answer) -> int:
@@ -171,6 +176,10 @@ class _RefusedError(Exception):
     """cuDNN has no kernel for this, or cannot tell without a device."""
 
 
+class _NoKernelError(_RefusedError):
+    """cuDNN's heuristics know no kernel for this."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The kernel that cuDNN would run first."""
@@ -206,7 +215,7 @@ class _Library:
             results = (ctypes.c_void_p * 1)(config)
             self._get(heuristics, _HEURISTIC_RESULTS, _IS_DESCRIPTOR, found, results)
             if not found.value:
-                raise _RefusedError
+                raise _NoKernelError
             size = ctypes.c_int64()
             self._get(config, _WORKSPACE_OF_CONFIG, _IS_INT64, found, ctypes.byref(size))
             engine, number = make(_ENGINE, is_result=True), ctypes.c_int64()
