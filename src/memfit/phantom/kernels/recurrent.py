@@ -278,7 +278,7 @@ class Sizes:
 
     @property
     def reserve_bytes(self) -> int:
-        """What all cells keep, the outputs between layers, a bit for each of those and each direction that reads them if there is dropout,
+        """What all cells keep, the outputs between layers, with dropout a bit for each of those and each direction that reads them,
         and 256 bytes."""
         between = (self.layers - 1) * self.ways * self.layer_output
         kept = KEPT_FOR_BACKWARD[self.mode] * self.layers * self.ways * self.layer_output

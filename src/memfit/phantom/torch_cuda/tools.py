@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from memfit.phantom.device.streams import PrivatePool
 from memfit.phantom.passthrough.refusals import refuse
-from memfit.phantom.values.assumptions import Assumptions
+from memfit.phantom.values.assumptions import Assumptions, Expected
 from memfit.torch_compat.devices import REMEMBER_THE_GPU, ProfilerBase, factory_functions
 from memfit.torch_compat.fake_tensors import forget_fake_answers
 from memfit.torch_compat.patches import Patches
@@ -40,6 +41,34 @@ class _NoMarkers(contextlib.nullcontext[None]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
+
+
+# -- loss scalers: whether a gradient overflows, only data can tell ----------------------------------------------------------------
+
+
+def install_loss_scaler(patches: Patches, assumptions: Assumptions, expected: Expected) -> None:
+    """``torch.amp.GradScaler`` skips as many of each optimizer's steps as ``overflows`` says, from the first on."""
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        skipped: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+        def _maybe_opt_step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            overflows = expected.overflows
+            if skipped.get(optimizer, 0) < overflows:
+                skipped[optimizer] = skipped.get(optimizer, 0) + 1
+                return None
+            assumptions.add_name(_OVERFLOWS, "none" if not overflows else f"{overflows}")
+            return original(self, optimizer, *args, **kwargs)
+
+        return _maybe_opt_step
+
+    patches.wrap(torch.amp.GradScaler, "_maybe_opt_step", around)
+
+
+_OVERFLOWS = (
+    "steps that a loss scaler skips because a gradient overflows (on a GPU often the first ones, until the scale has fallen: then "
+    "optimizer state comes later, and reserved memory may differ; --expected overflows=2)"
+)
 
 
 # -- what a driver would tell: sensors of a GPU at work, NCCL's version, the CUDA runtime ------------------------------------------

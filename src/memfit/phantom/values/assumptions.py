@@ -52,6 +52,7 @@ class Assumptions:
 #     {"experts": 1.5}          the experts of this rank receive half as much again as their even share
 #     {"imbalance": 1.5}        the busiest expert receives one and a half times the mean
 #     {"boxes": 300}            a detector keeps 300 boxes of an image
+#     {"overflows": 2}          the first two steps of a loss scaler overflow
 #     {"longest": 8192}         the longest sequence of the data has 8,192 tokens
 #     {"vision::nms": 300}      what an operator of a library finds, where its fake says that data decide
 #     {"number": 2.5}           what .item() reads from the GPU
@@ -68,6 +69,7 @@ KINDS = {
     "experts": "how many times an even share of the tokens the experts of this rank receive",
     "imbalance": "how many times the mean the busiest expert receives, on the rank that has it",
     "boxes": "how many boxes non-maximum suppression keeps",
+    "overflows": "how many steps a loss scaler skips, from the first on",
     "longest": "the tokens of the longest sequence of the data",
     "number": "a number read from the GPU",
 }
@@ -92,10 +94,18 @@ class Expected:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or (name != "number" and value < 0):
                 raise ConfigError(f"cannot expect {value!r} of {name}: give a count, or a fraction of what there could be")
 
+            if name == "overflows" and not isinstance(value, int):
+                raise ConfigError(f"a loss scaler skips a whole number of steps, not {value}")
             if name == "longest" and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"the longest sequence has a whole number of tokens, at least 1, not {value}")
             if name == "imbalance" and not value >= 1:
                 raise ConfigError(f"an imbalance of {value} is not possible: the busiest expert receives at least the mean, 1")
+
+    @property
+    def overflows(self) -> int:
+        """How many steps a loss scaler skips, from the first on."""
+        self._asked.add("overflows")
+        return int(self.by_name.get("overflows", 0))
 
     @property
     def imbalance(self) -> float:

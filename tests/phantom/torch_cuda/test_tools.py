@@ -1,0 +1,34 @@
+"""What ``torch.cuda`` has beside its answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import memfit
+
+
+@pytest.mark.parametrize("overflows", [0, 2])
+def test_a_loss_scaler_skips_the_steps_that_are_expected_to_overflow(overflows: int):
+    updated: list[bool] = []
+
+    def build():
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        scaler = torch.amp.GradScaler("cuda")
+
+        def step():
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = model(torch.randn(8, 64, device="cuda")).sum()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            updated.append(bool(optimizer.state))
+
+        return step
+
+    prediction = memfit.predict(build, gpu="H200", steps=3, expected={"overflows": overflows} if overflows else {})
+    assert updated == [number >= overflows for number in range(3)]
+    (named,) = [sentence for sentence in prediction.assumptions if "loss scaler" in sentence]
+    assert named.endswith(f": {overflows or 'none'}")
