@@ -201,8 +201,8 @@ ONE_THREAD = """
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted there")
 def test_a_program_of_one_thread_forks_as_one(tmp_path: Path):
-    """Python 3.12 and newer warn where a process of several threads forks; here, a warning is an error. Python 3.13 counts them when
-    ours are back."""
+    """Python 3.12 and newer warn where a process of several threads forks; here, a warning is an error. Python 3.13 counts them
+    when ours are back."""
     script, path = tmp_path / "train.py", tmp_path / "run.memfit"
     script.write_text(textwrap.dedent(ONE_THREAD))
     command = [sys.executable, "-W", "default" if sys.version_info[:2] == (3, 13) else "error", str(script), str(path)]

@@ -1,8 +1,8 @@
 """A thread of memfit's own in somebody else's program.
 
 Python 3.12 and newer warn where a process with more than one thread forks. A program that has one thread, and perhaps makes errors
-of warnings, is to notice nothing of ours: it is gone before a fork, and comes back after it. Python 3.13 counts threads when ours is
-back, and warns all the same.
+of warnings, is to notice nothing of ours: it is gone before a fork, and comes back after it. Python 3.13 counts threads when
+ours is back, and warns all the same.
 """
 
 from __future__ import annotations
