@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -61,10 +61,14 @@ class PlannedModel:
     """Its class."""
     num_parameters: int
     """As this rank holds them when the model first runs."""
+    depths: Mapping[str, int] | None = field(default=None, compare=False)
+    """How many modules each list of modules holds that is in no other list, by name; ``None`` in plans of older releases."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or not isinstance(self.num_parameters, int):
             raise ConfigError(f"a model is told by its class and its parameters, not by {self.kind!r} and {self.num_parameters!r}")
+        if self.depths is not None and not isinstance(self.depths, Mapping):
+            raise ConfigError(f"the depths of a model are numbers by name, not {self.depths!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +160,7 @@ class Plan(Drawn):
 
         if self.checkpointing is None and self._word != "none":
             return checkpoint_blocks(model, self._word)
-        return apply_policy(model, self.checkpointing)
+        return apply_policy(model, self.checkpointing, None if self.model is None else self.model.depths)
 
     @property
     def computes_again(self) -> bool:
@@ -230,7 +234,7 @@ def _fields(found: Any, known: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _model(found: Any) -> PlannedModel | None:
-    return None if found is None else PlannedModel(**_fields(found, ("kind", "num_parameters")))
+    return None if found is None else PlannedModel(**_fields(found, ("kind", "num_parameters", "depths")))
 
 
 def _recipe(found: Any) -> dict[str, Value] | None:

@@ -19,6 +19,7 @@ from memfit.errors import ConfigError, UnknownUnitError
 from memfit.ledger import Phase
 from memfit.plan import Action, CheckpointingPolicy, OperatorChoice, Plan, PlanCost, UnitPolicy
 from memfit.plan.applying import undo
+from memfit.plan.plan_file import PlannedModel
 from memfit.views.words.plan import how_to_use
 
 DIM = 16
@@ -391,6 +392,14 @@ def test_a_plan_for_fewer_layers_is_refused():
 
     with pytest.raises(ConfigError, match=r"without layers\.4, layers\.5"):
         memfit.apply(Longer(), POLICIES["products"])
+
+
+def test_a_plan_for_all_layers_of_another_depth_is_refused():
+    every = CheckpointingPolicy(groups=(UnitPolicy(units=tuple(f"layers.{number}" for number in range(3))),))
+    cost = PlanCost(peak_allocated_bytes=1, peak_reserved_bytes=1, smallest_fit_bytes=1)
+    planned = PlannedModel(kind="Model", num_parameters=1, depths={"layers": 3})
+    with pytest.raises(ConfigError, match="with 3 modules in layers, and this one has 4 there"):
+        memfit.apply(Model(), Plan(gpu="H200", budget_bytes=2**30, checkpointing=every, figures=cost, model=planned))
 
 
 def test_operators_that_never_run_are_refused_by_name_before_weights_change():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -230,6 +231,18 @@ def test_one_layer_may_be_named_and_a_wrong_name_is_told(ends: Any):
         plan_for(budget=budget, units=["layers.7"])
     with pytest.raises(ConfigError, match=r"layers\.1\.up is inside another one"):
         plan_for(budget=budget, units=["layers.1", "layers.1.up"])
+
+
+def test_some_layers_may_be_named_and_the_plan_is_for_models_of_that_depth(ends: Any, tmp_path: Path):
+    budget = int(0.95 * ends[0].smallest_fit)
+    plan = plan_for(budget=budget, units=["layers.0", "layers.1", "layers.2"], margin=0.0)
+    assert plan.checkpointing is not None
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    for each in (plan, Plan.load(tmp_path / "plan.json")):
+        assert memfit.apply(Model(), each) is not None
+        with pytest.raises(ConfigError, match="with 4 modules in layers, and this one has 6 there"):
+            memfit.apply(Model(wide=2), each)
 
 
 def test_without_time_the_plan_is_what_people_write_by_hand(ends: Any):

@@ -11,14 +11,17 @@ from memfit.errors import ConfigError, UnknownUnitError
 from memfit.fsdp.units import check_checkpointing, repeated_blocks, save_the_slow
 from memfit.plan.applying.checkpointed_forward import CheckpointOptions, checkpoint_forward, is_checkpointed, restore_forward
 from memfit.plan.applying.host_copies import HostLink
-from memfit.plan.applying.named_units import named_units, unwrapped
+from memfit.plan.applying.named_units import depths_of, named_units, unwrapped
 from memfit.plan.policy import CheckpointingPolicy
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def apply_policy(model: Model, policy: CheckpointingPolicy | None) -> Model:
-    """Has the model compute again, keep and offload what a policy says; it is changed in place, and returned."""
+def apply_policy(model: Model, policy: CheckpointingPolicy | None, depths: Mapping[str, int] | None = None) -> Model:
+    """Has the model compute again, keep and offload what a policy says; it is changed in place, and returned.
+
+    ``depths`` are those of the model that the policy was made for, where they are known. A model of other depths is refused.
+    """
     root = _untouched(model)
     if policy is None:
         return model
@@ -26,7 +29,10 @@ def apply_policy(model: Model, policy: CheckpointingPolicy | None) -> Model:
     missing = tuple(unit for unit in (*policy.units, *policy.untouched) if unit not in known)
     if missing:
         raise UnknownUnitError(missing, tuple(known))
-    _refuse_another_depth(policy, known)
+    if depths is None:
+        _refuse_more_units(policy, known)
+    else:
+        _refuse_another_depth(policy, depths, depths_of(root))
     link = HostLink()
     for group in policy.groups:
         options = CheckpointOptions.of_unit(group, link)
@@ -59,7 +65,17 @@ def _untouched(model: nn.Module) -> nn.Module:
     return root
 
 
-def _refuse_another_depth(policy: CheckpointingPolicy, known: Mapping[str, nn.Module]) -> None:
+def _refuse_another_depth(policy: CheckpointingPolicy, planned: Mapping[str, int], found: Mapping[str, int]) -> None:
+    """Lists that hold no planned unit may be of any length."""
+    for name in sorted({unit.rpartition(".")[0] for unit in (*policy.units, *policy.untouched)}):
+        if planned.get(name) != found.get(name):
+            raise ConfigError(
+                f"the plan was made for a model with {planned.get(name, 'no')} modules in {name or 'its list'}, and this one has "
+                f"{found.get(name, 'none')} there: make one for this model, with memfit plan"
+            )
+
+
+def _refuse_more_units(policy: CheckpointingPolicy, known: Mapping[str, nn.Module]) -> None:
     """A plan that says which units it leaves as they are has looked at all that are alike in a list: the list is as long here."""
     if not policy.untouched:
         return

@@ -21,7 +21,7 @@ from torch import nn
 
 from memfit.errors import ConfigError
 from memfit.plan.applying.chunked_loss import chunk_losses
-from memfit.plan.applying.named_units import named_units, unwrapped
+from memfit.plan.applying.named_units import depths_of, named_units, unwrapped
 from memfit.plan.plan_file import Plan, PlannedModel
 from memfit.torch_compat.autograd import graph_task_id
 from memfit.torch_compat.patches import Patches
@@ -53,7 +53,8 @@ def set_allocator(conf: str, environment: MutableMapping[str, str]) -> None:
 
 def described(model: nn.Module) -> PlannedModel:
     """What tells a model from others."""
-    return PlannedModel(kind=type(model).__name__, num_parameters=sum(parameter.numel() for parameter in model.parameters()))
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return PlannedModel(kind=type(model).__name__, num_parameters=num_parameters, depths=depths_of(unwrapped(model)))
 
 
 class ProgramPlan:

@@ -13,8 +13,8 @@ from torch import nn
 from memfit.allocator import AllocatorSettings, Replay, Requests, parse_alloc_conf, replay, smallest_fit
 from memfit.allocator.engine import SegmentChange
 from memfit.ledger import Phase
-from memfit.plan.applying import apply
-from memfit.plan.applying.named_units import named_units
+from memfit.plan.applying.model import apply_policy
+from memfit.plan.applying.named_units import depths_of, named_units, unwrapped
 from memfit.plan.checkpointing.runs import PlannedRun, See
 from memfit.plan.checkpointing.uncertain import most_needed, with_more_steps
 from memfit.plan.plan_file import PlanCost
@@ -169,7 +169,7 @@ def applying(policy: CheckpointingPolicy | None) -> See | None:
     def see(model: nn.Module) -> None:
         nonlocal is_applied
         if not is_applied and named_units(model).keys() >= {*policy.units, *policy.untouched}:
-            apply(model, policy)
+            apply_policy(model, policy, depths_of(unwrapped(model)))  # it is made for this model
             is_applied = True
 
     return see
