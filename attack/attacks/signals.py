@@ -17,16 +17,18 @@ from memfit.watch.ending import SIGNALS, at_deadly_signals
 NAMES = ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT", "SIGINT", "SIGTERM")
 
 PROGRAM = """
-import signal, sys
+import select, signal, sys
 def handle(number, frame):
     print(signal.Signals(number).name, flush=True)
 for name in {names}:
     signal.signal(getattr(signal, name), handle)
 print("ready", flush=True)
-sys.stdin.read()
+while not select.select([sys.stdin], [], [], 0.1)[0]:
+    pass
 sys.exit(9)
 """
-"""Has handlers, and ends when its input does."""
+"""Has handlers, and ends when its input does. It does not wait for good: Python handles a signal that comes just before a call only
+after the call."""
 
 
 class Signals(Attack):

@@ -44,7 +44,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path):
     assert Plan.load(tmp_path / "plan.json") == PLAN
 
 
-names = st.text(min_size=1, max_size=8)
+names = st.text(min_size=1, max_size=8).filter(str.isprintable)
 choices = st.builds(OperatorChoice, operator=names, call=st.integers(0, 9), action=st.sampled_from(Action))
 groups = st.lists(
     st.lists(choices, max_size=5, unique_by=lambda choice: (choice.operator, choice.call)).map(sorted).map(tuple), max_size=3
@@ -111,3 +111,11 @@ def test_a_missing_file_is_told(tmp_path: Path):
 def test_a_policy_says_one_thing_of_a_call():
     with pytest.raises(ConfigError, match=r"chooses twice for aten.mm.default call 0"):
         UnitPolicy(units=("a",), choices=tuple(OperatorChoice(operator="aten.mm.default", call=0, action=a) for a in Action))
+
+
+@pytest.mark.parametrize("name", ["aten.mm\n.default", "\x1b[31maten.mm.default"])
+def test_names_that_do_not_print_in_a_line_are_refused(name: str):
+    with pytest.raises(ConfigError, match="an operator is named"):
+        OperatorChoice(operator=name, call=0)
+    with pytest.raises(ConfigError, match="a unit is named"):
+        UnitPolicy(units=(name,))

@@ -39,7 +39,7 @@ class OperatorChoice:
     action: Action = Action.KEEP
 
     def __post_init__(self) -> None:
-        if not isinstance(self.operator, str) or not self.operator:
+        if not isinstance(self.operator, str) or not self.operator or not self.operator.isprintable():
             raise ConfigError(f"an operator is named as torch writes it, aten.mm.default, not {self.operator!r}")
         if not isinstance(self.call, int) or isinstance(self.call, bool) or self.call < 0:
             raise ConfigError(f"the calls of {self.operator} are counted from 0: {self.call!r} is none of them")
@@ -121,7 +121,7 @@ def _calls(choices: Iterable[OperatorChoice], action: Action) -> dict[str, list[
 
 def _check_names(units: tuple[str, ...]) -> None:
     for unit in units:
-        if not isinstance(unit, str) or not unit:
+        if not isinstance(unit, str) or not unit or not unit.isprintable():
             raise ConfigError(f"a unit is named as model.named_modules() does, not {unit!r}")
 
 
