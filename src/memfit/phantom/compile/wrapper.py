@@ -180,6 +180,7 @@ _IN_THE_PLACE: dict[str, Callable[..., Any]] = {
     "reinterpret_tensor": _reinterpret_tensor,
     "alloc_from_pool": _alloc_from_pool,
     "copy_if_misaligned": _copy_if_misaligned,
+    "copy_misaligned": _copy_if_misaligned,  # of torch 2.12
     "assert_size_stride": _nothing,
     "assert_alignment": _nothing,
     "get_raw_stream": current_stream_number,
