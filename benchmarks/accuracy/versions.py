@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "versions.json"
 PAGE = ROOT / "docs" / "compatibility.md"
 ROOMS = ["tests/torch_compat", "tests/phantom", "tests/predict", "tests/record"]
-NOT_NEEDED = ("mkdocs", "mkdocstrings", "griffelib", "mypy", "ruff", "pre-commit", "playwright")
+NOT_NEEDED = ("mypy", "ruff", "pre-commit")
 BEGIN, END = "<!-- written by benchmarks/accuracy/versions.py -->", "<!-- end -->"
 
 
@@ -53,9 +53,10 @@ def versions_of(python: pathlib.Path) -> dict[str, str]:
 
 
 def run_tests(python: pathlib.Path, tests: Sequence[str]) -> pathlib.Path:
-    """Where the outcome of each test is."""
+    """Where the outcome of each test is. Two processes, as ``make test`` has them."""
     junit = pathlib.Path(tempfile.mkdtemp(), "junit.xml")
-    subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}", *tests], cwd=ROOT)
+    options = ["-q", "-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "worksteal", f"--junitxml={junit}"]
+    subprocess.run([python, "-m", "pytest", *options, *tests], cwd=ROOT)
     return junit
 
 
