@@ -380,3 +380,8 @@ def test_a_warm_up_without_the_optimizers_step_is_not_said_to_fit(run: Run):
 def test_bounds_that_cannot_be_meant(bounds: dict):
     with pytest.raises(ConfigError):
         Bounds(**bounds)
+
+
+def test_steps_of_an_optimizer_of_ones_own_are_steps_of_the_ledger(run: Run):
+    """A step is seen to be over when the next backward begins; the forward after that begins the ledger's."""
+    assert [len(run(OF_ONES_OWN, steps=steps)[0].steps) for steps in (3, 6)] == [3, 6]

@@ -289,6 +289,7 @@ class StopWatch(ModuleListener):
         waiting = self._optimizers.waiting()
         if not waiting:
             self._end_step()
+            self._recorder.models.step_is_due = True  # no optimizer of torch says so: the next forward begins a step
             return
         self._gradients.num_taken += 1
         if self._gradients.num_taken >= PATIENCE:
