@@ -93,7 +93,9 @@ def compare(found: dict[str, dict], layers: str) -> None:
     offs = []
     for row in rows(layers):
         said = found.get(f"{row['family']}/{row['case']} {gpu_of(row)}")
-        if said is None or "error" in said:
+        if said is None:
+            continue
+        if "error" in said:
             lines.append(f"| {row['case']} | {row['gpu']} | {int(row['max_allocated']) / 2**20:,.1f} | not predicted | |")
             continue
         off = said["peak"] / int(row["max_allocated"]) - 1
@@ -103,7 +105,10 @@ def compare(found: dict[str, dict], layers: str) -> None:
     if offs:
         sizes = sorted(map(abs, offs))
         within = sum(size <= 0.03 for size in sizes)
-        lines += ["", f"{len(offs)} rows, median {statistics.median(sizes):.2%}, worst {sizes[-1]:.2%}; {within} within 3 %."]
+        lines += [
+            "",
+            f"{len(offs)} of {len(rows(layers))} rows, median {statistics.median(sizes):.2%}, worst {sizes[-1]:.2%}; {within} within 3 %.",
+        ]
     (BENCHMARKS / "results" / f"{NAMES[layers]}.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
