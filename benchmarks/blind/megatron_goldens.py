@@ -105,10 +105,8 @@ def compare(found: dict[str, dict], layers: str) -> None:
     if offs:
         sizes = sorted(map(abs, offs))
         within = sum(size <= 0.03 for size in sizes)
-        lines += [
-            "",
-            f"{len(offs)} of {len(rows(layers))} rows, median {statistics.median(sizes):.2%}, worst {sizes[-1]:.2%}; {within} within 3 %.",
-        ]
+        median = statistics.median(sizes)
+        lines += ["", f"{len(offs)} of {len(rows(layers))} rows, median {median:.2%}, worst {sizes[-1]:.2%}; {within} within 3 %."]
     (BENCHMARKS / "results" / f"{NAMES[layers]}.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
