@@ -49,3 +49,38 @@ def test_rms_norm_copies_what_is_not_contiguous():
         return prediction.peak_allocated - prediction.init.end_allocated
 
     assert peak(576) - peak(512) == 4096 * 512 * 2
+
+
+def test_layer_norm_copies_what_is_not_contiguous():
+    def peak(turn: bool) -> int:
+        def build():
+            x = torch.randn(64, 512, 512, device="cuda")
+            x = x.transpose(1, 2) if turn else x
+            return lambda: torch.nn.functional.layer_norm(x, (512,))
+
+        prediction = memfit.predict(build, gpu="H200", steps=1)
+        return prediction.peak_allocated - prediction.init.end_allocated
+
+    assert peak(turn=True) - peak(turn=False) == 64 * 512 * 512 * 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_kept"), [(torch.float32, True), (torch.bfloat16, False)], ids=["by cuDNN", "bfloat16, which cuDNN does not get"]
+)
+def test_batch_norm_keeps_the_contiguous_copy_of_a_turned_input(dtype: torch.dtype, is_kept: bool):
+    """As PatchTST has it: features last, turned for the norm."""
+    kept = []
+
+    def build():
+        norm = torch.nn.BatchNorm1d(128).cuda().to(dtype)
+        x = torch.randn(64, 32, 128, device="cuda", dtype=dtype)
+
+        def step():
+            before = torch.cuda.memory_allocated()
+            out = norm(x.transpose(1, 2))
+            kept.append(torch.cuda.memory_allocated() - before - out.numel() * out.element_size())
+
+        return step
+
+    memfit.predict(build, gpu="H200", steps=1)
+    assert (kept[0] > 64 * 32 * 128 * dtype.itemsize) == is_kept

@@ -43,6 +43,24 @@ def test_each_expert_gets_its_share_of_the_chosen():
     assert any("16 of 128 elements, an even share" in sentence for sentence in assumptions)
 
 
+@pytest.mark.parametrize(("imbalance", "counts"), [(1.0, [16] * 8), (4.0, [64] + [9] * 7)])
+def test_a_mask_for_each_expert_is_taken_apart(imbalance: float, counts: list[int]):
+    seen = []
+
+    def build():
+        router = nn.Linear(DIM, EXPERTS).cuda()
+
+        def step():
+            _, chosen = router(torch.randn(TOKENS, DIM, device="cuda")).topk(2)
+            masks = (chosen.unsqueeze(-1) == torch.arange(EXPERTS, device="cuda")).permute(2, 0, 1)
+            seen.append([torch.where(mask)[0].numel() for mask in masks])
+
+        return step
+
+    memfit.predict(build, gpu="H200", steps=1, expected={"imbalance": imbalance})
+    assert seen == [counts]
+
+
 @pytest.mark.parametrize("num", [640, 2**21])
 def test_experts_that_take_turns(num: int):
     """Few numbers are known, and counted; of many it is known that they start again."""

@@ -10,6 +10,7 @@ import torch
 
 from memfit.phantom.kernels.rule import Arguments, Kernel, Rule
 from memfit.phantom.target import Target
+from memfit.torch_compat.devices import is_cudnn_enabled
 
 aten = torch.ops.aten
 
@@ -105,6 +106,38 @@ def _group_norm_backward_blocks(target: Target, args: Arguments, result: Any) ->
     return (*(4 * batch * channels,) * 3, *(4 * batch * groups,) * 2)
 
 
+# -- batch norm ----------------------------------------------------------------------------------------------------------------
+
+MOST_SAMPLES = {(True, True): 131070, (True, False): 262136, (False, True): 880801, (False, False): 65535}
+"""Up to here cuDNN is used, by whether there is nothing but channels, and whether it trains."""
+
+
+def _batch_norm(target: Target) -> Kernel:
+    """`cudnn_batch_norm` of a contiguous copy, where the input is neither contiguous nor has channels last, which is kept for
+    backward; in bfloat16, or without weights, `native_batch_norm`."""
+
+    def batch_norm(
+        x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, cudnn: bool
+    ) -> torch.Tensor:
+        if cudnn and _is_cudnns(x, weight, bias, mean, training):
+            x = x.contiguous(memory_format=_own_format(x))
+        return aten.batch_norm.default.decompose(x, weight, bias, mean, var, training, momentum, eps, cudnn)  # type: ignore[no-any-return]
+
+    return batch_norm
+
+
+def _own_format(x: torch.Tensor) -> torch.memory_format:
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    return last if last is not None and x.is_contiguous(memory_format=last) else torch.contiguous_format
+
+
+def _is_cudnns(x: torch.Tensor, weight: Any, bias: Any, mean: Any, training: bool) -> bool:
+    has_all = weight is not None and bias is not None and (mean is not None or training)
+    if not has_all or torch.bfloat16 in (x.dtype, weight.dtype) or (x.dtype == torch.float16 and weight.dtype != torch.float32):
+        return False
+    return is_cudnn_enabled() and x.shape[0] <= MOST_SAMPLES[x.dim() == 2, training]
+
+
 # -- SyncBatchNorm -------------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +203,7 @@ RULES = (
     Rule(operators=("group_norm",), runs=_group_norm, source="ATen/native/group_norm.cpp"),
     Rule(operators=("native_group_norm",), takes=_group_norm_blocks, source=GROUP_NORM),
     Rule(operators=("native_group_norm_backward",), takes=_group_norm_backward_blocks, source=GROUP_NORM),
+    Rule(operators=("batch_norm",), runs=_batch_norm, source="ATen/native/Normalization.cpp"),
     Rule(operators=("batch_norm_stats",), returns=_batch_norm_stats, source=BATCH_NORM),
     Rule(operators=("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts"), returns=_gather_stats, source=BATCH_NORM),
     Rule(operators=("batch_norm_elemt",), returns=_normalize, source=BATCH_NORM),

@@ -61,6 +61,7 @@ class Routing:
             aten.eq.Scalar: self._compare,
             aten.eq.Tensor: self._compare_with_each,
             aten.select.int: self._select,
+            aten.unbind.int: self._select_each,
             aten.histc.default: self._count,
             aten.sum.dim_IntList: self._add_up,
         }
@@ -114,8 +115,11 @@ class Routing:
             setattr(result, SHARE, self._share_of(args[1], choices) if is_known else 1 / choices)
 
     def _compare_with_each(self, args: Any, result: Any) -> None:
-        for side in args[:2]:
+        for side, other in (args[:2], args[1::-1]):
             self._compare((side,), result)
+            choices, data = getattr(side, CHOICES, None), host_data_of(other)
+            if choices is not None and data is not None and data.numel() == choices == len(data.unique()):
+                setattr(result, EXPERTS, choices)  # with each of them
 
     def _select(self, args: Any, result: Any) -> None:
         """One expert's part of a mask that has one for each."""
@@ -125,6 +129,10 @@ class Routing:
         if share is not None and num_experts is not None and mask.shape[dim] == num_experts:
             setattr(result, SHARE, min(1.0, share * num_experts * self._share_of(expert, num_experts)))
             delattr(result, EXPERTS)
+
+    def _select_each(self, args: Any, result: Any) -> None:
+        for number, part in enumerate(result):
+            self._select((args[0], args[1] if len(args) > 1 else 0, number), part)
 
 
 def gather(gathered: Any, tensor: Any) -> None:
