@@ -36,6 +36,9 @@ READ = {
 
 ADDED = {
     "_cuda_getCurrentRawStream": "the number of the current stream, which builds without CUDA cannot tell",
+    "_broadcast_coalesced": "what DataParallel copies to other GPUs, which builds without CUDA do not have",
+    "_scatter": "the parts of a batch for DataParallel's GPUs, likewise",
+    "_gather": "their results, likewise",
 }
 """Names that torch's objects do not have until memfit gives them one."""
 

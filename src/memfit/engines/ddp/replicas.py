@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch.nn.parallel import comm
 
+from memfit.torch_compat.devices import TORCH_C
 from memfit.torch_compat.distributed import flatten_dense_tensors, take_tensors, unflatten_dense_tensors
 from memfit.torch_compat.patches import Patches
 
 
 def install(patches: Patches) -> None:
     patches.because("what DataParallel does in C++, between GPUs")
-    patches.replace(torch._C, "_broadcast_coalesced", _broadcast_coalesced)
-    patches.replace(torch._C, "_scatter", _scatter)
-    patches.replace(torch._C, "_gather", _gather)
+    for name, function in (("_broadcast_coalesced", _broadcast_coalesced), ("_scatter", _scatter), ("_gather", _gather)):
+        patches.replace(TORCH_C, name, function)
     patches.replace(comm, "reduce_add", _reduce_add)
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -95,8 +94,8 @@ def _forget_workspaces() -> None:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == PACKAGE:
             for function in list(vars(module).values()):
-                if isinstance(function, functools._lru_cache_wrapper):
-                    function.cache_clear()
+                if callable(forget := getattr(function, "cache_clear", None)):
+                    forget()
 
 
 class DType(enum.IntEnum):

@@ -150,7 +150,10 @@ class RefusingLibrary:
 def test_a_refusal_leaves_nothing_behind(monkeypatch, kind):
     refusing = RefusingLibrary(kind)
     monkeypatch.setattr(library, "_installed", lambda: library._Library(refusing))
-    assert library.workspace_bytes(TARGET, ConvPass.FORWARD, a_convolution()) is None
+    assert library.workspace_bytes(TARGET, ConvPass.WEIGHTS, a_convolution()) is None
+    assert library.workspace_bytes(TARGET, ConvPass.FORWARD, a_convolution(channels_last=True)) is None
+    with_channels_first = library.workspace_bytes(TARGET, ConvPass.FORWARD, a_convolution())
+    assert with_channels_first == (0 if kind is None else None)
     assert refusing.kinds
     assert not refusing.alive
 
