@@ -17,9 +17,12 @@ from memfit.phantom.kernels.rule import Arguments, Kernel, ResultPlace, Rule, Ta
 from memfit.phantom.kernels.sorting import pair_sort_bytes
 from memfit.phantom.target import Target
 from memfit.torch_compat.autograd import graph_task_id
+from memfit.units import MIB
 
 # -- embeddings ----------------------------------------------------------------------------------------------------------------
 
+SMALL_REQUEST = MIB
+"""Of CUDA's allocator: smaller blocks have a pool of their own."""
 SORTED_INDICES = 3072
 """Up to this many indices, gradients of embeddings are added up without sorting."""
 ROWS_PER_PART = 10
@@ -35,8 +38,11 @@ def embedding_backward(target: Target, args: Arguments, result: Any) -> TakenBlo
         return ()
     segments = min(count, num_weights)
     parts = count // ROWS_PER_PART + segments
-    sorts = (item * count, item * count, item * count, pair_sort_bytes(count, item, item), -3, -4)
-    numbers = (item * count, item * count, -6, item * segments, item * segments, item * parts)
+    sorting = pair_sort_bytes(count, item, item)
+    # Where these are small, they make no difference: they end before the gradient comes, which is large.
+    while_sorting = (item * count, sorting, -3, -4) if sorting > SMALL_REQUEST else ()
+    sorts = (item * count, item * count, *while_sorting)
+    numbers = (item * count, item * segments, item * segments, item * parts)
     if _has_few_segments(target, segments):
         sums = 4 * num_weights * grad.shape[-1] if grad.element_size() < 4 else 0
         return (*sorts, ResultPlace(0), *numbers, item * parts, sums)
