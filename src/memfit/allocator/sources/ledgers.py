@@ -26,7 +26,7 @@ def requests_from_ledger(ledger: Ledger, device: str | None = None) -> Requests:
     later = _came_back_later(ledger, frees_event, size[frees])
     is_late = later < len(ledger.events)
     emptied = np.flatnonzero((ledger.events.kind == EventKind.EMPTY_CACHE) & (ledger.events.subject == number))
-    _, stream = np.unique(_streams(ledger)[event[allocates]], return_inverse=True)
+    stream = _numbered(_streams(ledger)[event[allocates]])
 
     # Allocations, frees and emptied caches, one after the other; then in the order of their events, an allocation before a free.
     # Memory that came back later than its block was freed comes last.
@@ -91,6 +91,8 @@ def _streams(ledger: Ledger) -> Array:
     stream = np.zeros(len(events), dtype=np.int64)
     stream[ledger.memory_events] = ledger.blocks.stream[events.subject[ledger.memory_events]]
     moves = np.flatnonzero(events.kind == EventKind.STREAM)
+    if not len(moves):
+        return stream
     # From its move on, a block's memory comes from there, until the next move: later ones are written over earlier ones.
     by_block = ledger.memory_events[np.argsort(events.subject[ledger.memory_events], kind="stable")]
     first = np.searchsorted(events.subject[by_block], events.subject[moves])
@@ -99,6 +101,14 @@ def _streams(ledger: Ledger) -> Array:
         of_block = by_block[start:end]
         stream[of_block[of_block > move]] = events.size[move]
     return stream
+
+
+def _numbered(values: Array) -> Array:
+    """The same with the different values as numbers from 0, in their order."""
+    if not len(values) or (values == values[0]).all():
+        return np.zeros(len(values), dtype=np.int64)
+    numbers: Array = np.unique(values, return_inverse=True)[1]
+    return numbers
 
 
 def _size_before(ledger: Ledger, event: Array) -> Array:
@@ -117,6 +127,13 @@ def _block_before(block: Array, allocates: Array) -> Array:
 
 def _previous_of_block(block: Array) -> Array:
     """Per event: the index of the event of the same block before it, -1 for the first."""
+    if not len(block):
+        return np.zeros(0, dtype=np.int64)
+    index = np.arange(len(block))
+    first = np.zeros(int(block.max()) + 1, dtype=np.int64)
+    first[block[::-1]] = index[::-1]
+    if np.bincount(block).max() <= 2:  # blocks come and go, and none is resized
+        return np.where(first[block] == index, -1, first[block])
     order = np.argsort(block, kind="stable")
     previous = np.full(len(block), -1, dtype=np.int64)
     same = block[order[1:]] == block[order[:-1]]
