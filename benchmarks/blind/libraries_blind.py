@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.blind.two_sides import Sides, begin_trace, main, write_trace
+from benchmarks.blind.two_sides import Sides, main, measured_steps, predicted_steps
 
 STEPS = 3
 Step = Callable[[], None]
@@ -236,30 +236,11 @@ ROWS: dict[str, Callable[[], Step]] = {
 
 
 def predict(name: str) -> dict:
-    import memfit
-
-    prediction = memfit.predict(ROWS[name], gpu="H200", steps=STEPS, torch_version="2.11+cu130")
-    return {
-        "peaks": [step.peak_allocated for step in prediction.steps],
-        "peak": prediction.peak_allocated,
-        "reserved": prediction.peak_reserved,
-        "assumptions": list(prediction.assumptions),
-    }
+    return predicted_steps(ROWS[name], STEPS)
 
 
 def measure(name: str, trace: pathlib.Path | None) -> dict:
-    if trace is not None:
-        begin_trace()
-    torch.manual_seed(0)
-    step, peaks = ROWS[name](), []
-    for _ in range(STEPS):
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        torch.cuda.synchronize()
-        peaks.append(torch.cuda.max_memory_allocated())
-    if trace is not None:
-        write_trace(trace / f"{name}.gz")
-    return {"peaks": peaks, "peak": max(peaks), "reserved": torch.cuda.max_memory_reserved(), "torch": torch.__version__}
+    return measured_steps(ROWS[name], STEPS, trace and trace / f"{name}.gz")
 
 
 SIDES = Sides(

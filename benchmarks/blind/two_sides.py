@@ -109,6 +109,37 @@ def begin_trace() -> None:
     torch.cuda.memory._record_memory_history(context=None, max_entries=2_000_000)
 
 
+def predicted_steps(build: Callable[[], Callable[[], None]], steps: int) -> dict:
+    """What memfit says of the steps of a function that builds one, on one H200."""
+    import memfit
+
+    prediction = memfit.predict(build, gpu="H200", steps=steps, torch_version="2.11+cu130")
+    return {
+        "peaks": [step.peak_allocated for step in prediction.steps],
+        "peak": prediction.peak_allocated,
+        "reserved": prediction.peak_reserved,
+        "assumptions": list(prediction.assumptions),
+    }
+
+
+def measured_steps(build: Callable[[], Callable[[], None]], steps: int, trace: pathlib.Path | None) -> dict:
+    """What the GPU at hand does; what its allocator did goes to the file ``trace``."""
+    import torch
+
+    if trace is not None:
+        begin_trace()
+    torch.manual_seed(0)
+    step, peaks = build(), []
+    for _ in range(steps):
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated())
+    if trace is not None:
+        write_trace(trace)
+    return {"peaks": peaks, "peak": max(peaks), "reserved": torch.cuda.max_memory_reserved(), "torch": torch.__version__}
+
+
 def predict_all(sides: Sides, cases: list[str], jobs: int) -> None:
     """One process a case; what is there of other cases is kept."""
     start = time.perf_counter()
