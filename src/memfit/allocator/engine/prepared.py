@@ -43,16 +43,18 @@ def prepare(requests: Requests, settings: AllocatorSettings, *, use_recorded_add
     small = size <= SMALL_REQUEST
     number, free_lists = _find_free_lists(requests, small)
     number = np.where(requests.kind == RequestKind.RELEASE_POOL, requests.pool, number)
-    recorded = requests.segment_address if use_recorded_addresses else np.zeros_like(requests.segment_address)
-    address = np.where(requests.segment_size == segment, recorded, 0)
+    if use_recorded_addresses and requests.segment_address.any():
+        address = np.where(requests.segment_size == segment, requests.segment_address, 0)
+    else:
+        address = np.zeros(len(segment), dtype=np.int64)
     known = address[address > 0]
     return Prepared(
-        kind=requests.kind.astype(np.uint8),
-        block=requests.block.astype(np.int64),
+        kind=requests.kind.astype(np.uint8, copy=False),
+        block=requests.block.astype(np.int64, copy=False),
         size=size,
         segment=segment,
-        address=address.astype(np.int64),
-        free_list=number.astype(np.int64),
+        address=address.astype(np.int64, copy=False),
+        free_list=number.astype(np.int64, copy=False),
         num_blocks=requests.num_blocks,
         free_lists=free_lists,
         top_address=min(TOP_ADDRESS, int(known.min()) if len(known) else TOP_ADDRESS),
@@ -65,5 +67,5 @@ def _find_free_lists(requests: Requests, small: Array) -> tuple[Array, tuple[tup
     key = (requests.pool.astype(np.int64) * num_streams + requests.stream) * 2 + small
     allocs = requests.kind == RequestKind.ALLOC
     distinct = np.unique(key[allocs])
-    number = np.searchsorted(distinct, key)
+    number = np.searchsorted(distinct, key) if len(distinct) > 2 else (key > distinct[0]).astype(np.int64) if len(distinct) else key
     return number, tuple((k // 2 % num_streams, bool(k % 2), k // 2 // num_streams) for k in distinct.tolist())

@@ -31,15 +31,15 @@ def requests_from_ledger(ledger: Ledger, device: str | None = None) -> Requests:
     # Allocations, frees and emptied caches, one after the other; then in the order of their events, an allocation before a free.
     # Memory that came back later than its block was freed comes last.
     num_allocs, num_emptied, num_late = int(allocates.sum()), len(emptied), int(is_late.sum())
-    freed = np.where(is_late, RequestKind.FREE_REQUESTED, RequestKind.FREE)
+    freed = np.where(is_late, RequestKind.FREE_REQUESTED, RequestKind.FREE).astype(np.uint8)
     source_event = np.concatenate((event[allocates], frees_event, emptied, later[is_late]))
     order = np.argsort(source_event, kind="stable")
     kind = np.concatenate(
         (
-            np.full(num_allocs, RequestKind.ALLOC),
+            np.full(num_allocs, RequestKind.ALLOC, dtype=np.uint8),
             freed,
-            np.full(num_emptied, RequestKind.EMPTY_CACHE),
-            np.full(num_late, RequestKind.FREE_COMPLETED),
+            np.full(num_emptied, RequestKind.EMPTY_CACHE, dtype=np.uint8),
+            np.full(num_late, RequestKind.FREE_COMPLETED, dtype=np.uint8),
         )
     )[order]
     block = np.concatenate((np.arange(num_allocs), number_before, np.full(num_emptied, -1), number_before[is_late]))[order]
