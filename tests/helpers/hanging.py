@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-HANGS_AFTER = 900
+HANGS_AFTER = 240
 """Seconds that no test waits unless something hangs, also on a machine that is busy with other things."""
 
 

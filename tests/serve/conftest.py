@@ -77,16 +77,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def serve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Served]]:
-    """Starts a server; ``served`` is one that is started."""
-    import uvicorn
-
+def quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that answer at once."""
     from memfit.serve import desk
-    from memfit.serve.app import Server, make_app
-    from memfit.serve.guard import Door
 
     monkeypatch.setattr(desk, "COMMAND", QUICK)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src"), *sys.path]))
+
+
+@pytest.fixture
+def serve(folder: Path, quick_workers: None) -> Iterator[Callable[[], Served]]:
+    """Starts a server; ``served`` is one that is started."""
+    import uvicorn
+
+    from memfit.serve.app import Server, make_app
+    from memfit.serve.guard import Door
+
     started: list[Served] = []
 
     def start() -> Served:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.hanging import wait_until
 
 pytest.importorskip("starlette")
 
-from memfit.serve.desk import MOST_ANSWERS
+from memfit.serve import app
+from memfit.serve.desk import MOST_ANSWERS, CancelledQuestionError
+from memfit.serve.questions import read_question
 
 QUESTION = {"kind": "model", "subject": "gpt2", "gpu": "T4", "window": "a"}
 
 
-def question(seq: int, window: str = "a") -> dict[str, object]:
-    return QUESTION | {"words": {"seq": seq}, "window": window}
+def question(seq: int, window: str = "a", turn: int = 0) -> dict[str, object]:
+    return QUESTION | {"words": {"seq": seq}, "window": window, "turn": turn}
 
 
 def test_an_exact_answer_has_everything(served):
@@ -32,17 +40,59 @@ def test_an_exact_answer_has_everything(served):
 def test_the_next_question_of_a_window_cancels_the_one_before(served):
     with ThreadPoolExecutor(2) as threads:
         slow = threads.submit(served.post, "/api/exact", question(777))
-        while not served.server.desk.num_waiting:
-            pass
+        wait_until(lambda: served.server.desk.num_waiting)
         assert served.post("/api/exact", question(128))[0] == 200
         assert slow.result()[0] == 499
+
+
+def test_a_question_or_a_goodbye_that_comes_late_does_not_end_the_current_question(served):
+    with ThreadPoolExecutor(1) as threads:
+        current = threads.submit(served.post, "/api/exact", question(777, turn=2))
+        wait_until(lambda: served.server.desk.num_waiting)
+        assert served.post("/api/exact", question(128, turn=1))[0] == 499
+        served.post("/api/leave", {"window": "a", "turn": 1})
+        assert served.server.desk.num_waiting == 1
+        served.post("/api/leave", {"window": "a", "turn": 2})
+        assert current.result()[0] == 499
+    assert served.post("/api/exact", question(128, turn=1))[0] == 200, "nobody else asks"
+
+
+class ClosedRequest:
+    """A request whose client goes away just as its window asks something else on another connection."""
+
+    def __init__(self, server: app.Server, asked: dict[str, object], then_asked: dict[str, object]) -> None:
+        self._server, self._asked, self._then_asked = server, asked, then_asked
+        self.then: asyncio.Task[dict[str, Any]] | None = None
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        yield json.dumps(self._asked).encode()
+
+    async def is_disconnected(self) -> bool:
+        if self.then is None:
+            folder = self._server.desk.folder
+            asking = self._server.desk.ask("a", 2, read_question(self._then_asked, folder, folder))
+            self.then = asyncio.create_task(asking)
+            await asyncio.sleep(0)
+        return True
+
+
+def test_a_connection_that_ends_takes_only_its_own_question_along(folder: Path, quick_workers, monkeypatch):
+    async def race() -> dict[str, Any]:
+        server = app.Server(folder, None, num_lanes=1)
+        async with server.lifespan(None):  # type: ignore[arg-type]
+            request: Any = ClosedRequest(server, question(777, turn=1), question(128, turn=2))
+            with pytest.raises(CancelledQuestionError):
+                await server.exact(request)
+            return await request.then
+
+    monkeypatch.setattr(app, "_LOOKS_AGAIN_SECONDS", 0.02)
+    assert "seen" in asyncio.run(race())
 
 
 def test_another_window_waits_for_its_turn_and_a_window_that_leaves_frees_it(served):
     with ThreadPoolExecutor(2) as threads:
         slow = threads.submit(served.post, "/api/exact", question(777, "slow"))
-        while not served.server.desk.num_waiting:
-            pass
+        wait_until(lambda: served.server.desk.num_waiting)
         other = threads.submit(served.post, "/api/exact", question(128, "other"))
         served.post("/api/leave", {"window": "slow"})
         assert slow.result()[0] == 499

@@ -9,11 +9,14 @@ from urllib.parse import unquote
 
 import pytest
 from helpers.browsing import Visit
-from helpers.hanging import HANGS_AFTER
+from helpers.hanging import wait_until
 
 from memfit.choices import AXES
 
 EXACT = '.now[data-kind="exact"]'
+BOUND = '.now[data-kind="bound"]'
+ANSWERS_WITHIN_SECONDS = 120
+"""The workers of these tests answer at once, so that this is for the browser, on a machine that is busy with other things."""
 NETWORK = "Failed to load resource"
 """What the browser itself says of a request that was refused."""
 
@@ -25,7 +28,7 @@ def open_served(browser) -> Iterator[Callable[..., Visit]]:
 
     def open_served(served, *, forgive: bool = False, question: dict[str, object] | None = None, **context) -> Visit:
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | context))
-        contexts[-1].set_default_timeout(1000 * HANGS_AFTER)
+        contexts[-1].set_default_timeout(1000 * ANSWERS_WITHIN_SECONDS)
         visit = Visit(contexts[-1].new_page())
         visit.watch()
         visit.page.goto(served.url + ("#" + json.dumps(question) if question else ""))
@@ -48,15 +51,23 @@ def asked_by(visit: Visit) -> dict[str, object]:
     return found
 
 
+def wait_for_answer(visit: Visit, selector: str = EXACT) -> None:
+    """Returns when the page shows such an answer; says what it shows in its place where none comes."""
+    try:
+        visit.page.wait_for_selector(selector)
+    except Exception as error:
+        raise AssertionError(f"no {selector} in {ANSWERS_WITHIN_SECONDS} s; the page says: {visit.text('body')[:600]}") from error
+
+
 def test_an_instant_answer_is_marked_and_the_exact_one_takes_its_place(served, open_served):
     visit = open_served(served)
-    visit.page.wait_for_selector(EXACT)
+    wait_for_answer(visit)
     assert visit.text(".badge") == "exact prediction"
     assert "GiB" in visit.text(".answer")
     assert visit.page.locator(".gpus tr").count() >= 16
     assert visit.page.locator(".plot polygon").count() >= 2
     visit.page.fill("#c-seq", "777")
-    visit.page.wait_for_selector('.now[data-kind="bound"]')
+    wait_for_answer(visit, BOUND)
     assert visit.text(".badge").startswith("at once, from bounds: it needs at least this · the exact answer is being predicted")
     assert "at least" in visit.text(".answer")
 
@@ -101,7 +112,7 @@ def test_by_keyboard(served, open_served):
     visit.page.keyboard.press("Tab")
     visit.page.keyboard.press("T")
     assert (asked_by(visit)["subject"], asked_by(visit)["gpu"]) == ("gpt2", "T4")
-    visit.page.wait_for_selector(EXACT)
+    wait_for_answer(visit)
     visit.page.keyboard.press("Tab")
     visit.page.keyboard.press("ArrowRight")
     assert asked_by(visit)["world_size"] != 8
@@ -116,11 +127,10 @@ def test_a_dropped_config_and_a_wrong_one(served, open_served, tmp_path: Path):
     visit.page.wait_for_selector(".ask .alarm:not([hidden])")
     assert "no config.json of Hugging Face" in visit.text(".ask .alarm")
     visit.page.set_input_files(".drop input", served.folder / "config.json")
-    while not visit.page.input_value("#subject").startswith("dropped:"):
-        visit.page.wait_for_timeout(20)
+    wait_until(lambda: visit.page.input_value("#subject").startswith("dropped:"))
     visit.page.fill("#c-seq", "16")
     visit.page.fill("#c-world_size", "1")
-    visit.page.wait_for_selector(EXACT)
+    wait_for_answer(visit)
     assert [line for line in visit.complaints if NETWORK not in line] == []
 
 
@@ -130,14 +140,14 @@ def test_what_cannot_be_is_told_beside_the_controls(served, open_served):
     visit.page.wait_for_selector(".ask .alarm:not([hidden])")
     assert "did you mean llama3-8b" in visit.text(".ask .alarm")
     visit.page.fill("#subject", "gpt2")
-    visit.page.wait_for_selector(EXACT)
+    wait_for_answer(visit)
     assert visit.page.locator(".ask .alarm").is_hidden()
     assert [line for line in visit.complaints if NETWORK not in line] == []
 
 
 def test_an_error_of_the_users_code_is_shown(served, open_served):
     visit = open_served(served, question={"kind": "model", "subject": "gpt2", "gpu": "T4", "words": {"seq": 666}})
-    visit.page.wait_for_selector('.now[data-kind="error"]')
+    wait_for_answer(visit, '.now[data-kind="error"]')
     assert visit.text(".answer") == "build failed: it cannot be"
     assert "Traceback" in visit.text("pre.details")
 
@@ -161,16 +171,31 @@ def test_side_by_side_copy_and_what_makes_it_fit(served, open_served):
 
 def test_two_windows_do_not_disturb_each_other(served, open_served):
     slow = open_served(served, question={"kind": "model", "subject": "gpt2", "gpu": "T4", "words": {"seq": 777}})
-    slow.page.wait_for_selector('.now[data-kind="bound"]')
-    while not served.server.desk.num_waiting:
-        slow.page.wait_for_timeout(20)
+    wait_for_answer(slow, BOUND)
+    wait_until(lambda: served.server.desk.num_waiting)
     other = open_served(served, question={"kind": "model", "subject": "gpt2", "gpu": "T4", "words": {"seq": 128}})
-    other.page.wait_for_selector('.now[data-kind="bound"]')
+    wait_for_answer(other, BOUND)
     slow.page.fill("#c-seq", "256")  # frees the worker that both wait for
-    slow.page.wait_for_selector(EXACT)
-    other.page.wait_for_selector(EXACT)
+    wait_for_answer(slow)
+    wait_for_answer(other)
     assert "seq 256" in slow.text(".recipe")
     assert "seq 128" in other.text(".recipe")
+
+
+def test_a_question_that_the_server_dropped_is_asked_again_while_it_is_the_current_one(served, open_served):
+    visit = open_served(served, forgive=True, question={"kind": "model", "subject": "gpt2", "gpu": "T4", "words": {"seq": 777}})
+    wait_until(lambda: served.server.desk.num_waiting)
+    turns = []
+
+    def drop_twice(route) -> None:
+        turns.append(route.request.post_data_json["turn"])
+        route.fulfill(status=499, json={"error": "asked something else"}) if len(turns) < 3 else route.continue_()
+
+    visit.page.route("**/api/exact", drop_twice)
+    visit.page.fill("#c-seq", "128")
+    wait_for_answer(visit)
+    assert "seq 128" in visit.text(".recipe")
+    assert turns == [2, 3, 4], "each with a turn of its own, after the first question's"
 
 
 def test_ledgers_are_opened_laid_over_and_compared_and_their_names_are_text(served, open_served):
@@ -196,7 +221,7 @@ def test_ledgers_are_opened_laid_over_and_compared_and_their_names_are_text(serv
 
 def test_a_server_that_ends_is_told(served, open_served):
     visit = open_served(served, forgive=True)
-    visit.page.wait_for_selector(EXACT)
+    wait_for_answer(visit)
     served.stop()
     visit.page.fill("#c-batch", "2")
     visit.page.wait_for_selector(".banner:not([hidden])")
@@ -228,5 +253,5 @@ def test_a_page_of_another_site_gets_nothing(served, serve, browser):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_nothing_is_wider_than_the_page(served, open_served, scheme: str):
     visit = open_served(served, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True)
-    visit.page.wait_for_selector(EXACT)
+    wait_for_answer(visit)
     assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")

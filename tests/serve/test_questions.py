@@ -114,3 +114,9 @@ def test_what_may_fit_is_offered_where_it_cannot(folder: Path):
         words = {"batch": 8} | {name: value for name, value in way["change"].items() if name != "world_size"}
         world = way["change"].get("world_size", 8)
         assert instant_answer(read(folder, gpu="RTX-4090", words=words, world_size=world), None)["kind"] == "bound"
+
+
+def test_only_answers_that_no_file_can_change_are_kept(folder: Path):
+    assert read(folder).is_lasting
+    for kind, subject in (("hf", "config.json"), ("function", "train.py:build"), ("script", "train.py")):
+        assert not read(folder, kind=kind, subject=subject, words={}).is_lasting

@@ -6,9 +6,10 @@ import { button, make } from "./dom";
 import { Form } from "./serve_form";
 import { Ledgers } from "./serve_ledgers";
 import { type Acts, drawAnswer } from "./serve_answer";
-import { type Answer, type Controls, type Question, Gone, Refused, ask, look, sayGoodbye, windowId } from "./serve_api";
+import { type Answer, type Controls, type Question, Dropped, Gone, Refused, ask, askExactly, look, sayGoodbye } from "./serve_api";
 
 const EXACT_AFTER_MS = 350;
+const ASK_AGAIN_AFTER_MS = 500;
 
 class Page {
   private readonly answers = make("div", { class: "answers" });
@@ -50,6 +51,7 @@ class Page {
       }
     });
     window.addEventListener("pagehide", sayGoodbye);
+    window.addEventListener("pageshow", (event) => event.persisted && this.changed());  // back again: what was under way is dropped
     this.changed();
   }
 
@@ -76,10 +78,10 @@ class Page {
   private async instant(question: Question, signal: AbortSignal): Promise<boolean> {
     try {
       const answer: Answer = await ask("/api/instant", question, signal);
-      this.show(answer, "the exact answer is being predicted");
+      if (!signal.aborted) this.show(answer, "the exact answer is being predicted");
       return true;
     } catch (error) {
-      return this.fail(error);
+      return signal.aborted ? false : this.fail(error);
     }
   }
 
@@ -90,10 +92,12 @@ class Page {
       badge?.setAttribute("data-seconds", `${Math.round((performance.now() - began) / 1000)} s`);
     }, 1000);
     try {
-      const answer: Answer = await ask("/api/exact", { ...question, window: windowId }, signal);
-      this.show(answer, "");
+      const answer: Answer = await askExactly(question, signal);
+      if (!signal.aborted) this.show(answer, "");
     } catch (error) {
-      this.fail(error);
+      if (signal.aborted) return;
+      if (error instanceof Dropped) this.timer = window.setTimeout(() => this.exact(question, signal), ASK_AGAIN_AFTER_MS);
+      else this.fail(error);
     } finally {
       if (!signal.aborted) clearInterval(this.clock);
     }

@@ -2,8 +2,9 @@
 
 const token = new URLSearchParams(location.search).get("token") ?? "";
 
-/** This window, for the server: a question of the same window replaces the one before. */
-export const windowId = crypto.randomUUID();
+/** This window, for the server: a question of the same window replaces those of earlier turns. */
+const windowId = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(36)).join("-"); // randomUUID is for https alone
+let turn = 0;
 
 export type Change = Record<string, string | number>;
 
@@ -113,6 +114,9 @@ export class Refused extends Error {}
 /** The server does not answer at all. */
 export class Gone extends Error {}
 
+/** The server has dropped the question: a later one of this window was there before it, or so it seemed. */
+export class Dropped extends Error {}
+
 const CANCELLED = 499;
 
 async function call(path: string, options: RequestInit): Promise<any> {
@@ -123,7 +127,7 @@ async function call(path: string, options: RequestInit): Promise<any> {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Gone();
   }
-  if (response.status === CANCELLED) throw new DOMException("asked something else", "AbortError");
+  if (response.status === CANCELLED) throw new Dropped();
   const text = await response.text();
   let found: any;
   try {
@@ -139,6 +143,11 @@ export function ask(path: string, body: unknown, signal?: AbortSignal): Promise<
   return call(path, { method: "POST", body: body instanceof Blob ? body : JSON.stringify(body), signal });
 }
 
+/** Asks for the exact answer; what this window asked before is dropped. */
+export function askExactly(question: Question, signal: AbortSignal): Promise<any> {
+  return ask("/api/exact", { ...question, window: windowId, turn: ++turn }, signal);
+}
+
 export function look(path: string, signal?: AbortSignal): Promise<any> {
   return call(path, { signal });
 }
@@ -148,6 +157,7 @@ export function address(path: string, query: [string, string][]): string {
   return `${path}?${new URLSearchParams([...query, ["token", token]])}`;
 }
 
+/** Nobody waits any longer for what this window has asked. */
 export function sayGoodbye(): void {
-  fetch("/api/leave", { method: "POST", keepalive: true, headers: { "X-Memfit-Token": token }, body: JSON.stringify({ window: windowId }) }).catch(() => {});
+  fetch("/api/leave", { method: "POST", keepalive: true, headers: { "X-Memfit-Token": token }, body: JSON.stringify({ window: windowId, turn }) }).catch(() => {});
 }

@@ -27,7 +27,6 @@ from memfit.serve.folder import LedgerFolder, report_page
 from memfit.serve.guard import Door, DoorKeeper
 from memfit.serve.instant import instant_answer, ways_to_fit
 from memfit.serve.questions import Question, keep_config, read_question
-from memfit.serve.seen import see_file
 from memfit.serve.wording import BAD, GOOD, OPEN, bars, categories, cost_line, head, module_rows
 from memfit.views.html.markup import Markup, element
 
@@ -37,6 +36,8 @@ OPEN_PATHS: Final = ("/serve.js", "/serve.css")
 _TYPES: Final = {"js": "text/javascript", "css": "text/css"}
 _CANCELLED: Final = 499
 """As others call it: the client has closed the request."""
+_LOOKS_AGAIN_SECONDS: Final = 1.0
+"""Whether the client of a question still waits."""
 
 
 class Server:
@@ -112,24 +113,19 @@ class Server:
 
     async def exact(self, request: Request) -> Any:
         plain = await _body(request)
-        question, window = self._read(plain), str(plain.get("window") or "")[:64]
-        if not window:
-            raise ConfigError("a question says which window asks")
-        asking = asyncio.create_task(self.desk.ask(window, question))
+        question = self._read(plain)
+        asking = asyncio.create_task(self.desk.ask(*_window_and_turn(plain), question))
         while not asking.done():
-            await asyncio.wait({asking}, timeout=1.0)
+            await asyncio.wait({asking}, timeout=_LOOKS_AGAIN_SECONDS)
             if not asking.done() and await request.is_disconnected():
-                self.desk.leave(window)
+                asking.cancel()  # this question alone: its window may have asked another one meanwhile
         found = await asking
         if "error" in found:
             return head(question) | {"kind": "error", "tone": BAD, "headline": found["error"], "details": found["details"]}
-        if "seen" not in found:
-            ledger = await run_in_threadpool(Ledger.load, self.desk.folder / f"{question.key}.memfit")
-            found["seen"] = await run_in_threadpool(see_file, ledger)
         return _exact(question, found["seen"])
 
     async def leave(self, request: Request) -> Any:
-        self.desk.leave(str((await _body(request)).get("window") or ""))
+        self.desk.leave(*_window_and_turn(await _body(request)))
         return {}
 
     async def config(self, request: Request) -> Any:
@@ -218,6 +214,13 @@ def _plan(question: Question, seen: dict[str, Any]) -> str:
         assumptions=tuple(seen["assumptions"]),
     )
     return json.dumps(made.to_json(), indent=1)
+
+
+def _window_and_turn(plain: dict[str, Any]) -> tuple[str, int]:
+    window, turn = str(plain.get("window") or "")[:64], plain.get("turn", 0)
+    if not window or not isinstance(turn, int):
+        raise ConfigError("a question says which window asks, and which of its questions it is: window, turn")
+    return window, turn
 
 
 def _told(endpoint: Callable[[Request], Any]) -> Callable[[Request], Any]:

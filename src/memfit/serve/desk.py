@@ -2,8 +2,11 @@
 
 ::
 
-    ask(window, question) ──> known already? ──> at once
-                          └─> the window's earlier question is cancelled ──> a free lane ──> answers.py, in a process of its own
+    ask(window, turn, question) ──> known already? ──> at once
+                                └─> the window's earlier turns are cancelled ──> a free lane ──> answers.py, in a process of its own
+
+A window numbers its questions. Requests of one window arrive on several connections, in any order: what cancels is the number, so
+that an old question that comes late, or a goodbye to one, never ends the current one.
 
 A lane imports torch once and forks for each question, so that a cancelled one costs nothing but its child. What was answered is
 kept, the last ``MOST_ANSWERS`` of it, each with its ledger in a folder that goes with the server.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import os
 import shutil
 import signal
@@ -25,10 +29,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memfit.compare.cache import CellCache
+from memfit.ledger import Ledger
 from memfit.serve.questions import Question
+from memfit.serve.seen import see_file
 from memfit.workers.lanes import WorkerLane, num_cores
 
 MOST_ANSWERS: Final = 32
@@ -48,6 +54,20 @@ class BusyError(Exception):
     """Too many windows wait already."""
 
 
+class Waiting(NamedTuple):
+    """The current question of a window."""
+
+    turn: int
+    task: asyncio.Task[dict[str, Any]]
+
+
+class Known(NamedTuple):
+    """An answer, and its ledger."""
+
+    found: dict[str, Any]
+    ledger: Path
+
+
 class Desk:
     """Where exact answers are made."""
 
@@ -63,38 +83,41 @@ class Desk:
         self._threads = ThreadPoolExecutor(num_lanes, thread_name_prefix="memfit-lane")
         for lane in self._lanes:
             self._threads.submit(lane.warm_up)
-        self._known: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._asking: dict[str, Waiting] = {}
+        self._numbers = itertools.count()
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def ask(self, window: str, question: Question) -> dict[str, Any]:
+    async def ask(self, window: str, turn: int, question: Question) -> dict[str, Any]:
         """What came out, in plain values. ``CancelledQuestionError`` where the window has asked something else meanwhile."""
-        earlier = self._asking.pop(window, None)
-        if earlier is not None:
-            earlier.cancel()
-        if question.key in self._known:
+        if (current := self._asking.get(window)) is not None and current.turn > turn:
+            raise CancelledQuestionError
+        self.leave(window, turn)
+        if question.is_lasting and question.key in self._known:
             self._known.move_to_end(question.key)
-            return self._known[question.key]
+            return self._known[question.key].found
         if len(self._asking) >= MOST_WAITING:
             raise BusyError
-        task = self._asking[window] = asyncio.create_task(self._answer(question))
+        task = asyncio.create_task(self._answer(question))
+        self._asking[window] = waiting = Waiting(turn, task)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.cancel()
             raise CancelledQuestionError from None
         finally:
-            if self._asking.get(window) is task:
+            if self._asking.get(window) is waiting:
                 del self._asking[window]
 
-    def leave(self, window: str) -> None:
-        """The window is gone: nobody waits for its answer."""
-        if (task := self._asking.pop(window, None)) is not None:
-            task.cancel()
+    def leave(self, window: str, turn: int) -> None:
+        """Nobody waits any longer for what the window asked in this turn, or before it."""
+        if (current := self._asking.get(window)) is not None and current.turn <= turn:
+            del self._asking[window]
+            current.task.cancel()
 
     def ledger_of(self, key: str) -> Path | None:
         """The ledger of an answer that is still known."""
-        return self._path(key) if key in self._known else None
+        return self._known[key].ledger if key in self._known else None
 
     def close(self) -> None:
         for lane in self._lanes:
@@ -108,13 +131,14 @@ class Desk:
 
     async def _answer(self, question: Question) -> dict[str, Any]:
         lane = await self._free.get()
+        ledger = self.folder / f"{next(self._numbers)}.memfit"
         made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        work = functools.partial(lane.make, question, self._path(question.key), made_at)
+        work = functools.partial(lane.make, question, ledger, made_at)
         running = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             found = await asyncio.shield(running)
         except asyncio.CancelledError:
-            ending = asyncio.create_task(self._end(lane, running, question.key))
+            ending = asyncio.create_task(self._end(lane, running, ledger))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             raise
@@ -123,32 +147,29 @@ class Desk:
             raise
         self._free.put_nowait(lane)
         if "error" not in found:
-            self._keep(question, found)
+            self._keep(question, found, ledger)
         return found
 
-    async def _end(self, lane: AnswerLane, running: asyncio.Future[Any], key: str) -> None:
+    async def _end(self, lane: AnswerLane, running: asyncio.Future[Any], ledger: Path) -> None:
         """Cancels until the lane is free: a question that is only about to begin does not hear the first time. A ledger that was
         written all the same goes."""
         while not running.done():
             lane.cancel()
             await asyncio.wait({running}, timeout=_CANCEL_AGAIN_SECONDS)
-        if key not in self._known:
-            self._path(key).unlink(missing_ok=True)
+        ledger.unlink(missing_ok=True)
         self._free.put_nowait(lane)
 
-    def _keep(self, question: Question, found: dict[str, Any]) -> None:
+    def _keep(self, question: Question, found: dict[str, Any], ledger: Path) -> None:
         figures = found.pop("figures", None)
         asked = question.configuration
-        # Configs and functions depend on files, of which the cache would have to know.
-        if self._cache is not None and figures is not None and asked is not None and asked.subject.model:
+        if self._cache is not None and figures is not None and asked is not None and question.is_lasting:
             self._cache.keep(asked.to_json(), {"figures": figures, "sources": {}})
-        self._known[question.key] = found
+        if (earlier := self._known.pop(question.key, None)) is not None:
+            earlier.ledger.unlink(missing_ok=True)
+        self._known[question.key] = Known(found, ledger)
         while len(self._known) > MOST_ANSWERS:
-            gone, _ = self._known.popitem(last=False)
-            self._path(gone).unlink(missing_ok=True)
-
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.memfit"
+            _, gone = self._known.popitem(last=False)
+            gone.ledger.unlink(missing_ok=True)
 
 
 class AnswerLane:
@@ -202,10 +223,10 @@ class AnswerLane:
                 cwd=folder,
                 start_new_session=True,
             )
-            said, _ = self._script.communicate()
+            self._script.communicate()
             status, self._script = self._script.returncode, None
             if status == 0:
-                return {"script": said.decode()}
+                return {"seen": see_file(Ledger.load(ledger))}
             errors.seek(0)
             details = errors.read().decode(errors="replace")
         line = next((line for line in details.splitlines() if line.startswith("memfit: error: ")), "the script failed")

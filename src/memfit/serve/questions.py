@@ -49,6 +49,11 @@ class Question:
         return hashlib.sha256(json.dumps(plain, sort_keys=True, default=list).encode()).hexdigest()[:32]
 
     @property
+    def is_lasting(self) -> bool:
+        """True if the answer is the same tomorrow. Configs, functions and scripts are files, which may have been edited since."""
+        return self.configuration is not None and bool(self.configuration.subject.model)
+
+    @property
     def command(self) -> str:
         """What to type for the same."""
         flags = [f"--gpu {self.options.gpu}"]

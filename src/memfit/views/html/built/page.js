@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:609fbea850c70edb0b3ebed039438fe9384c52d38b285348c0c74e32fde8e71b */
+/* Built from web/ by "make page"; do not edit. sources sha256:e703ad85aa389b595ca7c035ee7e541d36526cac015131f4556c33b7658cd0b6 */
 /*
 This file contains:
 
