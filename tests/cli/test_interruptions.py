@@ -76,10 +76,23 @@ def test_a_comparison_that_is_stopped_shows_what_is_done(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(api, "predict_cells", stopped)
     assert main(["compare", "--model", "gpt2", "--gpu", "T4", "--batch", "1,2", "--no-cache"]) == 130
-    assert "memfit: stopped." in capsys.readouterr().err
+    assert "memfit: stopped\n" in capsys.readouterr().err
 
 
 def test_handlers_are_as_they_were(tmp_path: Path, capsys):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert main(["show", str(tmp_path / "nothing.memfit")]) == 2
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_search_for_the_largest_says_what_is_known_when_it_is_stopped(monkeypatch, capsys):
+    from memfit.cli.commands.largest import asking
+
+    def stopped(axis, subject, words):
+        words["progress"](2, 5, 16)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the signal comes first")
+
+    monkeypatch.setattr(asking, "find", stopped)
+    assert main(["max-batch", "--model", "gpt2"]) == 130
+    assert capsys.readouterr().err.splitlines() == ["memfit: batch 16 fits", "memfit: stopped"]

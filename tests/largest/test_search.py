@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from memfit.largest.search import Attempt, find_largest
+from memfit.largest.search import Attempt, find_largest, most_in_all
 
 ROOM = 80_000
 
@@ -66,3 +66,11 @@ def test_a_number_that_cannot_be_predicted_ends_the_search():
     tried = {each.number: each for each in find_largest(asking(lambda number: number, [], failing=50), ROOM, lanes=2)}
     assert max(number for number, each in tried.items() if each.fits) == 49
     assert tried[50].error == "no such size"
+
+
+def test_how_many_attempts_there_will_be_is_known_once_something_bounds_them():
+    fits, does_not = Attempt(number=8, needed=1, fits=True), Attempt(number=24, needed=9)
+    assert most_in_all([fits], None, 1) is None
+    assert most_in_all([fits], 8, 1) == 1
+    assert most_in_all([fits, does_not], None, 8) == 3
+    assert most_in_all([fits, does_not], None, 1) == 2 + 4

@@ -62,7 +62,8 @@ export interface Control {
   kind: "menu" | "slider" | "number" | "text";
   options?: string[];
   stops?: number[];
-  default: string;
+  /** What an empty field means. */
+  usual: string;
   isFirst: boolean;
 }
 

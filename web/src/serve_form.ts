@@ -42,13 +42,13 @@ export class Form {
     this.otherGpu.addEventListener("input", () => this.changed());
     this.otherRow.hidden = true;
     this.element.append(this.row("gpu", "GPU", this.gpu, ""), this.otherRow);
-    this.add({ name: "world_size", label: "how many", help: "GPUs, each with a process of its own", kind: "slider", stops: controls.worldSizes, default: "1", isFirst: true }, this.element);
+    this.add({ name: "world_size", label: "how many", help: "GPUs, each with a process of its own", kind: "slider", stops: controls.worldSizes, usual: "1", isFirst: true }, this.element);
     const more = make("details", { class: "more" }, make("summary", {}, "More: meshes, schedules, engines"));
     for (const axis of controls.axes) this.add(axis, axis.isFirst ? this.element : more);
-    this.add({ name: "alloc_conf", label: "allocator", help: "as in PYTORCH_CUDA_ALLOC_CONF", kind: "text", default: "default settings", isFirst: false }, more);
-    this.add({ name: "interconnect", label: "links", help: "how GPUs are linked: 8xH100-NVLink+400G", kind: "text", default: "as usual", isFirst: false }, more);
+    this.add({ name: "alloc_conf", label: "allocator", help: "as in PYTORCH_CUDA_ALLOC_CONF", kind: "text", usual: "as usual", isFirst: false }, more);
+    this.add({ name: "interconnect", label: "links", help: "how GPUs are linked: 8xH100-NVLink+400G", kind: "text", usual: "as usual", isFirst: false }, more);
     this.element.append(more);
-    this.add({ name: "price", label: "price an hour", help: "of one GPU; for the cost of a million tokens", kind: "number", default: "none", isFirst: true }, this.element);
+    this.add({ name: "price", label: "price an hour", help: "of one GPU; for the cost of a million tokens", kind: "number", usual: "of one GPU", isFirst: true }, this.element);
     this.subject.addEventListener("input", () => this.changed());
     this.subject.addEventListener("focus", () => this.subject.select());
     document.addEventListener("dragover", (event) => event.preventDefault());
@@ -161,27 +161,27 @@ export class Form {
   private plain(control: Control, id: string): { field: HTMLElement; get: () => string; set: (value: string) => void } {
     let field: HTMLInputElement | HTMLSelectElement;
     if (control.kind === "menu") {
-      const usual = make("option", { value: "" }, "as usual");
-      field = make("select", { id, title: control.default }, usual, ...control.options!.map((option) => make("option", { value: option }, option)));
+      const usual = make("option", { value: "" }, control.usual);
+      field = make("select", { id }, usual, ...control.options!.map((option) => make("option", { value: option }, option)));
     } else {
-      field = make("input", { id, placeholder: control.name === "price" ? "of one GPU" : "as usual", title: control.default, ...(control.kind === "number" ? { type: "number", min: "0", step: "any", inputmode: "decimal" } : { type: "text" }) });
+      field = make("input", { id, placeholder: control.usual, ...(control.kind === "number" ? { type: "number", min: "0", step: "any", inputmode: "decimal" } : { type: "text" }) });
     }
     field.addEventListener(control.kind === "menu" ? "change" : "input", () => this.changed());
     return { field, get: () => field.value.trim(), set: (value) => (field.value = value) };
   }
 
-  /** Over powers of two, with a number beside it for those between. */
+  /** Over powers of two, with a number beside it for those between; a stop of 0 leaves it as usual. */
   private slider(control: Control, id: string): { field: HTMLElement; get: () => string; set: (value: string) => void } {
     const stops = control.stops!;
     const range = make("input", { type: "range", min: "0", max: String(stops.length - 1), step: "1", value: "0", "aria-label": control.label });
-    const number = make("input", { id, type: "number", min: "1", step: "1", inputmode: "numeric", placeholder: "1" });
+    const number = make("input", { id, type: "number", min: "1", step: "1", inputmode: "numeric", placeholder: control.usual });
     const follow = () => {
-      const wanted = Number(number.value || 1);
+      const wanted = Number(number.value) || stops[0];
       const place = stops.findIndex((stop) => stop >= wanted);
       range.value = String(place < 0 ? stops.length - 1 : place);
     };
     range.addEventListener("input", () => {
-      number.value = String(stops[Number(range.value)]);
+      number.value = String(stops[Number(range.value)] || "");
       this.changed();
     });
     number.addEventListener("input", () => {

@@ -77,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("memfit: error: this took more memory than there is: end other programs, or use a machine with more", file=sys.stderr)
         return _MISUSED
     except KeyboardInterrupt as error:
+        print("memfit: stopped", file=sys.stderr)
         return _TERMINATED if isinstance(error, TerminatedError) else _INTERRUPTED
     except BrokenPipeError:
         # The reader has gone: Python must not try to write the rest when it exits.

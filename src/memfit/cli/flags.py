@@ -128,6 +128,18 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", type=Path, metavar="FILE", help="where to write the same as a page, to open in a browser")
 
 
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--jobs", type=int, metavar="N", help="predictions at a time; one per core by default")
+
+
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-cache", action="store_true", help="predict everything again, and keep nothing for the next time")
+
+
+KEPT: Final = "What is done is kept: the same command continues from there."
+"""Said where a command is stopped that keeps predictions for the next time."""
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="for programs: one JSON object; what your code prints goes to the standard error"

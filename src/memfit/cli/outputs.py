@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,9 @@ from memfit.views.escaping import printable
 PIPE_WIDTH: Final = 120
 """Of lines that go into a pipe or a file."""
 
+
+SELDOM_SECONDS: Final = 10.0
+"""Between lines about progress in the log of a job."""
 
 STDOUT: Final = Path("-")
 """As the name of a file: the standard output."""
@@ -47,10 +51,17 @@ def _is_watched() -> bool:
     return sys.stderr.isatty()
 
 
-def tell_progress(line: str) -> None:
-    """A whole line on the terminal, for people who watch: what a script prints meanwhile stays readable."""
-    if _is_watched():
-        print(f"memfit: {printable(line)}", file=sys.stderr, flush=True)
+def telling_lines() -> Callable[[str], None]:
+    """Whole lines on the standard error: what a script prints meanwhile stays readable. Where nobody watches, only now and then."""
+    told = time.monotonic()
+
+    def tell(line: str) -> None:
+        nonlocal told
+        if _is_watched() or time.monotonic() - told >= SELDOM_SECONDS:
+            told = time.monotonic()
+            print(f"memfit: {printable(line)}", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def tell_ran_out(error: RanOutError) -> None:

@@ -15,12 +15,12 @@ from memfit.job.axes import read_axes
 from memfit.job.recipe import Recipe
 from memfit.job.subject import check_arguments
 from memfit.largest.result import LargestFit
-from memfit.largest.search import Attempt, find_largest
+from memfit.largest.search import Attempt, find_largest, most_in_all
 from memfit.plan.search.bounds import least_bytes
 from memfit.workers.executors import Answer, Runner, open_runner
 
-Progress = Callable[[int, str, int], None]
-"""``progress(number of attempts, the axis, the largest number that fits so far)``."""
+Progress = Callable[[int, int | None, int], None]
+"""Told after every attempt: how many are done, how many there will be if that is known, and the largest number that fits so far."""
 
 USUAL_MULTIPLE: Final = {"batch": 1, "seq": 128}
 """Lengths that are no multiple of a power of two are slower, and need memory of their own: few people train with them."""
@@ -36,8 +36,9 @@ def max_batch(
         memfit.max_batch(model="llama3-8b", gpu="H100", world_size=8, checkpointing="full").value
 
     Takes the words of ``memfit.predict``, and ``multiple`` (the batch is a multiple of it), ``margin`` (the share of the memory
-    that must stay free, 0 by default), ``jobs`` and ``cache`` of ``memfit.compare``. A function is called with ``batch=``; ``vary``
-    names another argument.
+    that must stay free, 0 by default), ``jobs`` and ``cache`` of ``memfit.compare``, and ``progress``, which is told after every
+    prediction how many are done, how many there will be (``None`` if unknown) and the largest number that fits so far. A function
+    is called with ``batch=``; ``vary`` names another argument.
     """
     return find("batch", Subject.of(function, model, hf), {"gpu": gpu, **words})
 
@@ -69,8 +70,13 @@ def find(axis: str, subject: Subject, words: Mapping[str, Any]) -> LargestFit:
     first, room = asked_for(multiple), int(options.capacity * (1 - margin))
     bound = _bound(asked_for, multiple, ceiling, room) if subject.model else None
     with open_runner(None, jobs) as runner:
-        predictions = _Predictions(asked_for, runner, open_cache(cache), room, lambda done, best: progress(done, axis, best))
         limit = bound if bound is not None else ceiling
+
+        def told(tried: Sequence[Attempt]) -> None:
+            best = max((each.number for each in tried if each.fits), default=0)
+            progress(len(tried), most_in_all(tried, limit, multiple), best)
+
+        predictions = _Predictions(asked_for, runner, open_cache(cache), room, told)
         tried = find_largest(predictions.ask, room, multiple=multiple, ceiling=limit, lanes=runner.num_lanes)
     refuse_failure(tried)
     return LargestFit(
@@ -86,7 +92,7 @@ def find(axis: str, subject: Subject, words: Mapping[str, Any]) -> LargestFit:
     )
 
 
-_ABOUT_THE_SEARCH: Final[dict[str, Any]] = {"margin": 0.0, "jobs": None, "cache": True, "progress": lambda done, axis, best: None}
+_ABOUT_THE_SEARCH: Final[dict[str, Any]] = {"margin": 0.0, "jobs": None, "cache": True, "progress": lambda done, most, best: None}
 
 
 def check(axis: str, given: Mapping[str, Any], multiple: int, margin: float) -> None:
@@ -148,10 +154,10 @@ class _Predictions:
         runner: Runner,
         known: CellCache | None,
         room: int,
-        progress: Callable[[int, int], None],
+        told: Callable[[Sequence[Attempt]], None],
     ) -> None:
-        self._asked_for, self._runner, self._known, self._room, self._progress = asked_for, runner, known, room, progress
-        self._num_done, self._best = 0, 0
+        self._asked_for, self._runner, self._known, self._room, self._told = asked_for, runner, known, room, told
+        self._tried: list[Attempt] = []
         self.assumptions: tuple[str, ...] = ()
 
     def ask(self, numbers: Sequence[int]) -> list[Attempt]:
@@ -179,7 +185,6 @@ class _Predictions:
             self.assumptions = tuple(dict.fromkeys((*self.assumptions, *figures.assumptions)))
             fits = figures.fits and figures.smallest_fit <= self._room
             made = Attempt(number=number, needed=figures.smallest_fit, fits=fits, step_seconds=figures.step_seconds)
-        self._num_done += 1
-        self._best = max(self._best, number if made.fits else 0)
-        self._progress(self._num_done, self._best)
+        self._tried.append(made)
+        self._told(self._tried)
         return made

@@ -10,7 +10,7 @@ from memfit.errors import ConfigError, MemfitError
 from memfit.job import PredictOptions
 from memfit.largest.api import Progress, check, refuse_failure
 from memfit.largest.result import LargestFit
-from memfit.largest.search import Attempt, find_largest
+from memfit.largest.search import Attempt, find_largest, most_in_all
 from memfit.overlay.state import Keeper
 from memfit.predict.result import Prediction
 from memfit.predict.scripts.dry_run import in_dry_run
@@ -61,7 +61,8 @@ def largest_of_script(
             fits = found.fits and verdict.smallest_fit <= int(capacity * (1 - margin))
             made = Attempt(number=number, needed=verdict.smallest_fit, fits=fits, step_seconds=found.step_seconds or 0.0)
         done.append(made)
-        progress(len(done), axis, max((each.number for each in done if each.fits), default=0))
+        best = max((each.number for each in done if each.fits), default=0)
+        progress(len(done), most_in_all(done, ceiling, multiple), best)
         return made
 
     tried = find_largest(ask, int(options.capacity * (1 - margin)), multiple=multiple, ceiling=ceiling)

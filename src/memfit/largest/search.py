@@ -11,7 +11,7 @@ Memory need not grow with every number: what is found fits, the next one does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 _FAR = 8
@@ -58,6 +58,13 @@ def find_largest(ask: Ask, room: int, *, multiple: int = 1, ceiling: int | None 
             widths.append(high - low)
         asking = _next(tried, low, high, room, lanes, is_slow=len(widths) > 2 and widths[-1] > widths[-3] // 2)
     return list(tried.values())
+
+
+def most_in_all(tried: Collection[Attempt], ceiling: int | None, multiple: int) -> int | None:
+    """How many attempts there will be, as far as halving what is left says it; ``None`` while nothing bounds it from above."""
+    low = max((each.number for each in tried if each.fits), default=0)
+    high = min((each.number for each in tried if not each.fits and each.number > low), default=ceiling and ceiling + multiple)
+    return None if high is None else len(tried) + max(0, (high - low) // multiple - 1).bit_length()
 
 
 def _next(tried: dict[int, Attempt], low: int, high: int | None, room: int, lanes: int, *, is_slow: bool) -> list[int]:

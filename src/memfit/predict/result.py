@@ -135,7 +135,8 @@ class Prediction(Drawn):
 
     @property
     def step_seconds(self) -> float | None:
-        """Duration of the last step, from the moment when everything before it is done; ``None`` without a step."""
+        """Duration of the last step, from the moment when everything before it is done; ``None`` without a step that was
+        seen to its end."""
         return self.time.step_seconds() if self._has_steps and self.time is not None else None
 
     @property
@@ -166,7 +167,8 @@ class Prediction(Drawn):
 
     @cached_property
     def time_breakdown(self) -> TimeBreakdown | None:
-        """Where the time of the last step goes; ``None`` without a step."""
+        """Where the time of the last step goes; ``None`` without a step that was
+        seen to its end."""
         if not self._has_steps or self.time is None:
             return None
         paths = [self.ledger.module_path(number) for number in range(len(self.ledger.modules))]
@@ -176,7 +178,8 @@ class Prediction(Drawn):
 
     @property
     def _has_steps(self) -> bool:
-        return self.time is not None and self.time.num_steps > 0
+        """True if there is a last step that was seen to its end."""
+        return self.time is not None and self.time.num_steps > 0 and not self.problem
 
     @cached_property
     def _recomputed(self) -> frozenset[int]:

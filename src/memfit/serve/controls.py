@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +13,20 @@ from memfit.hardware import gpus
 from memfit.models import MODELS
 from memfit.units import GIB
 
-FIRST: Final = ("batch", "seq", "strategy", "precision", "optimizer", "checkpointing", "compile")
+FIRST: Final = ("batch", "seq", "strategy", "precision", "optimizer", "checkpointing", "compile", "lora", "quantize")
 """What most people change; the other controls are folded away."""
-SLIDERS: Final = {"world_size": 10, "batch": 8, "microbatches": 8, "tp": 6, "pp": 6, "cp": 6, "ep": 6}
-"""Sliders go over powers of two, up to this one."""
+SLIDERS: Final[Mapping[str, range]] = {
+    "world_size": range(11),
+    "batch": range(9),
+    "seq": range(7, 18),
+    "microbatches": range(9),
+    "tp": range(7),
+    "pp": range(7),
+    "cp": range(7),
+    "ep": range(7),
+    "lora": range(2, 9),
+}
+"""Sliders go over these powers of two."""
 MOST_FILES: Final = 200
 _MOST_BYTES: Final = 1 << 20
 
@@ -28,7 +38,7 @@ def describe_controls(folder: Path) -> dict[str, Any]:
         "folder": folder.name or str(folder),
         "models": [_model(name) for name in MODELS],
         "gpus": [{"name": gpu.name, "text": f"{gpu.name}, {gpu.total_bytes / GIB:.0f} GiB"} for gpu in gpus()],
-        "worldSizes": [1 << power for power in range(SLIDERS["world_size"] + 1)],
+        "worldSizes": _stops("world_size"),
         "axes": [_control(name, AXES[name]) for name in (*FIRST, *(name for name in AXES if name not in FIRST))],
         "configs": [str(path.relative_to(folder)) for path in sorted(folder.glob("**/config.json"))[:MOST_FILES]],
         "functions": [*_functions(folder)][:MOST_FILES],
@@ -44,12 +54,18 @@ def _model(name: str) -> dict[str, Any]:
 def _control(name: str, axis: Axis) -> dict[str, Any]:
     found: dict[str, Any] = {"name": name, "label": name.replace("_", " "), "help": axis.help, "isFirst": name in FIRST}
     if axis.choices is not None:
-        found |= {"kind": "menu", "options": [*axis.choices], "default": axis.default}
+        found |= {"kind": "menu", "options": [*axis.choices], "usual": f"{next(iter(axis.choices))} by default"}
     elif name in SLIDERS:
-        found |= {"kind": "slider", "stops": [1 << power for power in range(SLIDERS[name] + 1)], "default": axis.default}
+        found |= {"kind": "slider", "stops": _stops(name), "usual": "usual" if SLIDERS[name].start else "1"}
     else:
-        found |= {"kind": "number" if axis.is_number else "text", "default": axis.default}
+        found |= {"kind": "number" if axis.is_number else "text", "usual": "as usual"}
     return found
+
+
+def _stops(name: str) -> list[int]:
+    """The values of a slider; 0, as usual, before those that do not begin with 1."""
+    powers = SLIDERS[name]
+    return [*([0] if powers.start else []), *(1 << power for power in powers)]
 
 
 def _functions(folder: Path) -> Iterator[str]:

@@ -39,7 +39,7 @@ def see(ledger: Ledger, verdict: Verdict, report: Report) -> dict[str, Any]:
         "smallest_fit": verdict.smallest_fit,
         "communicators": info.communicators,
         "ladder": [[rung.label, format_bytes(rung.size_bytes), rung.remark] for rung in ladder(verdict)],
-        "remarks": [*remarks(verdict), *growth_words(growth, verdict), *verdict.warnings],
+        "remarks": [*remarks(verdict, info), *growth_words(growth, verdict), *verdict.warnings],
         "breakdown": dict(verdict.largest),
         "peak_allocated": verdict.peak_allocated,
         "peak_reserved": verdict.peak_reserved,

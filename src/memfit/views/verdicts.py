@@ -104,8 +104,8 @@ def _device_remark(verdict: Verdict) -> str:
     return " + ".join(parts)
 
 
-def remarks(verdict: Verdict) -> Iterator[str]:
-    """What else there is to say, one sentence each."""
+def remarks(verdict: Verdict, info: RunInfo | None = None) -> Iterator[str]:
+    """What else there is to say, one sentence each; ``info`` says how much of the run was seen."""
     if verdict.fits and verdict.num_alloc_retries:
         given_back, times = (
             format_bytes(verdict.given_back),
@@ -117,7 +117,8 @@ def remarks(verdict: Verdict) -> Iterator[str]:
         held = f"{format_bytes(oom.allocated)} allocated and {format_bytes(oom.cached)} free, but in pieces that are too small"
         yield f"It runs out at event {oom.event:,}, asking for {format_bytes(oom.asked)} with {held}."
     if not verdict.fits:
-        yield f"The smallest GPU on which it fits: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
+        it = "it" if info is None or (info.covered.is_whole and not info.problem) else "what was seen"
+        yield f"The smallest GPU on which {it} fits: {verdict.least_gpu.name if verdict.least_gpu else 'none that memfit knows'}."
     if verdict.largest:
         yield "At the peak: " + ", ".join(f"{label} {format_bytes(size)}" for label, size in verdict.largest[:4]) + "."
 
@@ -178,7 +179,7 @@ def verdict_sections(
     if seen := coverage_words(covered):
         yield Text(printable(seen))
     yield Padding(_ladder(verdict, console), (0, 2), expand=False)
-    yield from (Text(line) for line in remarks(verdict))
+    yield from (Text(line) for line in remarks(verdict, info))
     if verdict.alternatives:
         yield Padding(_alternatives(verdict), (0, 2), expand=False)
     yield from (Text(f"note: {printable(warning)}", style="yellow") for warning in verdict.warnings)
@@ -213,9 +214,9 @@ def _fit(remarks: Sequence[str], room: int) -> bool:
 
 def _alternatives(verdict: Verdict) -> Table:
     table = Table(box=None, padding=(0, 2), show_edge=False, header_style="dim")
-    table.add_column("with")
-    table.add_column("smallest fit", justify="right")
-    table.add_column("reserved", justify="right")
+    table.add_column("with", overflow="fold")
+    table.add_column("smallest fit", justify="right", no_wrap=True)
+    table.add_column("reserved", justify="right", no_wrap=True)
     for need in verdict.alternatives:
         table.add_row(need.alloc_conf, format_bytes(need.smallest_fit), format_bytes(need.peak_reserved))
     return table

@@ -44,12 +44,13 @@ def shown(found: memfit.PlanSearch) -> str:
 
 def test_a_model_is_planned_and_again_from_the_cache(tmp_path: Path):
     told = []
-    found = memfit.plan(**SMALL, global_batch=4, cache=tmp_path, progress=lambda done, best: told.append(done))
+    found = memfit.plan(**SMALL, global_batch=4, cache=tmp_path, progress=lambda done, most, best: told.append((done, most)))
     assert found.best is not None
     assert found.best.inputs["checkpointing"] == "none", "it fits, and computes nothing again"
     assert found.best_tried is not None
     assert found.best_tried.is_final
-    assert told == [*range(1, len(told) + 1)]
+    assert [done for done, _ in told] == [*range(1, len(told) + 1)]
+    assert all(done <= most for done, most in told)
     assert [point.seconds for point in found.frontier] == sorted((point.seconds for point in found.frontier), reverse=True)
     assert found.plan is not None
     found.plan.save(tmp_path / "plan.json")

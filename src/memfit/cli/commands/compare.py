@@ -6,7 +6,19 @@ import argparse
 import json
 import sys
 
-from memfit.cli.flags import add_options, add_output, add_recipe, add_report, add_subject, read_common, read_values, read_words
+from memfit.cli.flags import (
+    KEPT,
+    add_cache,
+    add_jobs,
+    add_options,
+    add_output,
+    add_recipe,
+    add_report,
+    add_subject,
+    read_common,
+    read_values,
+    read_words,
+)
 from memfit.cli.outputs import check_output, stdout_console, write_output, write_report
 from memfit.cli.progress import telling
 from memfit.compare import compare
@@ -33,8 +45,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_subject(parser, "your function that returns step(); it is called with the axes you give, by name")
     add_options(parser, several=True)
     add_recipe(parser, "what to vary, or to fix")
-    parser.add_argument("--jobs", type=int, metavar="N", help="predictions at a time; one per core by default")
-    parser.add_argument("--no-cache", action="store_true", help="predict everything again, and keep nothing for the next time")
+    add_jobs(parser)
+    add_cache(parser)
     add_output(parser, "the cells: as CSV where the name ends in .csv, as JSON otherwise", None)
     add_report(parser)
     shape = parser.add_mutually_exclusive_group()
@@ -70,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         stdout_console(args.out).print(comparison)
     if any(cell.error == STOPPED for cell in comparison.cells):
-        kept = "" if args.no_cache else " What is done is kept: the same command continues from there."
-        print(f"memfit: stopped.{kept}", file=sys.stderr)
+        print("memfit: stopped" if args.no_cache else f"memfit: stopped. {KEPT}", file=sys.stderr)
         return _STOPPED
     return 0 if comparison.best is not None else 1

@@ -8,7 +8,19 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from memfit.cli.flags import add_options, add_output, add_recipe, add_report, add_subject, read_common, read_words, read_world_size
+from memfit.cli.flags import (
+    KEPT,
+    add_cache,
+    add_jobs,
+    add_options,
+    add_output,
+    add_recipe,
+    add_report,
+    add_subject,
+    read_common,
+    read_words,
+    read_world_size,
+)
 from memfit.cli.outputs import STDOUT, check_output, stdout_console, stdout_kept_clean, write_report
 from memfit.cli.progress import telling
 from memfit.errors import ConfigError
@@ -79,9 +91,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="decide operator by operator what the best configuration computes again; a function that does not fit gets that",
     )
     parser.add_argument(
-        "--executor", default="", metavar="WHO", help="processes:8 (one per core by default), dask:tcp://host:8786, or slurm"
+        "--executor", default="", metavar="WHO", help="processes (of this machine, by default), dask:tcp://host:8786, or slurm"
     )
-    parser.add_argument("--no-cache", action="store_true", help="predict everything again, and keep nothing for the next time")
+    add_jobs(parser)
+    add_cache(parser)
     add_output(parser, "the plan, as JSON", None)
     add_report(parser)
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
@@ -143,14 +156,16 @@ def run(args: argparse.Namespace) -> int:
             predictions=args.predictions,
             refine=args.refine,
             executor=args.executor,
+            jobs=args.jobs,
             **read_common(args),
             cache=not args.no_cache,
-            progress=lambda done, best: tell(done, None, _so_far(best)),
+            progress=lambda done, most, best: tell(done, most, _so_far(best)),
             first=lambda best: print(f"memfit: {first_answer(best)}", file=sys.stderr, flush=True),
             **words,
         )
     _tell(found, args)
     if found.was_stopped:
+        print("memfit: stopped" if args.no_cache else f"memfit: stopped. {KEPT}", file=sys.stderr)
         return _STOPPED
     return 0 if found.plan is not None else 1
 

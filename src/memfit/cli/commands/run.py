@@ -20,7 +20,7 @@ from memfit.cli.flags import (
     read_ranks,
     read_world_size,
 )
-from memfit.cli.outputs import STDOUT, check_output, stdout_kept_clean, tell_progress, tell_ran_out
+from memfit.cli.outputs import STDOUT, check_output, stdout_kept_clean, tell_ran_out, telling_lines
 from memfit.plan.plan_file import Plan
 
 _MADE_UP = "there are no data on a simulated GPU: losses and scores that the script prints are made up"
@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"memfit: {keeper.before}", file=sys.stderr, flush=True)
     print(f"memfit: {_MADE_UP}", file=sys.stderr, flush=True)
     asked = {"script": " ".join(words), "gpu": options.gpu, "world_size": options.world_size}
+
+    tell_progress = telling_lines()
 
     def predict_rank(rank: int, stage_outputs: dict[int, Any]) -> RankOutcome:
         def predict(is_limited: bool) -> RankOutcome:

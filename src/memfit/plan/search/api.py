@@ -32,6 +32,9 @@ _FEWEST, _MOST = 8, 40
 _FOR_THE_FRONTIER = 4
 """Number of further configurations, to show what less memory costs and what more would buy."""
 
+_TO_SETTLE = 1
+"""Predictions with all steps and ranks, as a rule: of the best."""
+
 _FIRST_LOOK = 256
 """Number of configurations whose bounds are known when the first answer is told: a second's work, and the plainest come first."""
 
@@ -108,8 +111,9 @@ def plan(
         space = Space(subject=subject, options=options, global_batch=global_batch, seq=seq, given=axes, allowed=tuple(allow))
         candidates = [*_bounded(space, room, first or (lambda candidate: None)), *larger_batches(space, room)]
     with open_runner(executor, jobs) as runner:
-        exploration = Exploration(candidates, room, runner, open_cache(cache), progress or (lambda done, best: None))
+        exploration = Exploration(candidates, room, runner, open_cache(cache), progress or (lambda done, most, best: None))
         limit = predictions or usual_predictions(subject, len(candidates))
+        exploration.most = min(limit, len(candidates)) + (0 if subject.function else _TO_SETTLE + _FOR_THE_FRONTIER)
         found = _search(exploration, space, subject, options, limit)
     return found if found.was_stopped else _with_checkpointing(found, candidates, options, margin, wanted=refine)
 

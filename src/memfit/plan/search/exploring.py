@@ -29,8 +29,8 @@ from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.jobs import job_of
 from memfit.workers.executors import Answer, Runner
 
-Progress = Callable[[int, "Evaluated | None"], None]
-"""Told after every prediction: how many are done, and the best that fits so far."""
+Progress = Callable[[int, int, "Evaluated | None"], None]
+"""Told after every prediction: how many are done, how many there will be at most, and the best that fits so far."""
 
 Features = frozenset[tuple[str, object]]
 
@@ -50,7 +50,9 @@ class Exploration:
     """Bytes that a configuration may need."""
     runner: Runner
     known: CellCache | None
-    progress: Progress = lambda done, best: None
+    progress: Progress = lambda done, most, best: None
+    most: int = 0
+    """Predictions of this search at most."""
     tried: list[Evaluated] = field(default_factory=list)
     was_stopped: bool = False
     """By the user."""
@@ -151,7 +153,7 @@ class Exploration:
 
     def _note(self, chosen: Candidate, cell: Cell, *, is_final: bool) -> None:
         self.tried.append(Evaluated(candidate=chosen, cell=cell, is_final=is_final))
-        self.progress(len(self.tried), self.best)
+        self.progress(len(self.tried), max(self.most, len(self.tried)), self.best)
 
     # -- which one is next --------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from memfit.allocator import Verdict
 from memfit.errors import MemfitError
 from memfit.explain import explain
+from memfit.ledger import RunInfo
 from memfit.units import format_bytes
 from memfit.views.html.markup import Markup, element, join, table
 from memfit.views.html.packing import percent
@@ -28,7 +29,7 @@ def verdict_section(run: Run) -> Markup:
     if seen := coverage_words(run.report.info.covered):
         parts.append(element("p", seen, class_="lead"))
     parts += [element("p", sentence, class_="alarm") for sentence in _alarms(run)]
-    parts += _with_gpu(verdict) if verdict else [element("p", _without_gpu(run), class_="lead")]
+    parts += _with_gpu(verdict, info) if verdict else [element("p", _without_gpu(run), class_="lead")]
     parts += _what_would_help(run)
     parts += _assumptions(run)
     return element("section", *parts, class_="verdict", aria_label="The verdict")
@@ -96,9 +97,9 @@ def _without_gpu(run: Run) -> str:
     return f"Reached {name_moment(run.device.peak)}. To ask whether it would fit on a GPU, name one: memfit report --gpu H100."
 
 
-def _with_gpu(verdict: Verdict) -> list[Markup]:
+def _with_gpu(verdict: Verdict, info: RunInfo) -> list[Markup]:
     rungs = ladder(verdict)
-    sentences = [element("li", sentence) for sentence in remarks(verdict)]
+    sentences = [element("li", sentence) for sentence in remarks(verdict, info)]
     notes = [element("li", warning, class_="warning") for warning in verdict.warnings]
     return [
         _bar(verdict),

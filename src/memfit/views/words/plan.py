@@ -113,12 +113,12 @@ def closing(found: PlanSearch) -> Iterator[str]:
         yield f"See it in full: {again}"
     if found.unrefined is not None:
         yield f"Nothing was decided operator by operator: {found.unrefined.value}."
-    if found.left:
+    if found.left and not found.was_stopped:
         yield (
             f"{count(len(found.left), 'configuration')} that may be faster, by {found.gap:.0%} at most, "
             f"{'was' if len(found.left) == 1 else 'were'} not predicted: --predictions {2 * len(found.tried)} looks at more."
         )
-    elif not found.was_stopped and found.best.inputs.get("model"):
+    elif not found.left and not found.was_stopped and found.best.inputs.get("model"):
         among = ", of the batches below," if found.batches else ""
         yield f"Nothing else{among} can be faster by more than {found.gap:.0%}."
     if found.batches:
@@ -131,7 +131,7 @@ def closing(found: PlanSearch) -> Iterator[str]:
             f"{_time(gain.point.cell)}, {gain.faster_by:.0%} faster."
         )
     if found.was_stopped:
-        yield "You stopped the search: this is what was known by then. What was predicted is kept."
+        yield f"The search was stopped: this is what was known by then. {count(len(found.left), 'configuration')} may be faster."
 
 
 def how_to_use(plan: Plan, path: str) -> str:
@@ -205,8 +205,6 @@ def _time(cell: Cell) -> str:
 
 def _nothing_fits(found: PlanSearch) -> Iterator[str]:
     yield f"Nothing {'fits so far' if found.was_stopped else 'fits'} in {format_bytes(found.room)} of a {found.gpu}."
-    if found.was_stopped:
-        yield "You stopped the search: what was predicted is kept."
     what = found.infeasible
     if what is None:
         return

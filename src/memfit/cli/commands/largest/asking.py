@@ -5,15 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from memfit.cli.commands.plan import LAUNCHERS
-from memfit.cli.flags import add_json, add_options, add_recipe, add_subject, read_options, read_subject, read_words, read_world_size
+from memfit.cli.flags import (
+    add_cache,
+    add_jobs,
+    add_json,
+    add_options,
+    add_recipe,
+    add_subject,
+    read_options,
+    read_subject,
+    read_words,
+    read_world_size,
+)
 from memfit.cli.outputs import stdout_console, stdout_kept_clean
 from memfit.cli.progress import telling
 from memfit.errors import ConfigError
-from memfit.largest.api import USUAL_MULTIPLE, find
+from memfit.largest.api import USUAL_MULTIPLE, Progress, find
 from memfit.largest.result import LargestFit
 
 
@@ -25,7 +37,8 @@ def add_flags(parser: argparse.ArgumentParser, axis: str) -> None:
         "--multiple", type=int, default=0, metavar="N", help=f"only multiples of it; {USUAL_MULTIPLE[axis]} by default"
     )
     parser.add_argument("--margin", type=float, default=0.0, metavar="SHARE", help="of the memory, to stay free: 0 by default")
-    parser.add_argument("--no-cache", action="store_true", help="predict everything again, and keep nothing for the next time")
+    add_jobs(parser)
+    add_cache(parser)
     add_recipe(parser, "how a model by name is trained")
     add_json(parser)
     parser.set_defaults(rank=None, host_memory=None)
@@ -49,13 +62,14 @@ def find_and_tell(axis: str, args: argparse.Namespace) -> int:
 
 def _of_subject(axis: str, args: argparse.Namespace) -> LargestFit:
     words, options = read_words(args), read_options(args)
-    with telling("Predicting") as tell:
+    with _telling(args.vary or axis) as progress:
         about = {
             "multiple": args.multiple,
             "margin": args.margin,
+            "jobs": args.jobs,
             "cache": not args.no_cache,
             "vary": args.vary,
-            "progress": lambda done, name, best: tell(done, None, _so_far(name, best)),
+            "progress": progress,
         }
         return find(axis, read_subject(args), vars(options) | about | words)
 
@@ -72,17 +86,25 @@ def _of_program(axis: str, args: argparse.Namespace) -> LargestFit:
     options = replace(read_options(args, world_size=world.world_size), rank=world.rank)
     keeper = choose_keeper()
     print(f"memfit: {keeper.before}", file=sys.stderr, flush=True)
-    with stdout_kept_clean(wanted=True), telling("Predicting") as tell:
+    with stdout_kept_clean(wanted=True), _telling(axis) as progress:
         return largest_of_script(
-            args.program,
-            options,
-            keeper,
-            lambda done, name, best: tell(done, None, _so_far(name, best)),
-            axis=axis,
-            multiple=args.multiple or 1,
-            margin=args.margin,
+            args.program, options, keeper, progress, axis=axis, multiple=args.multiple or 1, margin=args.margin
         )
 
 
-def _so_far(name: str, best: int) -> str:
-    return f"{name} {best} fits" if best else "nothing fits so far"
+@contextmanager
+def _telling(name: str) -> Iterator[Progress]:
+    """Tells how far it is, and what is known where the user ends it."""
+    known = "nothing is known yet"
+    with telling("Predicting") as tell:
+
+        def progress(done: int, most: int | None, best: int) -> None:
+            nonlocal known
+            known = f"{name} {best} fits" if best else "nothing fits so far"
+            tell(done, most, known)
+
+        try:
+            yield progress
+        except KeyboardInterrupt:
+            print(f"memfit: {known}", file=sys.stderr)
+            raise

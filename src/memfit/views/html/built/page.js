@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:e703ad85aa389b595ca7c035ee7e541d36526cac015131f4556c33b7658cd0b6 */
+/* Built from web/ by "make page"; do not edit. sources sha256:709126db9f753b5740c0e1255f1a7279c13006d49c45a5b6738d647992900d67 */
 /*
 This file contains:
 
