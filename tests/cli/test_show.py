@@ -73,13 +73,15 @@ def test_a_ledger_that_contradicts_itself_is_told_in_one_line(path: Path, capsys
     assert "breaks its own laws" in capsys.readouterr().err
 
 
-def test_an_interrupted_command_ends_quietly(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_an_interrupted_command_says_so_and_no_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     def interrupt(_: Path) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(show, "_read", interrupt)
     assert main(["show", str(path)]) == 130
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "memfit: stopped\n"
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])

@@ -28,7 +28,7 @@ OUTPUT = ("--out", "-o")
 HELP = ("--help", "-h")
 
 LARGEST = [
-    *sorted((*SUBJECT, *RECIPE, *OPTIONS, *HELP, "--json", "--margin", "--multiple", "--no-cache", "--vary")),
+    *sorted((*SUBJECT, *RECIPE, *OPTIONS, *HELP, "--jobs", "--json", "--margin", "--multiple", "--no-cache", "--vary")),
     "FILE.py:FUNCTION",
 ]
 
@@ -52,7 +52,7 @@ SURFACE = {
         *sorted(
             (
                 *(*SUBJECT, *RECIPE, *OPTIONS, *OUTPUT, *HELP, "--allow", "--budget", "--executor", "--global-batch", "--json"),
-                *("--margin", "--no-cache", "--predictions", "--refine", "--report"),
+                *("--jobs", "--margin", "--no-cache", "--predictions", "--refine", "--report"),
             )
         ),
         "FILE.py:FUNCTION",
