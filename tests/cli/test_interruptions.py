@@ -10,6 +10,7 @@ import pytest
 
 from memfit.cli import main
 from memfit.compare.api import STOPPED
+from memfit.predict.scripts import dry_run
 
 TRAINING = """
 import os, signal, torch
@@ -38,10 +39,14 @@ def build():
 
 @pytest.mark.parametrize(
     ("whom", "name", "status"),
-    [("os.getpid()", "SIGINT", 0), ("os.getpid()", "SIGTERM", 0), ("os.getppid()", "SIGTERM", 143)],
-    ids=["the script has it", "the script has SIGTERM", "memfit itself has SIGTERM"],
+    [
+        *(("os.getpid()", "SIGINT", 0), ("os.getpid()", "SIGTERM", 0)),
+        *(("os.getppid()", "SIGINT", 130), ("os.getppid()", "SIGTERM", 143)),
+    ],
+    ids=["the script has it", "the script has SIGTERM", "memfit itself has it, from no terminal", "memfit itself has SIGTERM"],
 )
 def test_a_script_that_is_stopped_leaves_its_verdict(whom, name, status, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(dry_run, "_is_in_the_foreground", lambda: False)
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(TRAINING.format(whom=whom, name=name))
     assert main(["run", "--gpu", "T4", "train.py"]) == status
@@ -57,6 +62,7 @@ def test_a_prediction_that_is_stopped_does_not_say_that_it_fits(tmp_path: Path, 
     assert main(["predict", "--gpu", "T4", "train.py:build"]) == 130
     printed = capsys.readouterr().out
     assert "Not known whether it fits on T4: it was stopped in step 1 of 3, counted from 0" in printed
+    assert "A step takes" not in printed
 
 
 def test_a_comparison_that_is_stopped_shows_what_is_done(tmp_path: Path, monkeypatch, capsys):

@@ -144,6 +144,17 @@ def test_a_step_once_more() -> None:
     assert twice.spans.scope.tolist() == [-1] * 6
 
 
+def test_a_run_that_was_stopped_in_a_step_has_the_time_of_the_one_before_or_none() -> None:
+    timeline = Timeline()
+    for seconds in (2.0, 3.0):
+        timeline.mark_step()
+        timeline.run(0, seconds, 0, 0)
+    run = run_of(timeline, Cost("mm", 3.0, Bound.MEMORY))
+    assert run.without_last_step().step_seconds() == 2.0
+    forgotten = replace(run, steps=tuple(replace(mark, span=max(mark.span - 1, 0)) for mark in run.steps))
+    assert forgotten.without_last_step().num_steps == 0
+
+
 def test_scopes_of_a_step_once_more_are_its_own() -> None:
     timeline = Timeline()
     timeline.mark_step()

@@ -212,13 +212,16 @@ class PhantomSession:
         ledger = self.ledger(notes)
         if not any(known.name == self.device for known in ledger.devices):
             raise NoGpuWorkError(self.device)
+        time, covered = run_time(self.world.clock), ledger.info.covered
+        if not covered.is_whole and time.num_steps > covered.training_steps:
+            time = time.without_last_step()
         return Prediction(
             ledger=ledger,
             target=self.target,
             torch_version=self.torch_version,
             alloc_conf=ledger.info.alloc_conf,
             device=self.device,
-            time=run_time(self.world.clock),
+            time=time,
             ran_out=bool(self.refusals),
             pinned_blocks=frozenset(self.pinned.numbers),
             num_on_node=self.num_on_node,

@@ -72,6 +72,13 @@ class RunTime:
             marks.append(StepMark(last.seconds + total, last.span + len(begin), last.host_seconds + host))
         return replace(self, spans=Spans.joined(spans), steps=tuple(marks))
 
+    def without_last_step(self) -> RunTime:
+        """The same up to the beginning of the last step, for a run that was stopped within it. Without any step where nothing was
+        kept of the one before: long runs keep the last one alone."""
+        left = self.steps[:-1]
+        is_kept = len(left) > 1 and left[-2].span < left[-1].span
+        return replace(self, steps=left if is_kept else ())
+
     def step_seconds(self, step: int = -1) -> float:
         first, end = self._marks(step)
         return end.seconds - first.seconds

@@ -171,9 +171,23 @@ def _read_answer(answers: BinaryIO, child: int) -> bytes:
                 os.kill(child, signal.SIGKILL)
                 raise
             is_stopping = True
-            if isinstance(error, TerminatedError):  # Ctrl-C reaches all processes of a terminal, this one does not
+            if isinstance(error, TerminatedError):
                 os.kill(child, signal.SIGTERM)
+            elif not _is_in_the_foreground():  # a terminal tells all processes in its foreground by itself
+                os.kill(child, signal.SIGINT)
             print("memfit: stopped; what was seen is worked out (Ctrl-C once more leaves at once)", file=sys.stderr, flush=True)
+
+
+def _is_in_the_foreground() -> bool:
+    """True if Ctrl-C on a terminal reaches this process and its children."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        return False  # there is none: a service, a job, a notebook
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    finally:
+        os.close(terminal)
 
 
 def _how_it_died(code: int) -> str:
