@@ -112,6 +112,21 @@ for _ in range(100):
     print("s")
 """
 
+LOOKING_FIRST = """
+model = nn.Linear(64, 64).cuda()
+for _ in range(4):
+    inputs = data().requires_grad_()
+    torch.autograd.grad(model(inputs).sum(), inputs)
+for _ in range(2):
+    model(data()).sum().backward()
+    model.zero_grad()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(5):
+    model(data()).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 EVALUATING_FIRST = """
 model = nn.Linear(64, 64).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
@@ -319,6 +334,12 @@ def test_what_a_training_step_is(script: str, expected: str, run: Run):
     assert printed == expected
     assert prediction.fits
     assert not prediction.problem
+
+
+def test_gradients_that_are_only_looked_at_before_training_are_no_training_steps(run: Run):
+    prediction, _ = run(LOOKING_FIRST)
+    assert prediction.covered.training_steps == 5
+    assert prediction.fits
 
 
 def test_a_gan_is_predicted_with_its_generators_step(run: Run):

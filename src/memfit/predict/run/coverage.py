@@ -33,6 +33,7 @@ class CoverageCounter:
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         self._longest: tuple[int, ...] = ()
         self._num_forwards = self._num_steps = self._num_evaluations = self._num_generations = self._num_saves = 0
+        self._num_before_training = 0
         self._is_evaluating = self._is_saving = False
         self._is_patched = False
         self._unpatched_savers = list(_SAVERS)
@@ -65,13 +66,18 @@ class CoverageCounter:
         self._num_steps += 1
         self._is_evaluating = self._is_saving = False
 
+    def begin_training(self) -> None:
+        """An optimizer steps for the first time: what looked like steps before (gradients that a script looked at) were none."""
+        self._num_before_training = self._num_steps
+
     def coverage(self, *, is_whole: bool, batches: tuple[int, int], steps: int) -> Coverage:
         """``batches``: how many of how many there were in the epoch in which the run was stopped; zeros where it was not.
         ``steps``: how many there are in all, 0 where that is not known."""
-        in_every_step = self._num_steps > 1 and self._num_evaluations >= self._num_steps  # a teacher's, a part of training
+        num_steps = self._num_steps - self._num_before_training
+        in_every_step = num_steps > 1 and self._num_evaluations >= num_steps  # a teacher's, a part of training
         return Coverage(
             is_whole=is_whole,
-            training_steps=self._num_steps,
+            training_steps=num_steps,
             steps_in_all=steps,
             batches_seen=batches[0],
             batches_in_all=batches[1],

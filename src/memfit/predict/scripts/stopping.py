@@ -226,6 +226,9 @@ class StopWatch(ModuleListener):
     def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         self._num_stepping = max(self._num_stepping - 1, 0)
         self._optimizers.step(optimizer)
+        if self._optimizers.num_steps == 1:
+            self.num_steps = 0
+            self._coverage.begin_training()
         if self._num_stepping:
             return  # an optimizer of optimizers: its own step ends with the last of theirs
         waiting = self._optimizers.waiting()
