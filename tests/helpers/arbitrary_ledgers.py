@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from memfit.ledger import Category, Ledger, LedgerBuilder, Phase, RunInfo, Work, WorkKind
 
 DEVICES = ("cpu", "cuda:0", "cuda:1")
+_FACTS = ("gpu", "clock", "mesh", "stands for ranks")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ recordings = st.lists(actions, max_size=60)
 infos = st.builds(
     RunInfo,
     source=st.sampled_from(("measured", "predicted")),
-    versions=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    # Facts that have fields of their own stand among the versions in files, under these names.
+    versions=st.dictionaries(st.text(max_size=5).filter(lambda name: name not in _FACTS), st.text(max_size=5), max_size=3),
     rank=st.integers(0, 1023),
     world_size=st.integers(1, 1024),
     problem=st.text(max_size=10),

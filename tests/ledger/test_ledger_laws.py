@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memfit.errors import LedgerLawError
-from memfit.ledger import EventKind, Ledger, LedgerBuilder
+from memfit.ledger import EventKind, Ledger, LedgerBuilder, Phase
 from memfit.ledger.journal import Journal
 from memfit.ledger.schema import TABLES
 
@@ -53,6 +53,37 @@ def test_a_journal_holds_everything_up_to_its_last_flush(tmp_path: Path, parts: 
     assert replace(left_behind, info=flushed.info).same_as(flushed)
     assert _begins_with(whole, left_behind)
     assert Ledger.load(tmp_path / "run.memfit").same_as(whole)
+
+
+@given(st.lists(st.tuples(st.sampled_from(("enter", "exit", "alloc")), st.integers(0, 20)), max_size=40))
+def test_scopes_that_end_in_any_order_are_repaired_and_named(actions: list[tuple[str, int]]):
+    """Of a parent that has ended, ended before what is inside it, or ended twice: a compiled step did all of it once."""
+    builder = LedgerBuilder()
+    parents: list[int] = []
+    is_open: list[bool] = []
+    is_misplaced = False
+    for what, pick in actions:
+        if what == "alloc":
+            scope = pick % (len(parents) + 1) - 1
+            builder.alloc(
+                1 + pick, builder.device("cuda:0"), builder.string("aten.empty"), scope if scope >= 0 and is_open[scope] else -1
+            )
+        elif what == "enter":
+            parent = pick % (len(parents) + 1) - 1
+            is_misplaced |= parent >= 0 and not is_open[parent]
+            parents.append(parent)
+            is_open.append(True)
+            builder.enter(Phase.FORWARD, parent=parent)
+        elif parents:
+            scope = pick % len(parents)
+            above = [other for other in range(scope + 1, len(parents)) if is_open[other]]
+            is_misplaced |= not is_open[scope] or bool(above)
+            if is_open[scope]:
+                is_open[scope:] = [False] * (len(parents) - scope)
+            builder.exit(scope)
+    ledger = builder.build().check()
+    assert len(ledger.scopes) == len(parents)
+    assert any("did not end inside the one around them" in note for note in ledger.info.assumptions) == is_misplaced
 
 
 def _flush(builder: LedgerBuilder, how: str) -> Ledger:
