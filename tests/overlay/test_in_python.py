@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 import os
 import pickle
 import shutil
@@ -207,7 +208,8 @@ def test_temporary_files_are_seen_by_other_programs(tmp_path: Path):
 
 def test_functions_can_be_sent_to_other_processes(tmp_path: Path):
     with keeping_apart(str(tmp_path)):
-        assert pickle.loads(pickle.dumps(os.remove)) is os.remove
+        for function in (os.remove, os.open, os.stat, open, io.open_code):
+            assert pickle.loads(pickle.dumps(function)) is function
 
 
 def test_a_store_in_which_files_cannot_be_renamed_from_folder_to_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

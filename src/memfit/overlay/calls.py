@@ -44,19 +44,20 @@ def install(patches: Patches, union: Union) -> None:
     calls = Calls(union)
     table = calls.table()
     replaced = {id(getattr(os, name)): stand_in for name, stand_in in table.items()}
-    replaced[id(builtins.open)] = calls.io_open
-    replaced[id(io.open_code)] = calls.open_code
+    io_open, open_code = _named("open", calls.io_open, io), _named("open_code", calls.open_code, io)
+    replaced[id(builtins.open)] = io_open
+    replaced[id(io.open_code)] = open_code
     _keep_what_os_says_of_them(patches, table)
     for module, name, stand_in in _homes(replaced):
         patches.replace(module, name, stand_in)
     for globber, name, stand_in in _kept_by_glob(replaced):
         patches.replace(globber, name, stand_in)
     _replace_defaults(patches, replaced, vars(_TemporaryFileCloser).values())
-    patches.replace_item(_file_openers._file_openers, None, calls.io_open)  # np.savetxt, np.genfromtxt
+    patches.replace_item(_file_openers._file_openers, None, io_open)  # np.savetxt, np.genfromtxt
     # It would follow directories by number, into one of the two trees.
     patches.replace(shutil, "_use_fd_functions", False)
     patches.replace(importing, "_os", _Instead(getattr(importing, "_os"), table))  # noqa: B009 (its types do not know it)
-    patches.replace(importing, "_io", _Instead(getattr(importing, "_io"), {"open_code": calls.open_code}))  # noqa: B009
+    patches.replace(importing, "_io", _Instead(getattr(importing, "_io"), {"open_code": open_code}))  # noqa: B009
     patches.replace(sys, "dont_write_bytecode", True)
     patches.finally_call(calls.stop)
 
@@ -382,12 +383,12 @@ def _told(path: Any, second: Any = None) -> Iterator[None]:
         raise
 
 
-def _named(name: str, function: Any) -> Any:
+def _named(name: str, function: Any, home: ModuleType = os) -> Any:
     """Named as the original, for code that reads a function's name."""
 
-    @functools.wraps(getattr(os, name))
+    @functools.wraps(getattr(home, name))
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    call.__module__ = "os"  # where pickle finds it, in other processes too
+    call.__module__ = home.__name__  # where pickle finds it, in other processes too
     return call
