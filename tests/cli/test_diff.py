@@ -56,3 +56,13 @@ def test_an_amount_that_cannot_be_meant(amount: str, paths: list[str], capsys: p
 def test_a_file_that_is_no_ledger(paths: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["diff", paths[0], str(tmp_path / "nothing")]) == 2
     assert capsys.readouterr().err.startswith("memfit: error: ")
+
+
+def test_a_page_on_the_standard_output_is_all_that_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "run.memfit"
+    ledger("step; alloc 1MiB x; step").save(path)
+    assert main(["diff", str(path), str(path), "--report", "-"]) == 0
+    page, told = capsys.readouterr()
+    assert page.startswith("<!doctype html>")
+    assert page.rstrip().endswith("</html>")
+    assert "run.memfit" in told

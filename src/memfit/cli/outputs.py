@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from rich.console import Console
 from rich.status import Status
@@ -33,13 +33,17 @@ STDOUT: Final = Path("-")
 """As the name of a file: the standard output."""
 
 
-def stdout_console(out: Path | None = None) -> Console:
-    """As wide as the terminal, or as ``COLUMNS`` says. ``out`` is the file that a command writes: where that is the
-    standard output, people read the standard error."""
-    stderr = out == STDOUT
-    stream = sys.stderr if stderr else sys.stdout
+def told_to(*outs: Path | None) -> TextIO:
+    """Where people read the answer: the standard output, or the standard error where one of the files that a command writes
+    (``outs``) is the standard output."""
+    return sys.stderr if STDOUT in outs else sys.stdout
+
+
+def stdout_console(*outs: Path | None) -> Console:
+    """As wide as the terminal, or as ``COLUMNS`` says; on what ``told_to`` says."""
+    stream = told_to(*outs)
     known = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if known else PIPE_WIDTH, stderr=stderr)
+    return Console(width=None if known else PIPE_WIDTH, stderr=stream is sys.stderr)
 
 
 def working(words: str) -> Status:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from memfit.job.subject import check_arguments
 
 KINDS: Final = ("model", "hf", "function", "script")
 _MOST_CONFIG_BYTES: Final = 1 << 20
+_ODD: Final = re.compile(r"[^A-Za-z0-9_-]")
+_MOST_LETTERS: Final = 40
 _OPTIONS: Final = ("alloc_conf", "interconnect", "torch_version")
 
 
@@ -121,7 +124,8 @@ def keep_config(data: bytes, configs: Path) -> str:
         raise ConfigError(f"that is no config.json of Hugging Face: it cannot be read as JSON ({error})") from error
     if not isinstance(found, dict) or not any(isinstance(found.get(name), str | list) for name in ("model_type", "architectures")):
         raise ConfigError("that is no config.json of Hugging Face: it says neither model_type nor architectures")
-    name = f"{hashlib.sha256(data).hexdigest()[:16]}.json"
+    said = found.get("model_type") or next(iter(found["architectures"]), "")
+    name = f"{_ODD.sub('', str(said))[:_MOST_LETTERS] or 'config'}-{hashlib.sha256(data).hexdigest()[:12]}.json"
     (configs / name).write_bytes(data)
     return f"dropped:{name}"
 

@@ -19,7 +19,7 @@ from memfit.cli.flags import (
     read_values,
     read_words,
 )
-from memfit.cli.outputs import check_output, stdout_console, write_output, write_report
+from memfit.cli.outputs import check_output, stdout_console, told_to, write_output, write_report
 from memfit.cli.progress import telling
 from memfit.compare import compare
 from memfit.compare.api import STOPPED
@@ -76,11 +76,11 @@ def run(args: argparse.Namespace) -> int:
         write_output(args.out, text.encode(), "--out")
     write_report(args.report, lambda: comparison_page(comparison))
     if args.json:
-        print(json.dumps(comparison.to_json()))
+        print(json.dumps(comparison.to_json()), file=told_to(args.out, args.report))
     elif args.csv:
-        print(comparison.to_csv(), end="")
+        print(comparison.to_csv(), end="", file=told_to(args.out, args.report))
     else:
-        stdout_console(args.out).print(comparison)
+        stdout_console(args.out, args.report).print(comparison)
     if any(cell.error == STOPPED for cell in comparison.cells):
         print("memfit: stopped" if args.no_cache else f"memfit: stopped. {KEPT}", file=sys.stderr)
         return _STOPPED

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from memfit.analysis.diff.runs import Diff, diff_ledgers
 from memfit.cli.flags import add_report
-from memfit.cli.outputs import check_output, stdout_console, working, write_report
+from memfit.cli.outputs import check_output, stdout_console, told_to, working, write_report
 from memfit.ledger import Ledger
 from memfit.units import Allowance, format_bytes
 from memfit.views.diff import show_diff
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
         diff = diff_ledgers(*ledgers)
     write_report(args.report, lambda: diff_page(diff, ledgers, (str(args.before), str(args.after))))
     if args.json:
-        print(json.dumps({"files": [str(args.before), str(args.after)]} | diff.to_json()))
+        print(json.dumps({"files": [str(args.before), str(args.after)]} | diff.to_json()), file=told_to(args.report))
     else:
-        console = stdout_console()
+        console = stdout_console(args.report)
         console.print(Text(printable(f"{args.before} -> {args.after}"), style="bold"))
         show_diff(diff, console)
     return 0 if allowance is None else _judge(diff, allowance)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from memfit.cli.flags import add_report
-from memfit.cli.outputs import check_output, stdout_console, working, write_report
+from memfit.cli.outputs import check_output, stdout_console, told_to, working, write_report
 from memfit.explain import explain
 from memfit.hardware import gpus
 from memfit.views.explanation import show_explanation
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         explanation = explain(args.file, args.gpu)
     write_report(args.report, lambda: explanation_page(explanation, str(args.file)))
     if args.json:
-        print(json.dumps({"file": str(args.file)} | explanation.to_json()))
+        print(json.dumps({"file": str(args.file)} | explanation.to_json()), file=told_to(args.report))
     else:
-        show_explanation(explanation, stdout_console())
+        show_explanation(explanation, stdout_console(args.report))
     return 0

@@ -21,7 +21,7 @@ from memfit.cli.flags import (
     read_words,
     read_world_size,
 )
-from memfit.cli.outputs import STDOUT, check_output, stdout_console, stdout_kept_clean, write_report
+from memfit.cli.outputs import STDOUT, check_output, stdout_console, stdout_kept_clean, told_to, write_report
 from memfit.cli.progress import telling
 from memfit.errors import ConfigError
 from memfit.job import PredictOptions
@@ -220,9 +220,9 @@ def _tell(found: PlanSearch, args: argparse.Namespace) -> None:
         else:
             found.plan.save(args.out)
     if args.json:
-        print(json.dumps(found.to_json()), file=sys.stderr if args.out == STDOUT else sys.stdout)
+        print(json.dumps(found.to_json()), file=told_to(args.out, args.report))
     else:
-        console = stdout_console(args.out)
+        console = stdout_console(args.out, args.report)
         console.print(found)
         if args.out not in (None, STDOUT) and found.plan is not None:
             console.print(f"Written to {args.out}: {how_to_use(found.plan, str(args.out))}", highlight=False)

@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:709126db9f753b5740c0e1255f1a7279c13006d49c45a5b6738d647992900d67 */
+/* Built from web/ by "make page"; do not edit. sources sha256:8672b3a806a97d1a179ed9779db6b11ec955416ceeb7f506b0fd1a51d679e499 */
 /*
 This file contains:
 
