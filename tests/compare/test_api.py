@@ -102,6 +102,10 @@ def test_models_by_name_on_several_gpus(tmp_path: Path):
     assert "on T4" in shown
     assert "on H100-80GB" in shown
     assert shown.count("left") == 2, "one row, a verdict for each GPU"
+    narrow = Console(width=46, file=io.StringIO())
+    narrow.print(found)
+    row = next(line for line in narrow.file.getvalue().splitlines() if "fsdp2" in line and "GiB" in line or "MiB" in line)
+    assert row.split()[-2:] == ["yes", "yes"], "no verdict is cut off"
 
 
 def test_stopping_keeps_what_is_done_and_leaves_no_process(train: str, tmp_path: Path):

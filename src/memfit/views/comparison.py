@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
@@ -92,7 +93,9 @@ def _widest_table(sheet: Sheet, console: Console, options: ConsoleOptions) -> Ta
         table = _table(sheet, num_extras)
         if Measurement.get(console, options.update_width(UNLIMITED), table).minimum <= options.max_width:
             return table
-    return _table(sheet, 0)
+    whole = _table(sheet, 0)
+    has_room = Measurement.get(console, options.update_width(UNLIMITED), whole).minimum <= options.max_width
+    return whole if has_room else _table(sheet, 0, is_narrow=True)
 
 
 IN_FILES = "--report FILE writes them out"
@@ -102,14 +105,18 @@ EXTRAS = ("peak in", "mostly", "more than the first")
 UNLIMITED = 10_000
 
 
-def _table(sheet: Sheet, num_extras: int) -> Table:
+def _table(sheet: Sheet, num_extras: int, *, is_narrow: bool = False) -> Table:
+    """``is_narrow``: whether each fits in a word, without by how much; what breaks then breaks between lines, and is not cut."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    rows = [list(_cells(row)) for row in sheet.rows]
-    headings = ["", *map(printable, sheet.axes), "smallest fit", "a step", *(f"on {gpu}" for gpu in sheet.gpus)]
+    rows = [list(_cells(row, is_narrow=is_narrow)) for row in sheet.rows]
+    on_gpus = [f"on {gpu}" for gpu in sheet.gpus] if not is_narrow else ["fits"] if len(sheet.gpus) == 1 else sheet.gpus
+    headings = ["", *map(printable, sheet.axes), "smallest fit", "a step", *on_gpus]
     first = 1 + len(sheet.axes)
     for number, (heading, *column) in enumerate(zip(headings, *rows, strict=True)):
         width = max(cell_len(heading), *(text.cell_len for text in column))  # which rich does not ask for when it measures
-        table.add_column(Text(heading), min_width=width, no_wrap=True, justify="right" if number in (first, first + 1) else "left")
+        justify: JustifyMethod = "right" if number in (first, first + 1) else "left"
+        keeps_lines: dict[str, Any] = {"overflow": "fold"} if is_narrow else {"min_width": width, "no_wrap": True}
+        table.add_column(Text(heading), justify=justify, **keeps_lines)
     for heading in EXTRAS[:num_extras]:
         table.add_column(heading, overflow="fold")
     for row, texts in zip(sheet.rows, rows, strict=True):
@@ -118,14 +125,15 @@ def _table(sheet: Sheet, num_extras: int) -> Table:
     return table
 
 
-def _cells(row: SheetRow) -> Iterator[Text]:
+def _cells(row: SheetRow, *, is_narrow: bool) -> Iterator[Text]:
     yield Text(">" if row.recommended else "")
     yield from (Text(printable(value)) for value in row.values)
     yield Text(row.smallest_fit)
     yield Text(row.step_time)
-    yield from (Text(answer.text, style=_COLOURS[answer.fits]) for answer in row.answers)
+    yield from (Text(_SHORT[answer.fits] if is_narrow else answer.text, style=_COLOURS[answer.fits]) for answer in row.answers)
 
 
+_SHORT = {True: "yes", False: "no", None: "?"}
 _COLOURS = {True: "green", False: "red", None: ""}
 
 
