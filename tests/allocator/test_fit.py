@@ -7,9 +7,10 @@ from memfit.units import MIB
 
 
 def test_giving_cached_memory_back_saves_it():
-    least = smallest_fit(asked("a 30MiB; free a; b 40MiB; free b; c 50MiB"))
-    assert least.capacity == 50 * MIB
-    assert (least.replay.num_alloc_retries, least.replay.given_back) == (2, 70 * MIB)
+    requests = asked("a 30MiB; free a; b 40MiB; free b; c 50MiB")
+    assert smallest_fit(requests).capacity == 50 * MIB
+    least = replay(requests, capacity=50 * MIB)
+    assert (least.num_alloc_retries, least.given_back) == (2, 70 * MIB)
 
 
 def test_fragments_cannot_be_given_back():

@@ -44,6 +44,7 @@ def asked(text: str) -> Requests:
     says that it no longer does, ``empty`` empties the cache, ``release N`` gives a private pool up.
     """
     numbers: dict[str, int] = {}
+    num_blocks = 0
     rows: list[Row] = []
     for statement in text.split(";"):
         match statement.split():
@@ -56,7 +57,8 @@ def asked(text: str) -> Requests:
                 rows.append((RequestKind.RELEASE_POOL, -1, 0, 0, int(pool)))
             case [name, size, *where]:
                 places = dict(zip(where[::2], map(int, where[1::2]), strict=True))
-                numbers[name] = len(numbers)
+                numbers[name] = num_blocks  # a name may come again once its block is freed
+                num_blocks += 1
                 rows.append((RequestKind.ALLOC, numbers[name], parse_bytes(size), places.get("stream", 0), places.get("pool", 0)))
     return make_requests(rows)
 
@@ -97,6 +99,33 @@ def random_requests(draw: st.DrawFn) -> Requests:
             rows.append((RequestKind.RELEASE_POOL, -1, 0, 0, draw(st.integers(1, 2))))
     return make_requests(rows)
 
+
+@st.composite
+def repeated_requests(draw: st.DrawFn, most_repeats: int = 40) -> Requests:
+    """A program that does the same again and again, with other things before and after. What it asks for in one repeat may live
+    until a later one, or for ever."""
+    num_repeats = draw(st.integers(9, most_repeats))
+    lifetimes = st.one_of(st.integers(1, 12), st.integers(1, 40), st.just(NEVER) if draw(st.booleans()) else st.integers(1, 6))
+    places = st.tuples(SIZES, lifetimes, st.integers(0, 1), st.sampled_from([0, 0, 0, 1]))
+    body = draw(st.lists(places, min_size=1, max_size=8))
+    empties = draw(st.sampled_from([None, None, None, 0]))
+    before = [(i, *draw(places)) for i in range(draw(st.integers(0, 6)))]
+    start = len(before)
+    during = [(start + i, *body[i % len(body)]) for i in range(num_repeats * len(body))]
+    end = start + len(during)
+    after = [(end + i, *draw(places)) for i in range(draw(st.integers(0, 8)))]
+    events: list[tuple[float, Row]] = []
+    for number, (time, size, lifetime, stream, pool) in enumerate([*before, *during, *after]):
+        events.append((time, (RequestKind.ALLOC, number, size, stream, pool)))
+        if time + lifetime < end + len(after) + 20:
+            events.append((time + lifetime - 0.5, (RequestKind.FREE, number, 0, 0, 0)))
+        if empties is not None and start <= time < end and (time - start) % len(body) == empties:
+            events.append((time + 0.25, (RequestKind.EMPTY_CACHE, -1, 0, 0, 0)))
+    return make_requests([row for _, row in sorted(events, key=lambda event: event[0])])
+
+
+NEVER = 10**6
+"""Longer than any program of tests."""
 
 CONFS = (
     "",

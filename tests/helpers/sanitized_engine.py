@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import astuple, fields
 from pathlib import Path
 
 import numpy as np
 
 from helpers import ROOT
 from helpers.extreme_runs import ExtremeRun
-from memfit.allocator.engine import Outcome, Rules, compiling
+from memfit.allocator.engine import NO_LIMIT, Outcome, Rules, compiling
 
 DRIVER = ROOT / "tests" / "allocator" / "engine" / "sanitized_driver.c"
 FLAGS = ("-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -57,9 +57,11 @@ def serve(driver: Path, runs: Sequence[ExtremeRun], *, refuse_growth: bool = Fal
 def _encoded(run: ExtremeRun) -> bytes:
     prepared = run.prepared
     rules = [int(getattr(run.rules, field.name)) for field in fields(Rules)]
-    counts = [len(prepared.kind), prepared.num_blocks, len(prepared.free_lists), prepared.top_address]
+    stretches = prepared.stretches if run.rules.collect_above == NO_LIMIT else ()
+    counts = [len(prepared.kind), prepared.num_blocks, len(prepared.free_lists), prepared.top_address, len(stretches)]
     columns = [prepared.kind.astype(np.int64), *(getattr(prepared, name) for name in _NAMES)]
     columns += [np.array([row[i] for row in prepared.free_lists], dtype=np.int64) for i in (1, 2)]
+    columns.append(np.array([astuple(stretch) for stretch in stretches], dtype=np.int64).ravel())
     return np.concatenate([np.array([*rules, *counts], dtype=np.int64), *columns]).tobytes()
 
 

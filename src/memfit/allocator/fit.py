@@ -22,8 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from memfit.allocator.engine import NO_LIMIT, Prepared, Rules, prepare, run
-from memfit.allocator.replaying import Replay, recorded_settings
+from memfit.allocator.engine import NO_LIMIT, Prepared, Rules, Trial, prepare, try_run
+from memfit.allocator.replaying import recorded_settings
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.allocator.settings import LARGE_ROUNDING, AllocatorSettings
 from memfit.errors import ConfigError
@@ -41,8 +41,8 @@ class SmallestFit:
 
     capacity: int
     """What the allocator must be able to get from the GPU, in bytes."""
-    replay: Replay
-    """The run at that capacity, with its retries and the cached memory that it freed."""
+    peak_reserved: int
+    """What is reserved with memory to spare."""
     probes: tuple[tuple[int, bool], ...]
     """Every capacity tried, and whether the run completed."""
 
@@ -60,14 +60,15 @@ def smallest_fit(requests: Requests, settings: AllocatorSettings | None = None) 
     settings = settings or recorded_settings(requests)
     trials = _Trials(requests, settings)
     fails = trials.steps(_floor(trials.prepared)) - 1
-    enough = trials.steps(trials.at(None).peak_reserved)
+    peak_reserved = trials.at(None).most_granted
+    enough = trials.steps(peak_reserved)
     while not trials.completes(enough):
         if enough * trials.step > NO_LIMIT:
             raise ConfigError("no memory is enough for these requests: check where they come from")
         enough += enough // 8 + 1
     found = _search(trials.all_complete, fails, enough)
     probes = tuple(sorted((steps * trials.step, completed) for steps, completed in trials.tried.items()))
-    return SmallestFit(found * trials.step, trials.at(found), probes)
+    return SmallestFit(found * trials.step, peak_reserved, probes)
 
 
 class _Trials:
@@ -105,28 +106,30 @@ class _Trials:
         for first, end, completes in self._alike:
             if first <= capacity < end:
                 return completes
-        tried = self.at(steps)
+        tried = self.at(capacity)
         if self.settings.per_process_memory_fraction is None:
             # Above a TiB the ranges of expandable segments grow with the capacity.
-            self._alike.append((tried.outcome.most_granted, min(tried.outcome.least_refused, TIB), tried.completes))
+            self._alike.append((tried.most_granted, min(tried.least_refused, TIB), tried.completes))
         return tried.completes
 
-    def at(self, steps: int | None) -> Replay:
-        capacity = None if steps is None else steps * self.step
+    def at(self, capacity: int | None) -> Trial:
+        """The run with this capacity in bytes; ``None`` stands for enough."""
         settings = replace(self.settings, per_process_memory_fraction=None)
         rules = Rules.of(settings, capacity, largest_request=self.prepared.largest_request)
         if capacity is not None and self.settings.per_process_memory_fraction is not None:
             rules = rules.limited(capacity, self.settings)
-        return Replay(self.requests, self.settings, self.prepared, rules, run(self.prepared, rules))
+        return try_run(self.prepared, rules)
 
 
 def _floor(prepared: Prepared) -> int:
     """The peak of the blocks in use, a lower bound for every allocator."""
-    change = np.where(prepared.kind == RequestKind.ALLOC, prepared.size, 0)
-    size = np.zeros(prepared.num_blocks, dtype=np.int64)
-    size[prepared.block[prepared.kind == RequestKind.ALLOC]] = change[prepared.kind == RequestKind.ALLOC]
+    if not prepared.num_blocks:
+        return 0
+    allocates = prepared.kind == RequestKind.ALLOC
     frees = (prepared.kind == RequestKind.FREE) | (prepared.kind == RequestKind.FREE_REQUESTED)
-    change[frees] = -size[prepared.block[frees]]
+    size = np.zeros(prepared.num_blocks, dtype=np.int64)
+    size[prepared.block[allocates]] = prepared.size[allocates]
+    change = size[prepared.block] * (allocates.astype(np.int8) - frees)
     return int(np.cumsum(change).max(initial=0))
 
 

@@ -89,7 +89,7 @@ class Replay:
 
     def per_event(self, level: Array) -> Array:
         """A level after each event of the source, instead of after each request."""
-        served = np.searchsorted(self.requests.event[: self.num_served], np.arange(self.requests.num_events), side="right")
+        served = np.cumsum(np.bincount(self.requests.event[: self.num_served], minlength=self.requests.num_events))
         return np.append(0, level)[served]
 
     def _level(self, changes: Changes) -> Array:

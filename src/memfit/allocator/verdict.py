@@ -89,19 +89,23 @@ def judge(
     *,
     num_process_groups: int | None = None,
     with_advice: bool = True,
+    unlimited: Replay | None = None,
 ) -> Verdict:
     """Judges whether a run fits. By default with its recorded settings and process groups, or one group if it had several ranks.
 
     Most of the work is the needs under other settings. Without advice ``alternatives`` is empty; ``advised`` fills it in.
+    ``unlimited`` is the run with these settings and memory to spare, if it was replayed already.
     """
     settings = settings or recorded_settings(requests)
     communicators = (num_process_groups, 0) if num_process_groups is not None else (0, 0)
     if num_process_groups is None and requests.ledger is not None:
         communicators = requests.ledger.info.communicators
     capacity = _capacity(gpu, settings, communicators)
-    unlimited = replay(requests, replace(settings, per_process_memory_fraction=None))
+    unlimited = unlimited or replay(requests, replace(settings, per_process_memory_fraction=None))
     least = smallest_fit(requests, settings)
-    here = replay(requests, settings, capacity=capacity, total_memory=gpu.usable_bytes)
+    here = unlimited
+    if not _is_the_same_within(capacity, settings, unlimited):
+        here = replay(requests, settings, capacity=capacity, total_memory=gpu.usable_bytes)
     fits = least.capacity <= capacity and here.completes
     ledger, event = requests.ledger, unlimited.peak_event
     verdict = Verdict(
@@ -130,6 +134,12 @@ def advised(verdict: Verdict, requests: Requests) -> Verdict:
     """The verdict on these requests, with the needs under other settings."""
     others = (EXPANDABLE,) if verdict.fits else USUAL_SETTINGS
     return replace(verdict, alternatives=compare_settings(requests, verdict.settings.torch_version, others))
+
+
+def _is_the_same_within(capacity: int, settings: AllocatorSettings, unlimited: Replay) -> bool:
+    """Is a run with memory to spare known to be the same where the allocator can get no more than ``capacity``?"""
+    depends_on_gpu = settings.per_process_memory_fraction is not None or settings.expandable_segments
+    return not depends_on_gpu and not unlimited.prepared.address.any() and unlimited.outcome.most_granted <= capacity
 
 
 def _capacity(gpu: Gpu, settings: AllocatorSettings, communicators: tuple[int, int]) -> int:
@@ -191,5 +201,6 @@ def compare_settings(
     needs = []
     for conf in alloc_confs:
         settings = parse_alloc_conf(conf, torch_version)
-        needs.append(SettingsNeed(conf, smallest_fit(requests, settings).capacity, replay(requests, settings).peak_reserved))
+        least = smallest_fit(requests, settings)
+        needs.append(SettingsNeed(conf, least.capacity, least.peak_reserved))
     return tuple(sorted(needs, key=lambda need: need.smallest_fit))

@@ -224,6 +224,10 @@ class Prediction(Drawn):
         if self.ran_out:
             verdict = self._judged
             return replay(self.requests, self._settings, capacity=verdict.capacity, total_memory=self.target.gpu.usable_bytes)
+        return self._unlimited
+
+    @cached_property
+    def _unlimited(self) -> Replay:
         return replay(self.requests, replace(self._settings, per_process_memory_fraction=None))
 
     @cached_property
@@ -238,7 +242,7 @@ class Prediction(Drawn):
 
     @cached_property
     def _judged(self) -> Verdict:
-        return judge(self.requests, self.target.gpu, self._settings, with_advice=False)
+        return judge(self.requests, self.target.gpu, self._settings, with_advice=False, unlimited=self._unlimited)
 
     @cached_property
     def verdicts_of_others(self) -> dict[str, Verdict]:

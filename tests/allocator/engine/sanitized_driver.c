@@ -2,7 +2,7 @@
  *
  *     driver CASES OUTCOMES [fail]
  *
- * CASES holds, per run, all as int64: the rules, the counts, then each column. OUTCOMES gets, per run: whether the machine ran out of
+ * CASES holds, per run, all as int64: the rules, the counts, then each column, and the stretches that repeat. OUTCOMES gets, per run: whether the machine ran out of
  * memory, the counters, block_bytes, completed, num_inactive of the requests that were served, and the log. Every array here is
  * exactly as large as the engine was told, so that a sanitizer sees the first step beyond it. With "fail", every run is served again
  * and again, with the first, second, third, ... growth of an array refused.
@@ -43,6 +43,20 @@ static int64_t *filled(int64_t count, int64_t value) {
     return made;
 }
 
+/* The same as a trial, which must end as the whole run did. */
+static int try_once(const Rules *rules, const Requests *requests, const Outcome *whole, int failed) {
+    Outcome trial = {.completed = filled(requests->num_blocks, requests->num_requests)};
+    int out_of_memory = memfit_run(rules, requests, &trial);
+    int is_same = trial.num_done == whole->num_done && trial.most_granted == whole->most_granted &&
+                  trial.least_refused == whole->least_refused && trial.segment_log == NULL;
+    free(trial.completed);
+    if (!failed && !out_of_memory && !is_same) {
+        fprintf(stderr, "a trial ends otherwise than the run\n");
+        exit(4);
+    }
+    return out_of_memory;
+}
+
 static int serve_once(const Rules *rules, const Requests *requests, FILE *out) {
     Outcome outcome = {
         .block_bytes = filled(requests->num_blocks, 0),
@@ -61,6 +75,7 @@ static int serve_once(const Rules *rules, const Requests *requests, FILE *out) {
             fwrite(outcome.segment_log, sizeof(LogRow), (size_t)outcome.num_log_rows, out);
         }
     }
+    failed |= try_once(rules, requests, &outcome, failed);
     memfit_release(&outcome);
     free(outcome.block_bytes);
     free(outcome.completed);
@@ -69,24 +84,25 @@ static int serve_once(const Rules *rules, const Requests *requests, FILE *out) {
 }
 
 static void serve_case(FILE *in, FILE *out, int refuse) {
-    int64_t *rules = numbers(in, sizeof(Rules) / sizeof(int64_t)), *counts = numbers(in, 4), *columns[8];
+    int64_t *rules = numbers(in, sizeof(Rules) / sizeof(int64_t)), *counts = numbers(in, 5), *columns[9];
     int64_t num_requests = counts[0], num_lists = counts[2];
-    for (int i = 0; i < 8; i++) {
-        columns[i] = numbers(in, i < 6 ? num_requests : num_lists);
+    for (int i = 0; i < 9; i++) {
+        columns[i] = numbers(in, i < 6 ? num_requests : i < 8 ? num_lists : counts[4] * (int64_t)(sizeof(Stretch) / sizeof(int64_t)));
     }
     uint8_t *kind = malloc((size_t)num_requests + (num_requests == 0));
     for (int64_t i = 0; i < num_requests; i++) {
         kind[i] = (uint8_t)columns[0][i];
     }
     Requests requests = {num_requests,  counts[1],  num_lists,  counts[3],  kind,       columns[1],
-                         columns[2],    columns[3], columns[4], columns[5], columns[6], columns[7]};
+                         columns[2],    columns[3], columns[4], columns[5], columns[6], columns[7],
+                         (const Stretch *)columns[8], counts[4]};
     serve_once((const Rules *)rules, &requests, out);
     for (long refused = 0, failed = refuse; failed; refused++) {
         growths_left = refused;
         failed = serve_once((const Rules *)rules, &requests, NULL);
         growths_left = -1;
     }
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 9; i++) {
         free(columns[i]);
     }
     free(kind);

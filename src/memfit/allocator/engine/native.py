@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import fields
+from dataclasses import astuple, fields
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from memfit.allocator.engine.compiling import LIBRARY, compile_engine, in_checkout, source_digest
-from memfit.allocator.engine.outcome import Outcome
+from memfit.allocator.engine.outcome import Outcome, Trial
 from memfit.allocator.engine.prepared import Prepared
-from memfit.allocator.engine.rules import Rules
+from memfit.allocator.engine.repeating import RepeatedStretch
+from memfit.allocator.engine.rules import NO_LIMIT, Rules
 from memfit.errors import HostMemoryError
 from memfit.ledger.schema import Array
 
@@ -29,6 +30,8 @@ class _Requests(ctypes.Structure):
         *((name, _NUMBER) for name in ("num_requests", "num_blocks", "num_free_lists", "top_address")),
         ("kind", ctypes.POINTER(ctypes.c_uint8)),
         *((name, _NUMBERS) for name in ("block", "size", "segment", "address", "free_list", "free_list_small", "free_list_pool")),
+        ("stretches", _NUMBERS),
+        ("num_stretches", _NUMBER),
     ]
 
 
@@ -66,28 +69,11 @@ def library() -> ctypes.CDLL | None:
 
 def run(engine: ctypes.CDLL, prepared: Prepared, rules: Rules) -> Outcome:
     """Serves the requests until they are over or memory has run out."""
-    num_requests = len(prepared.kind)
-    columns = [np.ascontiguousarray(getattr(prepared, name)) for name in ("block", "size", "segment", "address", "free_list")]
-    small, pool = (np.array([row[i] for row in prepared.free_lists], dtype=np.int64) for i in (1, 2))
-    kind = np.ascontiguousarray(prepared.kind)
     block_bytes = np.zeros(prepared.num_blocks, dtype=np.int64)
-    completed = np.full(prepared.num_blocks, num_requests, dtype=np.int64)
-    num_inactive = np.zeros((num_requests, 2), dtype=np.int64)
-    requests = _Requests(
-        num_requests,
-        prepared.num_blocks,
-        len(prepared.free_lists),
-        prepared.top_address,
-        kind.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)),
-        *(_pointer(column) for column in (*columns, small, pool)),
-    )
+    completed = np.full(prepared.num_blocks, len(prepared.kind), dtype=np.int64)
+    num_inactive = np.zeros((len(prepared.kind), 2), dtype=np.int64)
     outcome = _Outcome(_pointer(block_bytes), _pointer(completed), _pointer(num_inactive))
-    numbers = _Rules(*(int(getattr(rules, field.name)) for field in fields(Rules)))
-    failed = engine.memfit_run(ctypes.byref(numbers), ctypes.byref(requests), ctypes.byref(outcome))
-    segment_log = _copy_rows(outcome)
-    engine.memfit_release(ctypes.byref(outcome))
-    if failed:
-        raise HostMemoryError("replaying the run")
+    segment_log = _serve(engine, prepared, rules, (), outcome)
     return Outcome(
         num_done=outcome.num_done,
         block_bytes=block_bytes,
@@ -100,6 +86,40 @@ def run(engine: ctypes.CDLL, prepared: Prepared, rules: Rules) -> Outcome:
         most_granted=outcome.most_granted,
         least_refused=outcome.least_refused,
     )
+
+
+def try_run(engine: ctypes.CDLL, prepared: Prepared, rules: Rules) -> Trial:
+    """Serves the requests until they are over or memory has run out, and leaves out repeats that can change nothing."""
+    completed = np.full(prepared.num_blocks, len(prepared.kind), dtype=np.int64)
+    outcome = _Outcome(None, _pointer(completed), None)
+    _serve(engine, prepared, rules, prepared.stretches if rules.collect_above == NO_LIMIT else (), outcome)
+    return Trial(outcome.num_done == len(prepared.kind), outcome.most_granted, outcome.least_refused)
+
+
+def _serve(
+    engine: ctypes.CDLL, prepared: Prepared, rules: Rules, stretches: tuple[RepeatedStretch, ...], outcome: _Outcome
+) -> Array:
+    """Fills in the outcome; gives its log of segments."""
+    columns = [np.ascontiguousarray(getattr(prepared, name)) for name in ("block", "size", "segment", "address", "free_list")]
+    small, pool = (np.array([row[i] for row in prepared.free_lists], dtype=np.int64) for i in (1, 2))
+    kind = np.ascontiguousarray(prepared.kind)
+    rows = np.array([astuple(stretch) for stretch in stretches], dtype=np.int64)
+    requests = _Requests(
+        len(kind),
+        prepared.num_blocks,
+        len(prepared.free_lists),
+        prepared.top_address,
+        kind.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)),
+        *(_pointer(column) for column in (*columns, small, pool, rows)),
+        len(stretches),
+    )
+    numbers = _Rules(*(int(getattr(rules, field.name)) for field in fields(Rules)))
+    failed = engine.memfit_run(ctypes.byref(numbers), ctypes.byref(requests), ctypes.byref(outcome))
+    segment_log = _copy_rows(outcome)
+    engine.memfit_release(ctypes.byref(outcome))
+    if failed:
+        raise HostMemoryError("replaying the run")
+    return segment_log
 
 
 def _pointer(column: Array) -> ctypes._Pointer[ctypes.c_int64]:

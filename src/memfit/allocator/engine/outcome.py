@@ -44,3 +44,13 @@ class Outcome:
     least_refused: int
     """The least that it would have given at a time, had it not refused; ``NO_LIMIT`` if it never did. With any capacity from
     ``most_granted`` to below this, and up to a TiB, the run is the same."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What an engine reports of a run that is only tried."""
+
+    completes: bool
+    most_granted: int
+    """As in ``Outcome``. Where nothing was refused, it is the most that was reserved."""
+    least_refused: int

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from memfit.allocator.engine.allocator import TOP_ADDRESS
+from memfit.allocator.engine.repeating import RepeatedStretch, find_stretches
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.allocator.settings import SMALL_REQUEST, AllocatorSettings
 from memfit.allocator.sizing import round_sizes
@@ -36,6 +38,11 @@ class Prepared:
     @property
     def largest_request(self) -> int:
         return int(self.size.max(initial=0))
+
+    @cached_property
+    def stretches(self) -> tuple[RepeatedStretch, ...]:
+        """Where the requests are the same again and again; none where segments lie at recorded addresses."""
+        return () if self.address.any() else find_stretches(self.kind, self.block, (self.size, self.free_list))
 
 
 def prepare(requests: Requests, settings: AllocatorSettings, *, use_recorded_addresses: bool) -> Prepared:

@@ -6,7 +6,7 @@ import numpy as np
 
 from memfit.allocator.engine.allocator import CachingAllocator
 from memfit.allocator.engine.blocks import PoolBlock
-from memfit.allocator.engine.outcome import Outcome
+from memfit.allocator.engine.outcome import Outcome, Trial
 from memfit.allocator.engine.prepared import Prepared
 from memfit.allocator.engine.rules import Rules
 from memfit.allocator.requests import RequestKind
@@ -93,3 +93,9 @@ def run(prepared: Prepared, rules: Rules) -> Outcome:
     whole = AllocatorRun(prepared, rules)
     whole.serve(len(prepared.kind))
     return whole.outcome()
+
+
+def try_run(prepared: Prepared, rules: Rules) -> Trial:
+    """The same, where nothing but how it ends is wanted."""
+    outcome = run(prepared, rules)
+    return Trial(outcome.num_done == len(prepared.kind), outcome.most_granted, outcome.least_refused)

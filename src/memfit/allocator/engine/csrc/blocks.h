@@ -23,8 +23,8 @@ typedef struct {
 } LogRow;
 
 typedef struct {
-    int64_t *block_bytes, *completed, *num_inactive; /* the caller's, as large as the requests say */
-    LogRow *segment_log;                             /* ours, until memfit_release */
+    int64_t *block_bytes, *completed, *num_inactive; /* the caller's, as large as the requests say; two are NULL in a trial */
+    LogRow *segment_log;                             /* ours, until memfit_release; a trial has none */
     int64_t num_log_rows, num_done, num_alloc_retries, num_sync_all_streams, num_oom_rejections;
     int64_t most_granted, least_refused;
 } Outcome;
@@ -40,6 +40,22 @@ typedef struct {
     int32_t *items;
     int64_t count, room;
 } BlockList;
+
+/* Requests that are the same again and again, but for the numbers of the blocks that they ask for. */
+typedef struct {
+    int64_t first, period, num_repeats, first_block, blocks_of_each;
+} Stretch;
+
+/* What decides all that follows, as numbers that are the same wherever the same will follow. */
+typedef struct {
+    int64_t *numbers;
+    int64_t count, room;
+} State;
+
+typedef struct {
+    int64_t key;
+    int32_t number;
+} Ranked;
 
 typedef struct {
     BlockList free, unmapped;
@@ -58,6 +74,12 @@ typedef struct {
     int64_t reserved, request, lowest_address, num_births, num_segments, num_lookups;
     int64_t num_inactive[2];
     int32_t *held; /* our numbers of the program's blocks */
+    int64_t stretch, num_repeats, boundary; /* the next stretch, how many of its repeats are over, and the request after the next */
+    int64_t repeats_when_kept;              /* after how many of them states[0] was */
+    State states[2];                        /* the one that is kept, and the one that is compared with it */
+    Ranked *ranked;                         /* room to sort blocks in */
+    int32_t *ranks;
+    int64_t rank_room;
     Outcome *out;
     jmp_buf out_of_host_memory;
 } Engine;
@@ -122,6 +144,9 @@ static int32_t new_block(Engine *engine, Block like, int64_t address, int64_t si
 
 static void write_log(Engine *engine, int64_t change, const Block *block) {
     Outcome *out = engine->out;
+    if (out->block_bytes == NULL) {
+        return;
+    }
     if (out->num_log_rows == engine->log_room) {
         out->segment_log = resized(engine, out->segment_log, 2 * engine->log_room + 256, sizeof *out->segment_log);
         engine->log_room = 2 * engine->log_room + 256;

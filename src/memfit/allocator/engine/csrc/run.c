@@ -12,6 +12,8 @@
 
 #include "allocator.h"
 
+#include "repeating.h"
+
 enum { ALLOC, FREE_NOW, FREE_REQUESTED, FREE_COMPLETED, EMPTY_CACHE, RELEASE_POOL };
 
 typedef struct {
@@ -19,6 +21,8 @@ typedef struct {
     const uint8_t *kind;
     const int64_t *block, *size, *segment, *address, *free_list;
     const int64_t *free_list_small, *free_list_pool;
+    const Stretch *stretches; /* of a trial: in their order, apart from each other */
+    int64_t num_stretches;
 } Requests;
 
 static int serve(Engine *engine, const Requests *requests, int64_t i) {
@@ -30,7 +34,10 @@ static int serve(Engine *engine, const Requests *requests, int64_t i) {
         if (held[block] == NONE) {
             return 0;
         }
-        engine->out->block_bytes[block] = engine->blocks[held[block]].size;
+        engine->blocks[held[block]].owner = block;
+        if (engine->out->block_bytes != NULL) {
+            engine->out->block_bytes[block] = engine->blocks[held[block]].size;
+        }
         break;
     case FREE_NOW:
         free_block(engine, held[block]);
@@ -56,13 +63,23 @@ static int serve(Engine *engine, const Requests *requests, int64_t i) {
 
 static void serve_all(Engine *engine, const Requests *requests) {
     Outcome *out = engine->out;
+    expect_stretch(engine, requests->stretches, requests->num_stretches);
     for (int64_t i = 0; i < requests->num_requests; i++) {
+        if (i == engine->boundary) {
+            i += pass_boundary(engine, requests->stretches, requests->num_stretches);
+            if (i == requests->num_requests) {
+                out->num_done = i;
+                break;
+            }
+        }
         engine->request = i;
         if (!serve(engine, requests, i)) {
             break;
         }
-        out->num_inactive[2 * i] = engine->num_inactive[0];
-        out->num_inactive[2 * i + 1] = engine->num_inactive[1];
+        if (out->num_inactive != NULL) {
+            out->num_inactive[2 * i] = engine->num_inactive[0];
+            out->num_inactive[2 * i + 1] = engine->num_inactive[1];
+        }
         out->num_done = i + 1;
     }
 }
@@ -87,6 +104,10 @@ static void close_engine(Engine *engine) {
     free(engine->pending.items);
     free(engine->spare.items);
     free(engine->scratch.items);
+    free(engine->states[0].numbers);
+    free(engine->states[1].numbers);
+    free(engine->ranked);
+    free(engine->ranks);
     free(engine->blocks);
 }
 
