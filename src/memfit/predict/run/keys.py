@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -133,10 +134,45 @@ def _of_value(value: Any) -> Any:
 
 
 def _of_module(module: nn.Module, seen: dict[int, Any]) -> tuple[Any, ...]:
+    parameters = tuple((id(parameter), parameter.dtype) for parameter in module._parameters.values() if parameter is not None)
+    last = _LAST_READ.get(module)
+    if last is not None and last.found[1] == parameters and last.holds(vars(module), seen):
+        return last.found
     if is_compiled(module):
         raise NotRepeatableError(RunReason.COMPILED)  # watching it would change what is compiled
-    parameters = tuple((id(parameter), parameter.dtype) for parameter in module._parameters.values() if parameter is not None)
-    return (id(module), parameters, _plain_attributes(vars(module), seen))
+    found = (id(module), parameters, _plain_attributes(vars(module), seen))
+    _LAST_READ[module] = _LastReading(vars(module), found)
+    return found
+
+
+class _LastReading:
+    """What was read of a module, and what tells that its attributes are what they were. It keeps none of them alive that is more
+    than a plain value."""
+
+    __slots__ = ("_ids", "_lengths", "_many", "_names", "_others", "_plain", "_types", "found")
+
+    def __init__(self, attributes: dict[str, Any], found: tuple[Any, ...]) -> None:
+        self.found = found
+        self._names, self._types, self._ids = _identities(attributes)
+        self._plain = [value for value in attributes.values() if isinstance(value, PLAIN)]  # held, so that their ids stay theirs
+        self._many = [name for name, value in attributes.items() if isinstance(value, _MANY)]
+        self._lengths = [len(attributes[name]) for name in self._many]
+        self._others = [(name, fact) for name, fact in found[2] if not isinstance(attributes[name], (*PLAIN, *_MANY))]
+
+    def holds(self, attributes: dict[str, Any], seen: dict[int, Any]) -> bool:
+        return (
+            (self._names, self._types, self._ids) == _identities(attributes)
+            and self._lengths == [len(attributes[name]) for name in self._many]
+            and all(_fact(attributes[name], seen) == fact for name, fact in self._others)
+        )
+
+
+def _identities(attributes: dict[str, Any]) -> tuple[tuple[str, ...], tuple[type, ...], tuple[int, ...]]:
+    values = attributes.values()
+    return tuple(attributes), tuple(map(type, values)), tuple(map(id, values))
+
+
+_LAST_READ: weakref.WeakKeyDictionary[nn.Module, _LastReading] = weakref.WeakKeyDictionary()
 
 
 def _plain_attributes(attributes: dict[str, Any], seen: dict[int, Any] | None) -> tuple[tuple[str, Any], ...]:
@@ -144,22 +180,29 @@ def _plain_attributes(attributes: dict[str, Any], seen: dict[int, Any] | None) -
 
     ``seen`` has those of objects that many modules share, by identity; without it, objects are not looked into.
     """
-    found: list[tuple[str, Any]] = []
-    for name, value in attributes.items():
-        kind = type(value)
-        if kind in _PLAIN_TYPES:
-            found.append((name, value))
-        elif kind in _TYPES_OF_MANY:
-            found.append((name, len(value)))
-        elif isinstance(value, PLAIN):
-            found.append((name, value))
-        elif isinstance(value, _MANY):
-            found.append((name, len(value)))
-        elif isinstance(value, torch.Tensor):
-            found.append((name, (id(value), value.dtype)))
-        elif seen is not None and not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
-            known = seen.get(id(value))
-            if known is None:
-                known = seen[id(value)] = _plain_attributes(vars(value), None)
-            found.append((name, known))
-    return tuple(found)
+    facts = ((name, _fact(value, seen)) for name, value in attributes.items())
+    return tuple((name, fact) for name, fact in facts if fact is not _NOTHING)
+
+
+def _fact(value: Any, seen: dict[int, Any] | None) -> Any:
+    """What of an attribute's value is compared; ``_NOTHING`` where it is not."""
+    kind = type(value)
+    if kind in _PLAIN_TYPES:
+        return value
+    if kind in _TYPES_OF_MANY:
+        return len(value)
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, _MANY):
+        return len(value)
+    if isinstance(value, torch.Tensor):
+        return (id(value), value.dtype)
+    if seen is not None and not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
+        known = seen.get(id(value))
+        if known is None:
+            known = seen[id(value)] = _plain_attributes(vars(value), None)
+        return known
+    return _NOTHING
+
+
+_NOTHING: Final = object()

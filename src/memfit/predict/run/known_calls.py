@@ -396,31 +396,33 @@ class KnownCalls:
 
     def _keep_casts(self, call: WrittenCall, written: Written, graph: _WrittenGraph | None) -> None:
         """Autocast keeps casts of weights: few calls ask for one that an earlier call has made."""
-        reference = None if graph is None else weakref.ref(graph)
-
-        def keep(owner: weakref.ref[torch.Tensor], cast: Made) -> None:
-            is_in_graph = graph is not None and graph.frees(cast.block)
-
-            def make() -> torch.Tensor | None:
-                holder = None if reference is None else reference()
-                if is_in_graph and (holder is None or holder.is_done):
-                    return None
-                with self._recorder.quiet():
-                    (tensor,) = self._maker.make([cast], call.numbers, call.forward, written, {})
-                if holder is not None:
-                    holder.hold(cast.block, tensor.untyped_storage())
-                return tensor
-
-            def release() -> None:
-                if not is_in_graph:
-                    self._builder.free(written.first_block + cast.block)
-
+        made = _MadeCasts(self, call, written, None if graph is None else weakref.ref(graph))
+        for owner, cast in call.casts:
             leaf = owner()
             assert leaf is not None  # the module has it, or its state would be another one
-            self._casts.keep(leaf, KeptCast(make, release))
+            self._casts.keep(leaf, KeptCast(made, cast, is_in_graph=graph is not None and graph.frees(cast.block)))
 
-        for owner, cast in call.casts:
-            keep(owner, cast)
+
+class _MadeCasts:
+    """The casts that a call, which was written down, left for later calls."""
+
+    def __init__(self, calls: KnownCalls, call: WrittenCall, written: Written, graph: weakref.ref[_WrittenGraph] | None) -> None:
+        self._calls, self._call, self._written, self._graph = calls, call, written, graph
+
+    def make(self, cast: Made, *, is_in_graph: bool) -> torch.Tensor | None:
+        """The tensor of a cast; ``None`` where it was the graph's and is gone with it."""
+        graph = None if self._graph is None else self._graph()
+        if is_in_graph and (graph is None or graph.is_done):
+            return None
+        with self._calls._recorder.quiet():
+            (tensor,) = self._calls._maker.make([cast], self._call.numbers, self._call.forward, self._written, {})
+        if graph is not None:
+            graph.hold(cast.block, tensor.untyped_storage())
+        return tensor
+
+    def release(self, cast: Made) -> None:
+        """A cast that is not the graph's is let go, and never was made."""
+        self._calls._builder.free(self._written.first_block + cast.block)
 
 
 class _WrittenGraph:

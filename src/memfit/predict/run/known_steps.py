@@ -99,6 +99,7 @@ class KnownSteps:
                 with self._recorder.quiet(), without_modes(), torch.no_grad():
                     tape.write(known.window, known.window.size, outer_scope=outer_scope)
                     _advance(optimizer, known.increments)
+                self._recorder.makes_nothing = True
                 self.num_replaced += 1
                 return None
             before = _counters(optimizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -112,23 +112,33 @@ def _dense_bytes(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
     return (last + 1) * dtype.itemsize
 
 
+class CastMaker(Protocol):
+    """Makes casts that a call left."""
+
+    def make(self, cast: Made, *, is_in_graph: bool) -> torch.Tensor | None:
+        """The tensor, ``None`` where its block is gone."""
+        ...
+
+    def release(self, cast: Made) -> None:
+        """It was never made, and autocast lets go of it."""
+        ...
+
+
 class KeptCast:
-    """The cast of a leaf that autocast keeps, made when it is asked for.
+    """The cast of a leaf that autocast keeps, made when it is asked for. Calls make many of them, few of which are asked for."""
 
-    ``make`` gives ``None`` where its block is gone; ``release`` is called where it never was made, and autocast lets go of it.
-    """
+    __slots__ = ("_cast", "_is_in_graph", "_is_made", "_maker")
 
-    def __init__(self, make: Callable[[], torch.Tensor | None], release: Callable[[], None]) -> None:
-        self._make, self._release = make, release
-        self._is_made = False
+    def __init__(self, maker: CastMaker, cast: Made, *, is_in_graph: bool) -> None:
+        self._maker, self._cast, self._is_in_graph, self._is_made = maker, cast, is_in_graph, False
 
     def __call__(self) -> torch.Tensor | None:
         self._is_made = True
-        return self._make()
+        return self._maker.make(self._cast, is_in_graph=self._is_in_graph)
 
     def __del__(self) -> None:
-        if not self._is_made:
-            self._release()
+        if not self._is_made and not self._is_in_graph:
+            self._maker.release(self._cast)
 
 
 class HeldGraph:

@@ -267,17 +267,31 @@ class LedgerWindow:
 
     def frees(self, space: SubjectSpace) -> dict[int, int]:
         """By block of a space: the event that frees it."""
-        where = np.flatnonzero((self.kind == EventKind.FREE) & (self.space == space))
-        return dict(zip(self.subject[where].tolist(), where.tolist(), strict=True))
+        return self._frees_by_space[space]
+
+    @cached_property
+    def _frees_by_space(self) -> dict[SubjectSpace, dict[int, int]]:
+        found: dict[SubjectSpace, dict[int, int]] = {space: {} for space in SubjectSpace}
+        where = np.flatnonzero(self.kind == EventKind.FREE)
+        for space, subject, event in zip(self.space[where].tolist(), self.subject[where].tolist(), where.tolist(), strict=True):
+            found[SubjectSpace(space)][subject] = event
+        return found
 
     def lasting(self) -> dict[int, int]:
         """The size at which each of the lasting blocks that it resizes ends."""
         where = np.flatnonzero((self.kind == EventKind.RESIZE) & (self.space == SubjectSpace.LASTING))
         return dict(zip(self.subject[where].tolist(), self.size[where].tolist(), strict=True))
 
-    def roles_of(self, block: int) -> list[Category]:
+    def roles_of(self, block: int) -> Sequence[Category]:
         """What was learned of a block."""
-        return [Category(role) for role in self.roles.role[self.roles.block == block].tolist()]
+        return self._roles_by_block.get(block, ())
+
+    @cached_property
+    def _roles_by_block(self) -> dict[int, list[Category]]:
+        found: dict[int, list[Category]] = {}
+        for block, role in zip(self.roles.block.tolist(), self.roles.role.tolist(), strict=True):
+            found.setdefault(block, []).append(Category(role))
+        return found
 
     def survivors(self) -> set[int]:
         """The blocks that came in it and are there at its end."""

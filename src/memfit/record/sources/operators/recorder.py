@@ -65,6 +65,8 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self.models = ModelCalls(self._names, self.roles, self.mark_step)
         self._deferred = DeferredTypes()
         self._handlers = OutputHandlers(self.position, self._blocks, self.roles, observers, type(self).__torch_dispatch__.__code__)
+        self.makes_nothing = False
+        """Whether the step of an optimizer that is under way is known to leave its state as it is."""
         self.num_deferred = 0
         """Number of operators left to tensor subclasses."""
         self.out_of_memory: tuple[int, int, str] | None = None
@@ -197,7 +199,9 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
         self.position.enter_optimizer(id(optimizer))
 
     def exit_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self.roles.learn_optimizer(optimizer)
+        if not self.makes_nothing:
+            self.roles.learn_optimizer(optimizer)
+        self.makes_nothing = False
         self.position.exit_optimizer(id(optimizer))
         self.models.step_is_due = True
         self.builder.flush_if_due()
