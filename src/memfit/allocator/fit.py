@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from memfit.allocator.engine import NO_LIMIT, Prepared, Rules, Trial, prepare, try_run
+from memfit.allocator.engine import NO_LIMIT, Prepared, Rules, TriedRun, prepare, try_run
 from memfit.allocator.replaying import recorded_settings
 from memfit.allocator.requests import RequestKind, Requests
 from memfit.allocator.settings import LARGE_ROUNDING, AllocatorSettings
@@ -112,7 +112,7 @@ class _Trials:
             self._alike.append((tried.most_granted, min(tried.least_refused, TIB), tried.completes))
         return tried.completes
 
-    def at(self, capacity: int | None) -> Trial:
+    def at(self, capacity: int | None) -> TriedRun:
         """The run with this capacity in bytes; ``None`` stands for enough."""
         settings = replace(self.settings, per_process_memory_fraction=None)
         rules = Rules.of(settings, capacity, largest_request=self.prepared.largest_request)

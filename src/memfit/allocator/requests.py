@@ -69,6 +69,8 @@ class Requests:
     """The allocator's settings of the recorded run, if the source says them."""
     oddities: tuple[str, ...] = ()
     """Oddities of the source, and how they were interpreted."""
+    stream_ids: tuple[int, ...] = ()
+    """What the source calls each stream, if that is something else."""
     pool_ids: tuple[tuple[int, ...], ...] = ((0, 0),)
     """What torch calls each pool."""
     ledger: Ledger | None = None

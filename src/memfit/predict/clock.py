@@ -111,8 +111,9 @@ class TimedBuilder(LedgerBuilder):
 
     def _serve(self, events: Events, blocks: Blocks, limit: MemoryLimit) -> int:
         """The number of events that could be served."""
-        if limit.serve(events, blocks, self.num_blocks):
-            return len(events)
+        served = limit.serve(events, blocks, self.num_blocks)
+        if served is not None:
+            return served
         devices, streams, first = blocks.device.tolist(), blocks.stream.tolist(), self.num_blocks
         for event, (kind, subject, size) in enumerate(
             zip(events.kind.tolist(), events.subject.tolist(), events.size.tolist(), strict=True)

@@ -19,7 +19,7 @@ from memfit.allocator.live import LiveAllocator
 from memfit.errors import RanOutError
 from memfit.hardware import Gpu
 from memfit.ledger import LedgerBuilder
-from memfit.ledger.schema import Blocks, EventKind, Events
+from memfit.ledger.schema import Array, Blocks, EventKind, Events
 from memfit.units import GIB, KIB, MIB
 
 NEAR: Final = 4
@@ -82,36 +82,57 @@ class MemoryLimit:
             del self._streams[block]
             self._release(block, size, is_in_use=is_in_use)
 
-    def serve(self, events: Events, blocks: Blocks, first_block: int) -> bool:
-        """Serve a stretch of events at once; its new blocks are numbered from ``first_block``. Returns ``False``, and does nothing,
-        where the allocator has to be followed or a block is resized or moved: serve such events one by one."""
+    def serve(self, events: Events, blocks: Blocks, first_block: int) -> int | None:
+        """Serve a stretch of events at once, whose new blocks are numbered from ``first_block``. Returns how many could be served:
+        after fewer than all, ``refuse_again`` raises the error. Returns ``None``, and does nothing, where a block is resized or
+        moved: serve such events one by one."""
         kind = events.kind
-        if self._live is not None or ((kind == EventKind.RESIZE) | (kind == EventKind.STREAM)).any():
-            return False
+        if ((kind == EventKind.RESIZE) | (kind == EventKind.STREAM)).any():
+            return None
         where = np.flatnonzero((kind == EventKind.ALLOC) | (kind == EventKind.FREE))
-        is_born = kind[where] == EventKind.ALLOC
-        freed = events.subject[where[~is_born]]
-        is_inner = freed >= first_block
+        is_born, about = kind[where] == EventKind.ALLOC, events.subject[where] - first_block
         is_ours = np.array([device.name == self._device for device in self._builder.devices], dtype=bool)[blocks.device]
         sizes = np.where(is_ours, events.size[where[is_born]], 0)
-        earlier, inner = freed[~is_inner].tolist(), freed[is_inner] - first_block
-        changes = np.empty(len(where), dtype=np.int64)
-        given_back = np.empty(len(freed), dtype=np.int64)
-        given_back[is_inner], given_back[~is_inner] = sizes[inner], [self._sizes.get(block, 0) for block in earlier]
-        changes[is_born], changes[~is_born] = sizes, -given_back
-        in_use = self._in_use + np.cumsum(changes)
-        if in_use.max(initial=0) > self._capacity // NEAR:
-            return False
-        for block in earlier:
-            self.give_back(block)
-        is_ours[inner] = False
-        left = np.flatnonzero(is_ours)
-        names = (left + first_block).tolist()
-        self._sizes |= zip(names, sizes[left].tolist(), strict=True)
-        self._streams |= zip(names, blocks.stream[left].tolist(), strict=True)
-        self._numbers |= zip(names, names, strict=True)  # the allocator gives others when it has to be asked
-        self._in_use = int(in_use[-1]) if len(in_use) else self._in_use
-        return True
+        is_inner = about >= 0
+        held = np.empty(len(where), dtype=np.int64)
+        held[is_inner] = sizes[about[is_inner]]
+        held[~is_inner] = [self._sizes.get(block, 0) for block in (about[~is_inner] + first_block).tolist()]
+        in_use = self._in_use + np.cumsum(np.where(is_born, held, -held))
+        if self._live is None and in_use.max(initial=0) > self._capacity // NEAR:
+            self._live = self._catch_up()
+        num_events, num_served = len(events), len(where)
+        if self._live is not None:
+            numbers = about + self._next_number
+            numbers[~is_inner] = [self._numbers.get(block, -1) for block in (about[~is_inner] + first_block).tolist()]
+            streams = np.zeros(len(where), dtype=np.int64)
+            streams[is_born] = blocks.stream
+            asks = np.flatnonzero(held)
+            kinds = np.where(is_born, RequestKind.ALLOC, RequestKind.FREE)
+            count, failure = self._live.serve(*(column[asks] for column in (kinds, numbers, held, streams)))
+            if failure is not None:
+                num_served = int(asks[count])
+                num_events = int(where[num_served])
+                self.refusals.append(Refusal(self._builder.num_events, failure))
+        self._note(about[:num_served] + first_block, is_born[:num_served], sizes, is_ours, blocks.stream, first_block)
+        self._in_use = int(in_use[num_served - 1]) if num_served else self._in_use
+        return num_events
+
+    def _note(self, subject: Array, is_born: Array, sizes: Array, is_ours: Array, streams: Array, first_block: int) -> None:
+        """Of a stretch that was served, the blocks that are gone and those that are left."""
+        gone = subject[~is_born]
+        for block in gone[gone < first_block].tolist():
+            for known in (self._sizes, self._streams, self._numbers):
+                known.pop(block, None)
+        is_left = is_ours.copy()
+        is_left[np.count_nonzero(is_born) :] = False
+        is_left[gone[gone >= first_block] - first_block] = False
+        left = np.flatnonzero(is_left)
+        blocks = (left + first_block).tolist()
+        numbers = np.where(sizes[left] > 0, left + self._next_number, -1)
+        self._sizes |= zip(blocks, sizes[left].tolist(), strict=True)
+        self._streams |= zip(blocks, streams[left].tolist(), strict=True)
+        self._numbers |= zip(blocks, numbers.tolist(), strict=True)
+        self._next_number += len(sizes)
 
     def _allocate(self, size: int, stream: int) -> int:
         if self._live is None and self._in_use + size > self._capacity // NEAR:
@@ -151,11 +172,13 @@ class MemoryLimit:
         live = LiveAllocator(self._settings(), self._capacity, self._gpu.usable_bytes)
         ledger = self._builder.build()
         requests = requests_from_ledger(ledger, self._device)
-        failure = live.serve(requests)
+        streams = np.array(requests.stream_ids or (0,), dtype=np.int64)[requests.stream]
+        _, failure = live.serve(requests.kind, requests.block, requests.size, streams)
         if failure is not None:
             raise self._refuse(failure)
         self._next_number = requests.num_blocks
-        rows = np.flatnonzero((requests.kind == RequestKind.ALLOC) & np.isin(requests.block, list(live.held())))
+        gone = requests.block[(requests.kind == RequestKind.FREE) | (requests.kind == RequestKind.FREE_COMPLETED)]
+        rows = np.flatnonzero((requests.kind == RequestKind.ALLOC) & ~np.isin(requests.block, gone))
         subjects = ledger.events.subject[requests.event[rows]]
         self._numbers |= zip(subjects.tolist(), requests.block[rows].tolist(), strict=True)
         return live

@@ -45,14 +45,52 @@ static int64_t *filled(int64_t count, int64_t value) {
 
 /* The same as a trial, which must end as the whole run did. */
 static int try_once(const Rules *rules, const Requests *requests, const Outcome *whole, int failed) {
-    Outcome trial = {.completed = filled(requests->num_blocks, requests->num_requests)};
+    Outcome trial = {0};
     int out_of_memory = memfit_run(rules, requests, &trial);
     int is_same = trial.num_done == whole->num_done && trial.most_granted == whole->most_granted &&
                   trial.least_refused == whole->least_refused && trial.segment_log == NULL;
-    free(trial.completed);
     if (!failed && !out_of_memory && !is_same) {
         fprintf(stderr, "a trial ends otherwise than the run\n");
         exit(4);
+    }
+    return out_of_memory;
+}
+
+/* The same as a run that goes on, served in two halves. Private pools are not for such runs. */
+static int go_on(const Rules *rules, const Requests *requests, const Outcome *whole, int failed) {
+    for (int64_t i = 0; i < requests->num_free_lists; i++) {
+        if (requests->free_list_pool[i] != 0) {
+            return 0;
+        }
+    }
+    OpenRun *run = memfit_open(rules, requests->top_address);
+    int out_of_memory = run == NULL;
+    for (int64_t i = 0; i < requests->num_free_lists && !out_of_memory; i++) {
+        out_of_memory = memfit_add_list(run, requests->free_list_small[i]) == NONE;
+    }
+    int64_t half = requests->num_requests / 2, served = 0;
+    Requests first = *requests, second = *requests;
+    first.num_requests = half;
+    first.num_stretches = second.num_stretches = 0;
+    second.num_requests -= half;
+    second.kind += half;
+    second.block += half;
+    second.size += half;
+    second.segment += half;
+    second.address += half;
+    second.free_list += half;
+    const Requests *halves[] = {&first, &second};
+    for (int i = 0; i < 2 && !out_of_memory && served == i * half; i++) {
+        int64_t now = memfit_go_on(run, halves[i]);
+        out_of_memory = now == NONE;
+        served += now;
+    }
+    if (!failed && !out_of_memory && served != whole->num_done) {
+        fprintf(stderr, "a run that goes on ends otherwise than the run: %lld, not %lld\n", (long long)served, (long long)whole->num_done);
+        exit(5);
+    }
+    if (run != NULL) {
+        memfit_close(run);
     }
     return out_of_memory;
 }
@@ -63,7 +101,9 @@ static int serve_once(const Rules *rules, const Requests *requests, FILE *out) {
         .completed = filled(requests->num_blocks, requests->num_requests),
         .num_inactive = filled(2 * requests->num_requests, 0),
     };
-    int failed = memfit_run(rules, requests, &outcome);
+    Requests all = *requests;
+    all.num_stretches = 0;
+    int failed = memfit_run(rules, &all, &outcome);
     if (out != NULL) {
         int64_t head[] = {failed, outcome.num_done, outcome.num_alloc_retries, outcome.num_sync_all_streams, outcome.num_oom_rejections,
                           outcome.most_granted, outcome.least_refused, outcome.num_log_rows};
@@ -76,6 +116,7 @@ static int serve_once(const Rules *rules, const Requests *requests, FILE *out) {
         }
     }
     failed |= try_once(rules, requests, &outcome, failed);
+    failed |= go_on(rules, requests, &outcome, failed);
     memfit_release(&outcome);
     free(outcome.block_bytes);
     free(outcome.completed);

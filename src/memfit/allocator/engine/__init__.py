@@ -14,8 +14,8 @@
     blocks.py      blocks, their chains, and the free lists they wait in
     allocator.py   one allocation or free at a time
     expandable.py  segments that grow page by page
-    python.py      a whole run, in Python
-    native.py      a whole run, in C
+    python.py      a whole run, or one that goes on, in Python
+    native.py      the same in C
     compiling.py   makes the library of csrc/, when the package is built
 
 ``allocator.py`` and its neighbours are the description; ``csrc/`` follows them function by function, and a property test holds the
@@ -24,11 +24,23 @@ two equal.
 
 from memfit.allocator.engine import native, python
 from memfit.allocator.engine.allocator import CachingAllocator
-from memfit.allocator.engine.outcome import Outcome, SegmentChange, Trial
+from memfit.allocator.engine.outcome import Outcome, SegmentChange, TriedRun
 from memfit.allocator.engine.prepared import Prepared, prepare
 from memfit.allocator.engine.rules import NO_LIMIT, Rules
 
-__all__ = ["NO_LIMIT", "CachingAllocator", "Outcome", "Prepared", "Rules", "SegmentChange", "Trial", "prepare", "run", "try_run"]
+__all__ = [
+    "NO_LIMIT",
+    "CachingAllocator",
+    "Outcome",
+    "Prepared",
+    "Rules",
+    "SegmentChange",
+    "TriedRun",
+    "open_run",
+    "prepare",
+    "run",
+    "try_run",
+]
 
 
 def run(prepared: Prepared, rules: Rules) -> Outcome:
@@ -37,7 +49,13 @@ def run(prepared: Prepared, rules: Rules) -> Outcome:
     return python.run(prepared, rules) if engine is None else native.run(engine, prepared, rules)
 
 
-def try_run(prepared: Prepared, rules: Rules) -> Trial:
+def try_run(prepared: Prepared, rules: Rules) -> TriedRun:
     """How serving the requests ends: faster than ``run``, above all where a run repeats itself."""
     engine = native.library()
     return python.try_run(prepared, rules) if engine is None else native.try_run(engine, prepared, rules)
+
+
+def open_run(rules: Rules) -> native.NativeOpenRun | python.OpenRun:
+    """A run that goes on: its requests are served as they come."""
+    engine = native.library()
+    return python.OpenRun(rules) if engine is None else native.NativeOpenRun(engine, rules)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from dataclasses import astuple, fields
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from memfit.allocator.engine.allocator import TOP_ADDRESS
 from memfit.allocator.engine.compiling import LIBRARY, compile_engine, in_checkout, source_digest
-from memfit.allocator.engine.outcome import Outcome, Trial
+from memfit.allocator.engine.outcome import Outcome, TriedRun
 from memfit.allocator.engine.prepared import Prepared
 from memfit.allocator.engine.repeating import RepeatedStretch
 from memfit.allocator.engine.rules import NO_LIMIT, Rules
@@ -19,6 +21,7 @@ from memfit.ledger.schema import Array
 
 _NUMBER = ctypes.c_int64
 _NUMBERS = ctypes.POINTER(_NUMBER)
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
 class _Rules(ctypes.Structure):
@@ -28,7 +31,7 @@ class _Rules(ctypes.Structure):
 class _Requests(ctypes.Structure):
     _fields_ = [
         *((name, _NUMBER) for name in ("num_requests", "num_blocks", "num_free_lists", "top_address")),
-        ("kind", ctypes.POINTER(ctypes.c_uint8)),
+        ("kind", _BYTES),
         *((name, _NUMBERS) for name in ("block", "size", "segment", "address", "free_list", "free_list_small", "free_list_pool")),
         ("stretches", _NUMBERS),
         ("num_stretches", _NUMBER),
@@ -55,6 +58,12 @@ def load(path: Path) -> ctypes.CDLL | None:
         return None
     engine.memfit_run.argtypes = [ctypes.POINTER(_Rules), ctypes.POINTER(_Requests), ctypes.POINTER(_Outcome)]
     engine.memfit_release.argtypes = [ctypes.POINTER(_Outcome)]
+    engine.memfit_open.argtypes, engine.memfit_open.restype = [ctypes.POINTER(_Rules), _NUMBER], ctypes.c_void_p
+    engine.memfit_add_list.argtypes, engine.memfit_add_list.restype = [ctypes.c_void_p, _NUMBER], _NUMBER
+    engine.memfit_go_on.argtypes, engine.memfit_go_on.restype = [ctypes.c_void_p, ctypes.POINTER(_Requests)], _NUMBER
+    for told in (engine.memfit_allocated, engine.memfit_reserved):
+        told.argtypes, told.restype = [ctypes.c_void_p], _NUMBER
+    engine.memfit_close.argtypes, engine.memfit_close.restype = [ctypes.c_void_p], None
     return engine
 
 
@@ -88,12 +97,11 @@ def run(engine: ctypes.CDLL, prepared: Prepared, rules: Rules) -> Outcome:
     )
 
 
-def try_run(engine: ctypes.CDLL, prepared: Prepared, rules: Rules) -> Trial:
+def try_run(engine: ctypes.CDLL, prepared: Prepared, rules: Rules) -> TriedRun:
     """Serves the requests until they are over or memory has run out, and leaves out repeats that can change nothing."""
-    completed = np.full(prepared.num_blocks, len(prepared.kind), dtype=np.int64)
-    outcome = _Outcome(None, _pointer(completed), None)
+    outcome = _Outcome()
     _serve(engine, prepared, rules, prepared.stretches if rules.collect_above == NO_LIMIT else (), outcome)
-    return Trial(outcome.num_done == len(prepared.kind), outcome.most_granted, outcome.least_refused)
+    return TriedRun(outcome.num_done == len(prepared.kind), outcome.most_granted, outcome.least_refused)
 
 
 def _serve(
@@ -109,17 +117,72 @@ def _serve(
         prepared.num_blocks,
         len(prepared.free_lists),
         prepared.top_address,
-        kind.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8)),
+        kind.ctypes.data_as(_BYTES),
         *(_pointer(column) for column in (*columns, small, pool, rows)),
         len(stretches),
     )
-    numbers = _Rules(*(int(getattr(rules, field.name)) for field in fields(Rules)))
+    numbers = _rules(rules)
     failed = engine.memfit_run(ctypes.byref(numbers), ctypes.byref(requests), ctypes.byref(outcome))
     segment_log = _copy_rows(outcome)
     engine.memfit_release(ctypes.byref(outcome))
     if failed:
         raise HostMemoryError("replaying the run")
     return segment_log
+
+
+class NativeOpenRun:
+    """A run of the default pool, of which the requests come one after the other. After one that was refused it may go on."""
+
+    def __init__(self, engine: ctypes.CDLL, rules: Rules) -> None:
+        self._engine = engine
+        self._run = engine.memfit_open(ctypes.byref(_rules(rules)), TOP_ADDRESS)
+        if self._run is None:
+            raise HostMemoryError("following the allocator")
+        self._close = weakref.finalize(self, engine.memfit_close, self._run)
+        self._kind = np.zeros(1, dtype=np.uint8)
+        self._numbers = np.zeros((5, 1), dtype=np.int64)
+        """Of a single request: block, size, segment, address, free list."""
+        self._single = self._requests(self._kind, *self._numbers)
+
+    def add_list(self, stream: int, *, small: bool) -> int:
+        """The number of a new free list."""
+        number: int = self._engine.memfit_add_list(self._run, int(small))
+        return self._checked(number)
+
+    def serve_one(self, kind: int, block: int, size: int = 0, segment: int = 0, free_list: int = 0) -> bool:
+        """False if it is refused."""
+        self._kind[0] = kind
+        self._numbers[:, 0] = block, size, segment, 0, free_list
+        self._single.num_blocks = block + 1
+        return self._checked(self._engine.memfit_go_on(self._run, ctypes.byref(self._single))) == 1
+
+    def serve(self, kind: Array, block: Array, size: Array, segment: Array, free_list: Array) -> int:
+        """How many were served until one was refused."""
+        # By name: what is passed on does not keep the columns alive.
+        columns = [np.ascontiguousarray(column) for column in (kind, block, size, segment, np.zeros_like(size), free_list)]
+        requests = self._requests(*columns)
+        return self._checked(self._engine.memfit_go_on(self._run, ctypes.byref(requests)))
+
+    @property
+    def allocated(self) -> int:
+        return int(self._engine.memfit_allocated(self._run))
+
+    @property
+    def reserved(self) -> int:
+        return int(self._engine.memfit_reserved(self._run))
+
+    def _requests(self, kind: Array, *columns: Array) -> _Requests:
+        num_blocks = int(columns[0].max(initial=-1)) + 1
+        return _Requests(len(kind), num_blocks, 0, 0, kind.ctypes.data_as(_BYTES), *(_pointer(column) for column in columns))
+
+    def _checked(self, number: int) -> int:
+        if number < 0:
+            raise HostMemoryError("following the allocator")
+        return number
+
+
+def _rules(rules: Rules) -> _Rules:
+    return _Rules(*(int(getattr(rules, field.name)) for field in fields(Rules)))
 
 
 def _pointer(column: Array) -> ctypes._Pointer[ctypes.c_int64]:

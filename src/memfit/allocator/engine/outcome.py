@@ -47,7 +47,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TriedRun:
     """What an engine reports of a run that is only tried."""
 
     completes: bool

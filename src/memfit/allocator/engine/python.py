@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from memfit.allocator.engine.allocator import CachingAllocator
-from memfit.allocator.engine.blocks import PoolBlock
-from memfit.allocator.engine.outcome import Outcome, Trial
+from memfit.allocator.engine.blocks import FreeList, PoolBlock
+from memfit.allocator.engine.outcome import Outcome, TriedRun
 from memfit.allocator.engine.prepared import Prepared
 from memfit.allocator.engine.rules import Rules
 from memfit.allocator.requests import RequestKind
+from memfit.ledger.schema import Array
 
 _ALLOC, _FREE = int(RequestKind.ALLOC), int(RequestKind.FREE)
 _FREE_REQUESTED, _EMPTY_CACHE = int(RequestKind.FREE_REQUESTED), int(RequestKind.EMPTY_CACHE)
@@ -95,7 +96,56 @@ def run(prepared: Prepared, rules: Rules) -> Outcome:
     return whole.outcome()
 
 
-def try_run(prepared: Prepared, rules: Rules) -> Trial:
+def try_run(prepared: Prepared, rules: Rules) -> TriedRun:
     """The same, where nothing but how it ends is wanted."""
     outcome = run(prepared, rules)
-    return Trial(outcome.num_done == len(prepared.kind), outcome.most_granted, outcome.least_refused)
+    return TriedRun(outcome.num_done == len(prepared.kind), outcome.most_granted, outcome.least_refused)
+
+
+class OpenRun:
+    """A run of the default pool, of which the requests come one after the other. After one that was refused it may go on."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._allocator = CachingAllocator(rules)
+        self._lists: list[FreeList] = []
+        self._blocks: dict[int, PoolBlock] = {}
+        self.allocated = 0
+
+    def add_list(self, stream: int, *, small: bool) -> int:
+        """The number of a new free list."""
+        self._lists.append(self._allocator.add_free_list(stream, small=small, pool=0))
+        return len(self._lists) - 1
+
+    def serve_one(self, kind: int, block: int, size: int = 0, segment: int = 0, free_list: int = 0) -> bool:
+        """False if it is refused."""
+        allocator = self._allocator
+        if kind == _ALLOC:
+            found = allocator.allocate(self._lists[free_list], size, segment)
+            del allocator.segment_log[:]  # nothing reads it here, and it would grow for as long as the run lasts
+            if found is None:
+                return False
+            self._blocks[block] = found
+            self.allocated += found.size
+        elif kind == _EMPTY_CACHE:
+            allocator.empty_cache()
+        elif kind == _FREE_REQUESTED:
+            self.allocated -= self._blocks[block].size
+            allocator.request_free(self._blocks[block], block)
+        elif kind == _FREE:
+            self.allocated -= self._blocks[block].size
+            allocator.free(self._blocks.pop(block))
+        else:
+            allocator.complete_free(self._blocks.pop(block), block)
+        return True
+
+    def serve(self, kind: Array, block: Array, size: Array, segment: Array, free_list: Array) -> int:
+        """How many were served until one was refused."""
+        columns = (kind, block, size, segment, free_list)
+        for number, request in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            if not self.serve_one(*request):
+                return number
+        return len(kind)
+
+    @property
+    def reserved(self) -> int:
+        return self._allocator.reserved

@@ -26,7 +26,7 @@ def requests_from_ledger(ledger: Ledger, device: str | None = None) -> Requests:
     later = _came_back_later(ledger, frees_event, size[frees])
     is_late = later < len(ledger.events)
     emptied = np.flatnonzero((ledger.events.kind == EventKind.EMPTY_CACHE) & (ledger.events.subject == number))
-    stream = _numbered(_streams(ledger)[event[allocates]])
+    stream, stream_ids = _numbered(_streams(ledger)[event[allocates]])
 
     # Allocations, frees and emptied caches, one after the other; then in the order of their events, an allocation before a free.
     # Memory that came back later than its block was freed comes last.
@@ -58,6 +58,7 @@ def requests_from_ledger(ledger: Ledger, device: str | None = None) -> Requests:
         segment_size=nothing,
         num_blocks=num_allocs,
         num_events=len(ledger.events),
+        stream_ids=stream_ids,
         source="ledger",
         torch_version=ledger.info.versions.get("torch", ""),
         alloc_conf=ledger.info.alloc_conf,
@@ -103,12 +104,12 @@ def _streams(ledger: Ledger) -> Array:
     return stream
 
 
-def _numbered(values: Array) -> Array:
-    """The same with the different values as numbers from 0, in their order."""
+def _numbered(values: Array) -> tuple[Array, tuple[int, ...]]:
+    """The same with the different values as numbers from 0, in their order, and those values."""
     if not len(values) or (values == values[0]).all():
-        return np.zeros(len(values), dtype=np.int64)
-    numbers: Array = np.unique(values, return_inverse=True)[1]
-    return numbers
+        return np.zeros(len(values), dtype=np.int64), tuple(values[:1].tolist())
+    distinct, numbers = np.unique(values, return_inverse=True)
+    return numbers, tuple(distinct.tolist())
 
 
 def _size_before(ledger: Ledger, event: Array) -> Array:

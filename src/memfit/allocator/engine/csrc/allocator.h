@@ -26,10 +26,9 @@ static void free_block(Engine *engine, int32_t number) {
     }
 }
 
-static void request_free(Engine *engine, int32_t number, int64_t owner) {
+static void request_free(Engine *engine, int32_t number) {
     Block *block = engine->blocks + number;
     block->state = PENDING;
-    block->owner = owner;
     if (engine->num_pending++ == 0) {
         engine->pending.count = 0;
     }
@@ -38,7 +37,11 @@ static void request_free(Engine *engine, int32_t number, int64_t owner) {
 }
 
 static void complete_free(Engine *engine, int32_t number) {
-    engine->out->completed[engine->blocks[number].owner] = engine->request;
+    int64_t owner = engine->blocks[number].owner;
+    engine->held[owner] = NONE;
+    if (engine->out->completed != NULL) {
+        engine->out->completed[owner] = engine->request;
+    }
     engine->pending.items[engine->blocks[number].pending_at] = NONE;
     engine->num_pending--;
     free_block(engine, number);

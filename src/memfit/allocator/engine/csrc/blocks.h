@@ -23,8 +23,8 @@ typedef struct {
 } LogRow;
 
 typedef struct {
-    int64_t *block_bytes, *completed, *num_inactive; /* the caller's, as large as the requests say; two are NULL in a trial */
-    LogRow *segment_log;                             /* ours, until memfit_release; a trial has none */
+    int64_t *block_bytes, *completed, *num_inactive; /* the caller's, as large as the requests say, or NULL */
+    LogRow *segment_log;                             /* ours, until memfit_release; none without block_bytes */
     int64_t num_log_rows, num_done, num_alloc_retries, num_sync_all_streams, num_oom_rejections;
     int64_t most_granted, least_refused;
 } Outcome;
@@ -71,6 +71,7 @@ typedef struct {
     BlockList pending; /* oldest first, NONE where one has completed */
     BlockList scratch;
     int64_t num_blocks, block_room, num_lists, num_pending, log_room;
+    int64_t allocated, held_room; /* of a run that goes on */
     int64_t reserved, request, lowest_address, num_births, num_segments, num_lookups;
     int64_t num_inactive[2];
     int32_t *held; /* our numbers of the program's blocks */

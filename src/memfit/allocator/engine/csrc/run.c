@@ -3,7 +3,7 @@
  * blocks.h, expandable.h and allocator.h follow the Python files of those names function by function. Read those first, they say
  * why; a property test holds the two equal. Blocks are numbers into one array, so that nothing points at memory that has moved.
  *
- * The one entry is memfit_run. It trusts its input: the caller has checked that every number in the requests is in range.
+ * The entries are memfit_run, and memfit_open and those after it for a run that goes on. They trust their input: the caller has checked that every number in the requests is in range.
  */
 
 #include "blocks.h"
@@ -35,19 +35,24 @@ static int serve(Engine *engine, const Requests *requests, int64_t i) {
             return 0;
         }
         engine->blocks[held[block]].owner = block;
+        engine->allocated += engine->blocks[held[block]].size;
         if (engine->out->block_bytes != NULL) {
             engine->out->block_bytes[block] = engine->blocks[held[block]].size;
         }
         break;
     case FREE_NOW:
+        engine->allocated -= engine->blocks[held[block]].size;
         free_block(engine, held[block]);
-        engine->out->completed[block] = i;
+        if (engine->out->completed != NULL) {
+            engine->out->completed[block] = i;
+        }
         break;
     case FREE_REQUESTED:
-        request_free(engine, held[block], block);
+        engine->allocated -= engine->blocks[held[block]].size;
+        request_free(engine, held[block]);
         break;
     case FREE_COMPLETED:
-        if (engine->out->completed[block] == requests->num_requests) {
+        if (held[block] != NONE) {
             complete_free(engine, held[block]);
         }
         break;
@@ -67,8 +72,8 @@ static void serve_all(Engine *engine, const Requests *requests) {
     for (int64_t i = 0; i < requests->num_requests; i++) {
         if (i == engine->boundary) {
             i += pass_boundary(engine, requests->stretches, requests->num_stretches);
+            out->num_done = i;
             if (i == requests->num_requests) {
-                out->num_done = i;
                 break;
             }
         }
@@ -84,13 +89,16 @@ static void serve_all(Engine *engine, const Requests *requests) {
     }
 }
 
+static void open_list(Engine *engine, int64_t number, int64_t small, int64_t pool) {
+    engine->lists[number] = (FreeList){.small = small, .pool = pool, .released = pool == 0};
+    engine->lists[number].least_rest = small || engine->rules->expandable ? 512 : (1 << 20) + 512;
+}
+
 static void open_lists(Engine *engine, const Requests *requests) {
     engine->lists = resized(engine, NULL, requests->num_free_lists + 1, sizeof *engine->lists);
     engine->num_lists = requests->num_free_lists;
     for (int64_t i = 0; i < engine->num_lists; i++) {
-        int64_t small = requests->free_list_small[i], pool = requests->free_list_pool[i];
-        engine->lists[i] = (FreeList){.small = small, .pool = pool, .released = pool == 0};
-        engine->lists[i].least_rest = small || engine->rules->expandable ? 512 : (1 << 20) + 512;
+        open_list(engine, i, requests->free_list_small[i], requests->free_list_pool[i]);
     }
 }
 
@@ -129,6 +137,60 @@ int memfit_run(const Rules *rules, const Requests *requests, Outcome *out) {
     int failed = serve_guarded(&engine, requests);
     close_engine(&engine);
     return failed;
+}
+
+/* -- a run that goes on */
+
+typedef struct {
+    Engine engine;
+    Rules rules;
+    Outcome out;
+} OpenRun;
+
+/* A run of which the requests come one after the other; NULL when this machine has no memory left. */
+OpenRun *memfit_open(const Rules *rules, int64_t top_address) {
+    OpenRun *run = malloc(sizeof *run);
+    if (run != NULL) {
+        *run = (OpenRun){.rules = *rules, .out = {.least_refused = NO_LIMIT}};
+        run->engine = (Engine){.rules = &run->rules, .out = &run->out, .lowest_address = top_address};
+    }
+    return run;
+}
+
+/* The number of a new free list of the default pool; NONE when this machine has no memory left. */
+int64_t memfit_add_list(OpenRun *run, int64_t small) {
+    Engine *engine = &run->engine;
+    if (setjmp(engine->out_of_host_memory)) {
+        return NONE;
+    }
+    engine->lists = resized(engine, engine->lists, engine->num_lists + 1, sizeof *engine->lists);
+    open_list(engine, engine->num_lists, small, 0);
+    return engine->num_lists++;
+}
+
+/* Serves the next requests, until they are over or memory has run out: how many were served; NONE when this machine has no memory
+ * left. After a refusal the run may go on. */
+int64_t memfit_go_on(OpenRun *run, const Requests *requests) {
+    Engine *engine = &run->engine;
+    if (setjmp(engine->out_of_host_memory)) {
+        return NONE;
+    }
+    if (engine->held_room < requests->num_blocks) {
+        engine->held = resized(engine, engine->held, 2 * requests->num_blocks, sizeof *engine->held);
+        engine->held_room = 2 * requests->num_blocks;
+    }
+    run->out.num_done = 0;
+    serve_all(engine, requests);
+    return run->out.num_done;
+}
+
+int64_t memfit_allocated(const OpenRun *run) { return run->engine.allocated; }
+
+int64_t memfit_reserved(const OpenRun *run) { return run->engine.reserved; }
+
+void memfit_close(OpenRun *run) {
+    close_engine(&run->engine);
+    free(run);
 }
 
 void memfit_release(Outcome *out) { free(out->segment_log); }
