@@ -104,7 +104,7 @@ def test_models_by_name_on_several_gpus(tmp_path: Path):
     assert shown.count("left") == 2, "one row, a verdict for each GPU"
     narrow = Console(width=46, file=io.StringIO())
     narrow.print(found)
-    row = next(line for line in narrow.file.getvalue().splitlines() if "fsdp2" in line and "GiB" in line or "MiB" in line)
+    row = next(line for line in narrow.file.getvalue().splitlines() if ("fsdp2" in line and "GiB" in line) or "MiB" in line)
     assert row.split()[-2:] == ["yes", "yes"], "no verdict is cut off"
 
 

@@ -100,8 +100,11 @@ class LedgerBuilder:
         self.devices.append(Device.from_name(name))
         return len(self.devices) - 1
 
-    def module(self, path: str, kind: str, parent: int = -1) -> int:
-        """Adds a module path and returns its number. The caller keeps the number: paths are not looked up."""
+    def module(self, path: str, kind: str, parent: int = -1, written: str = "") -> int:
+        """Adds a module path and returns its number. The caller keeps the number: paths are not looked up. ``written`` says where
+        its class is, as in ``RunInfo.sources``."""
+        if written and kind not in self.info.sources:
+            self.info = replace(self.info, sources=self.info.sources | {kind: written})
         self._rows[Modules] += (self.string(path), self.string(kind), parent)
         self.num_modules += 1
         return self.num_modules - 1

@@ -148,6 +148,8 @@ class RunInfo:
     """The command line that made it; empty where none did."""
     made_at: str = ""
     """When that was: ``2026-11-18 02:10 UTC``."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """Where classes of modules are written, but for torch's own: ``{"Block": "model.py:42"}``, the line of its forward."""
     speed: dict[str, float] = field(default_factory=dict)
     """Of the last step of a prediction: ``step_seconds``, ``tokens_per_second`` of this rank and ``mfu``, as far as they are
     known."""

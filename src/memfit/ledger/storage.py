@@ -19,6 +19,7 @@ import os
 import struct
 import tempfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -117,7 +118,21 @@ def _info(data: dict[str, Any]) -> RunInfo:
 
 
 def _texts(info: RunInfo) -> tuple[Any, ...]:
-    return *info.versions, *info.versions.values(), *info.assumptions, *info.alarms, *info.notes, *info.asked, *info.speed
+    return (
+        *info.versions,
+        *info.versions.values(),
+        *info.assumptions,
+        *info.alarms,
+        *info.notes,
+        *info.asked,
+        *info.speed,
+        *_pairs(info.sources),
+    )
+
+
+def _pairs(texts: dict[str, str]) -> Iterator[str]:
+    for name, text in texts.items():
+        yield from (name, text)
 
 
 _HEADER_SIZE = 8

@@ -142,11 +142,11 @@ class TimedBuilder(LedgerBuilder):
             return ledger
         return replace(ledger, returns=Returns.concatenate([ledger.returns, self._late.still_out()]))
 
-    def module(self, path: str, kind: str, parent: int = -1) -> int:
+    def module(self, path: str, kind: str, parent: int = -1, written: str = "") -> int:
         """Also notes the cost of the module's calls; torch's own modules are recognised by class name."""
         pace = self._clock_of_operators.pace
         self._spent_on_call.append(pace.module if hasattr(nn, kind) else pace.own_module)
-        return super().module(path, kind, parent)
+        return super().module(path, kind, parent, written)
 
     def enter(self, phase: Phase | int, module: int = -1, parent: int = -1, size: int = 0) -> int:
         spent = self._spent_on_call[module] if phase == Phase.FORWARD and module >= 0 else 0.0

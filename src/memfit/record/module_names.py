@@ -6,10 +6,12 @@ level of their own (engines, checkpoint and compile wrappers) share the name of 
 
 from __future__ import annotations
 
+import inspect
 import re
 import weakref
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 from torch import nn
@@ -38,8 +40,8 @@ def told_apart(path: str, first_root_kind: str) -> str:
 class NumbersModules(Protocol):
     """Numbers module paths: a ledger's builder, or something that passes them to one later."""
 
-    def module(self, path: str, kind: str, parent: int = -1) -> int:
-        """Adds a path; returns its number."""
+    def module(self, path: str, kind: str, parent: int = -1, written: str = "") -> int:
+        """Adds a path; returns its number. ``written``: where its class is, as in ``RunInfo.sources``."""
 
 
 class ModuleNames:
@@ -52,6 +54,7 @@ class ModuleNames:
         self._paths: list[str] = []
         self._first_root_kind = ""
         self._in_first_tree: list[bool] = []
+        self._written: dict[type, str] = {}
 
     def number(self, module: nn.Module) -> int | None:
         """The module's number, ``None`` if it has none."""
@@ -118,10 +121,31 @@ class ModuleNames:
         number = self._numbers.get(path)
         if number is None:
             parent = -1 if is_root else self._numbers.get(path.rpartition(".")[0], -1)
-            number = self._numbers[path] = self._builder.module(path, type(module).__name__, parent)
+            kind = type(module)
+            number = self._numbers[path] = self._builder.module(path, kind.__name__, parent, self._where(kind))
             self._paths.append(path)
             self._in_first_tree.append(self._in_first_tree[parent] if parent >= 0 else not path)
         return number
+
+    def _where(self, kind: type) -> str:
+        written = self._written.get(kind)
+        if written is None:
+            written = self._written[kind] = written_at(kind)
+        return written
+
+
+def written_at(kind: type) -> str:
+    """The file and line of a class's forward: below the working folder by its path there, elsewhere by the name of its module.
+    Empty for torch's own, and where it is not written in Python."""
+    forward = inspect.unwrap(getattr(kind, "forward", None))  # type: ignore[arg-type]
+    code, home = getattr(forward, "__code__", None), getattr(forward, "__module__", "") or ""
+    if code is None or home.partition(".")[0] == "torch":
+        return ""
+    path, here = Path(code.co_filename), Path.cwd()
+    if path.is_relative_to(here):
+        path = path.relative_to(here)
+    where = home if path.is_absolute() and home != "__main__" else path
+    return f"{where}:{code.co_firstlineno}"
 
 
 def _strip_data_parallel(root: nn.Module, name: str) -> str:

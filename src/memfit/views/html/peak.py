@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from memfit.analysis import BlockLife, Breakdown, bytes_by_op, largest_blocks_at
-from memfit.ledger import Category, moments_at
+from memfit.ledger import Category, Ledger, moments_at
 from memfit.units import format_bytes
-from memfit.views.html.markup import Markup, element, table
+from memfit.views.html.markup import Markup, element, join, table
 from memfit.views.html.packing import percent
 from memfit.views.html.runs import Run
 from memfit.views.words.moments import count, format_duration, name_moment
@@ -93,12 +94,14 @@ def _column(title: str, body: Markup, note: str = "") -> Markup:
 
 def _blocks(run: Run) -> Markup:
     lives = largest_blocks_at(run.ledger, run.device.peak.event, run.device_number, NUM_BLOCKS)
+    written = _where_classes_are(run.ledger)
     births = moments_at(run.ledger, np.array([life.birth_event for life in lives], dtype=np.int64))
     rows = [
         (
             format_bytes(life.size_bytes),
             swatch(life.category),
-            *(element("code", words) for words in (life.name or life.module or "–", life.op)),
+            _owner(life, written),
+            element("code", life.op),
             f"event {life.birth_event:,}",
             birth.label,
             _lifetime(run, life),
@@ -110,6 +113,23 @@ def _blocks(run: Run) -> Markup:
     return element(
         "div", table("The largest blocks at the peak", headings, rows, class_="tall"), element("p", listed, class_="quiet")
     )
+
+
+def _where_classes_are(ledger: Ledger) -> dict[str, str]:
+    """For the path of each module, the file and line of its class, or of the nearest around it that is not torch's own."""
+    kinds, parents = ledger.modules.kind.tolist(), ledger.modules.parent.tolist()
+    found: list[str] = []
+    for kind, parent in zip(kinds, parents, strict=True):
+        around = found[parent] if 0 <= parent < len(found) else ""
+        found.append(ledger.info.sources.get(ledger.strings[kind], around))
+    return {ledger.module_path(number): written for number, written in enumerate(found)}
+
+
+def _owner(life: BlockLife, written: Mapping[str, str]) -> Markup:
+    """What a block belongs to, and where that is written."""
+    name = element("code", life.name or life.module or "–")
+    where = written.get(life.module, "")
+    return join(name, " ", element("span", where, class_="quiet", title="the forward of its module")) if where else name
 
 
 def _lifetime(run: Run, life: BlockLife) -> str:

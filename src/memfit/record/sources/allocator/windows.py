@@ -24,10 +24,10 @@ class ModuleRows:
     """Names are given out while the run goes on, and written to a ledger later, or to several."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[str, str, int]] = []
+        self.rows: list[tuple[str, str, int, str]] = []
 
-    def module(self, path: str, kind: str, parent: int = -1) -> int:
-        self.rows.append((path, kind, parent))
+    def module(self, path: str, kind: str, parent: int = -1, written: str = "") -> int:
+        self.rows.append((path, kind, parent, written))
         return len(self.rows) - 1
 
     def path(self, module: int) -> str:
@@ -35,7 +35,7 @@ class ModuleRows:
 
     def kind_and_path(self, module: int) -> tuple[str, str]:
         """What a module is called in every recording of its model."""
-        path, kind, _ = self.rows[module]
+        path, kind, *_ = self.rows[module]
         return kind, path
 
 
@@ -113,7 +113,7 @@ class WindowLedger:
         """The modules that were called and inside of which nothing was allocated."""
         ledger = self.builder.build()
         called = np.unique(ledger.scopes.module[ledger.scopes.phase == Phase.FORWARD]).tolist()
-        busy = {*np.unique(ledger.block_module).tolist(), *(parent for _, _, parent in self.modules.rows)}
+        busy = {*np.unique(ledger.block_module).tolist(), *(parent for _, _, parent, _ in self.modules.rows)}
         return {module for module in called if module not in busy}
 
     def _begin(self, info: RunInfo, journal: Journal | None) -> None:
