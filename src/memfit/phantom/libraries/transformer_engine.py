@@ -93,7 +93,8 @@ def _forget_workspaces() -> None:
     """The package keeps workspaces and properties of the GPU in caches of its functions."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == PACKAGE:
-            for function in list(vars(module).values()):
+            # The compiled module is among the values, too, and answers to any name.
+            for function in [value for value in vars(module).values() if not isinstance(value, ModuleType)]:
                 if callable(forget := getattr(function, "cache_clear", None)):
                     forget()
 
