@@ -1,4 +1,8 @@
-"""llm-foundry's MPT models, written anew as memory and time see them: no biases, learned positions, tied embeddings, FSDP1."""
+"""llm-foundry's MPT models, written anew as memory and time see them: learned positions, tied embeddings, FSDP1.
+
+Norms are in half types (low_precision_layernorm), attention and the loss are flash_attn's, which keeps half logits and one float a
+token.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +23,35 @@ def build(size: str, seq: int, batch: int, microbatches: int, pure: bool, checkp
     import torch.nn.functional as F
     from torch import nn
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing, checkpoint_wrapper
-    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+    from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     width, layers, heads = SIZES[size]
+    half = torch.bfloat16
+
+    class HalfNorm(nn.LayerNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cuda", enabled=False):
+                return F.layer_norm(x.to(half), self.normalized_shape, self.weight.to(half), self.bias.to(half), self.eps)
+
+    class FusedLoss(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            losses, largest = logits.new_empty(len(logits), dtype=torch.float32), logits.new_empty(len(logits), dtype=torch.float32)
+            ctx.save_for_backward(logits, largest, labels)
+            return losses.mean()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            logits, *_ = ctx.saved_tensors
+            return logits * gradient.to(half), None
 
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm_1, self.norm_2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
-            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+            self.norm_1, self.norm_2 = HalfNorm(width), HalfNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             b, s, _ = x.shape
@@ -41,7 +63,7 @@ def build(size: str, seq: int, batch: int, microbatches: int, pure: bool, checkp
         def __init__(self) -> None:
             super().__init__()
             self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(seq, width)
-            self.blocks, self.norm = nn.ModuleList(Block() for _ in range(layers)), nn.LayerNorm(width, bias=False)
+            self.blocks, self.norm = nn.ModuleList(Block() for _ in range(layers)), HalfNorm(width)
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             x = self.tokens(ids) + self.places(torch.arange(seq, device=ids.device))
@@ -52,26 +74,25 @@ def build(size: str, seq: int, batch: int, microbatches: int, pure: bool, checkp
     dist.init_process_group("nccl")
     with torch.device("meta"):
         model = Mpt()
-    half = torch.bfloat16
     model = FullyShardedDataParallel(
         model,
         auto_wrap_policy=ModuleWrapPolicy({Block}),
         mixed_precision=MixedPrecision(param_dtype=half, reduce_dtype=half if pure else torch.float32, buffer_dtype=half),
         sharding_strategy=ShardingStrategy.FULL_SHARD if reshard else ShardingStrategy.SHARD_GRAD_OP,
-        use_orig_params=False,
+        backward_prefetch=BackwardPrefetch.BACKWARD_POST,  # composer's defaults, this and the next
+        use_orig_params=True,
         param_init_fn=lambda module: module.to_empty(device="cuda", recurse=False),
         limit_all_gathers=True,
     )
     if checkpointing:
         apply_activation_checkpointing(model, checkpoint_wrapper, lambda module: isinstance(module, Block))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
 
     def step() -> None:
         for _ in range(microbatches):
             ids = torch.randint(0, VOCABULARY, (batch, seq), device="cuda")
             with torch.autocast("cuda", half):
-                logits = model(ids)
-                loss = F.cross_entropy(logits.view(-1, VOCABULARY), ids.view(-1))
+                loss = FusedLoss.apply(model(ids).view(-1, VOCABULARY), ids.view(-1))
             (loss / microbatches).backward()
         model.clip_grad_norm_(1.0)
         optimizer.step()

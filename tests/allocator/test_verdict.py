@@ -37,9 +37,9 @@ def test_a_run_that_fits_nowhere():
 
 
 def test_process_groups_take_memory_too():
-    fourteen = asked("a 13GiB")
-    assert judge(fourteen, T4).fits
-    crowded = judge(fourteen, T4, num_process_groups=2)
+    nearly_all = asked("a 13824MiB")
+    assert judge(nearly_all, T4).fits
+    crowded = judge(nearly_all, T4, num_process_groups=2)
     assert not crowded.fits
     assert crowded.communicators == 2 * T4.communicator_bytes - NCCL_ONCE_BYTES
 

@@ -29,15 +29,17 @@ def test_a_run_that_fits(saved: str, capsys: pytest.CaptureFixture[str]):
     assert "It fits on A100-40GB, with 24.84 GiB to spare." in out
     assert "step 0, forward" in out
     assert "At the peak: parameter 10.00 GiB, activation 4.00 GiB." in out
-    assert "666.00 MiB for CUDA" in out
+    assert "672.00 MiB for CUDA" in out
 
 
-def test_a_run_that_does_not_fit(saved: str, capsys: pytest.CaptureFixture[str]):
-    assert run(saved, "--gpu", "T4") == 0
+def test_a_run_that_does_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    text = "alloc 11GiB parameter w on cuda:0; step; enter forward; alloc 4GiB x on cuda:0; exit"
+    ledger(text).save(tmp_path / "larger.memfit")
+    assert run(str(tmp_path / "larger.memfit"), "--gpu", "T4") == 0
     out = capsys.readouterr().out
-    assert "It does not fit on T4: short by 72.00 MiB." in out
+    assert "It does not fit on T4: short by 750.00 MiB." in out
     assert "The smallest GPU on which it fits: V100-16GB." in out
-    assert "It runs out at event 3, asking for 4.00 GiB with 10.00 GiB allocated" in out
+    assert "It runs out at event 3, asking for 4.00 GiB with 11.00 GiB allocated" in out
     assert "max_split_size_mb:128" in out
 
 

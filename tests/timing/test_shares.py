@@ -35,5 +35,20 @@ def test_a_part_of_a_gpu_reaches_its_shares():
 
 def test_a_gpu_of_which_nothing_was_published_has_those_of_the_measured_one():
     assert published_shares(find_gpu("T4")) is None
-    assert rates_of(find_gpu("T4")) is rates_of(find_gpu("H200"))
+    assert rates_of(find_gpu("T4")).products.power_share == rates_of(find_gpu("H200")).products.power_share
     assert "published peaks, with the shares of them that an H200 reaches" in basis_of(find_gpu("T4"))
+
+
+def test_small_tiles_reach_what_large_ones_do_where_a_multiprocessor_multiplies_less():
+    def smallest(name: str) -> float:
+        return rates_of(find_gpu(name)).products.tensor_cores.tiles[-2][2]
+
+    assert smallest("RTX-3090") == 0.95  # a ninth of an H200's multiprocessor: nothing waits for the cache
+    assert smallest("A100-80GB") == 0.89
+    assert smallest("B200") == smallest("H200") == 0.49
+
+
+def test_what_one_multiprocessor_does_takes_no_longer_where_there_are_fewer_of_them():
+    few, many = find_gpu("A100-80GB=0.5"), find_gpu("A100-80GB")
+    rates = {gpu: rates_of(gpu).batch_norm.groups["cudnn"].rate * gpu.f32_flops for gpu in (few, many)}
+    assert rates[few] == pytest.approx(rates[many], rel=0.02)

@@ -44,6 +44,28 @@ def test_two_streams_run_side_by_side_and_a_wait_orders_them() -> None:
     assert finish(timeline) == 7.0
 
 
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (2.0, 3.0),  # wholly beside the collective, which takes 6: half as long again
+        (10.0, 12.0),  # 4 of its seconds beside, the rest alone
+    ],
+)
+def test_a_kernel_takes_longer_while_a_collective_runs_and_only_then(kernel: float, expected: float) -> None:
+    timeline = Timeline(slowdown_beside=0.5)
+    timeline.communicate(0, 1, 6.0, 0, -1)
+    issue(timeline, 0.0, 0, kernel)
+    assert timeline.arrival(0) == expected
+
+
+def test_kernels_before_and_after_a_collective_take_their_price() -> None:
+    timeline = Timeline(slowdown_beside=0.5)
+    issue(timeline, 0.0, 0, 2.0)
+    timeline.wait(0, timeline.communicate(0, 1, 6.0, 0, -1))
+    issue(timeline, 0.0, 0, 3.0)
+    assert timeline.arrival(0) == 2.0 + 6.0 + 3.0
+
+
 def test_asking_does_not_wait_and_takes_a_little_time() -> None:
     timeline = Timeline()
     issue(timeline, 0.0, 0, 2.5 * ASK_SECONDS)

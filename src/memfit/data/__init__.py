@@ -6,6 +6,7 @@
     models.toml    models that are known by name    read by models/config.py
     cudnn.toml     versions and kernels of cuDNN    read by phantom/target.py and phantom/kernels/convolution/segments.py
     shares.toml    what others measured of a GPU's peaks    read by timing/shares.py
+    collectives.toml    what NCCL reaches of links, and what runs beside pays    read by timing/links.py
     rates/         what a measured GPU reaches of its peaks, a file for each    read by timing/rates.py
 """
 

@@ -42,6 +42,15 @@ KEPT_BYTES: Final = 600 * MIB
 550 to 620 of an H100, an H200, an L40 and an RTX 6000 Ada."""
 KEPT_SOURCE: Final = "not seen: 600 MiB less than its total is assumed"
 
+THREADS: Final = {"sm_75": 1024, "sm_86": 1536, "sm_87": 1536, "sm_89": 1536, "sm_120": 1536, "sm_121": 1536}
+"""Most that a multiprocessor has at once, by CUDA's programming guide; 2,048 on NVIDIA's other architectures."""
+THREAD_BYTES: Final = 2048
+"""What CUDA keeps for each of them as soon as it is up. Reported: 107 MiB on an RTX 4060 Ti and 555 on an RTX PRO 6000
+(ggml-org/llama.cpp pull request 23604), 256 on an RTX 3090 (invoke-ai/InvokeAI issue 9413), 426 on an RTX 6000 Ada
+(unslothai/unsloth-zoo pull request 1053): 1.97 to 2.10 KiB a thread. An H200 was seen with 527 to 597 MiB: 528 by this."""
+TRAINING_BYTES: Final = 240 * MIB
+"""What training adds to that: cuBLAS, cuDNN, loaded kernels, as on an H200."""
+
 _SIZES: Final = ("total", "usable", "context", "communicator", "cublas_workspace", "l2_cache", "last_level_cache")
 """Keys of the file that are amounts of memory."""
 
@@ -61,6 +70,7 @@ class Gpu:
     """What the driver leaves to CUDA."""
     usable_source: str
     context_bytes: int = 666 * MIB
+    """Of one that is not NVIDIA's, and of which nobody said it, what an RTX 6000 Ada takes."""
     communicator_bytes: int = 688 * MIB
     """Of NCCL's first communicator."""
     cublas_workspace_bytes: int = 0
@@ -94,6 +104,8 @@ class Gpu:
     has_multicast: bool = False
     """Its switch can add up (NVLink SHARP)."""
     speed_source: str
+    speed_compared: str = ""
+    """A second table that has the same peaks; empty where nobody looked."""
 
     @classmethod
     def load(cls, path: Path) -> Gpu:
@@ -113,6 +125,9 @@ class Gpu:
         for left_out, same in (("f16_flops", "bf16_flops"), ("last_level_cache_bytes", "l2_cache_bytes")):
             if same in values:
                 values.setdefault(left_out, values[same])
+        if str(values.get("arch", "")).startswith("sm_") and "num_sms" in values:
+            kept = values["num_sms"] * THREADS.get(values["arch"], 2048) * THREAD_BYTES
+            values.setdefault("context_bytes", TRAINING_BYTES + kept)
         if "total_bytes" in values and "usable_bytes" not in values:
             values |= {"usable_bytes": values["total_bytes"] - KEPT_BYTES, "usable_source": KEPT_SOURCE}
         return parse_table(cls, {"name": name, **values}, where)

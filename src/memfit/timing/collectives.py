@@ -9,43 +9,18 @@ NCCL has several ways to do each, and takes the one that it expects to be the fa
     NVLS      NVLink's switch adds up: all-reduce inside a node at more than the links' own rate
 
 and each with a protocol: ``LL`` sends a flag with every word (half the bandwidth, the least latency), ``LL128`` with every 120
-bytes, ``Simple`` waits between chunks. Latencies are those that NCCL itself reckons with (src/graph/tuning.cc, release 2.28).
+bytes, ``Simple`` waits between chunks. What each takes is in ``data/collectives.toml``, with its source.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
-from memfit.timing.links import Interconnect
-from memfit.timing.rates import MICRO
+from memfit.timing.links import Interconnect, Protocol, facts
 
-
-@dataclass(frozen=True)
-class Protocol:
-    """How data is told from no data yet."""
-
-    base: float
-    """Seconds before the first byte."""
-    node_hop: float
-    """Seconds for one step over NVLink."""
-    pcie_hop: float
-    network_hop: float
-    share: float
-    """Of the bandwidth."""
-
-
-PROTOCOLS: Final = (
-    Protocol(6.6 * MICRO, 0.6 * MICRO, 1.0 * MICRO, 2.7 * MICRO, 0.5),
-    Protocol(14.0 * MICRO, 1.9 * MICRO, 2.5 * MICRO, 4.0 * MICRO, 120 / 128),
-    Protocol(8.4 * MICRO, 3.4 * MICRO, 5.7 * MICRO, 14.0 * MICRO, 1.0),
-)
+PROTOCOLS: Final = facts().protocols.ordered
 """LL, LL128 and Simple."""
-
-MULTICAST_BASE: Final = 18 * MICRO
-"""NVLS's latency inside a node: NCCL reckons with 8.4 and 9 to 10 microseconds, and takes LL below about a megabyte (nccl-tests
-issue 309)."""
 
 
 def all_gather_seconds(total_bytes: float, num_ranks: int, links: Interconnect, ranks_are_adjacent: bool = True) -> float:
@@ -64,7 +39,7 @@ def all_reduce_seconds(size_bytes: float, num_ranks: int, links: Interconnect, r
     if num_ranks > 1 and not links.takes_no_time:
         inside = ranks_are_adjacent and not links.spans_nodes(num_ranks)
         if inside and links.multicast_bandwidth:
-            ways.append(MULTICAST_BASE + _bus_bytes(size_bytes, num_ranks, 2) / links.multicast_bandwidth)
+            ways.append(facts().multicast.base + _bus_bytes(size_bytes, num_ranks, 2) / links.multicast_bandwidth)
         elif not inside:
             ways.append(_tree(size_bytes, num_ranks, links, ranks_are_adjacent))
     return min(ways)

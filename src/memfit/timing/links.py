@@ -4,26 +4,79 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
+from memfit.data import FOLDER, parse_table, read_toml
 from memfit.errors import ConfigError
 from memfit.hardware import GIGA, GPUS_PER_NODE, Gpu, find_gpu
 
 NETWORK_GIGABITS: Final = 400
 """For each GPU where nothing is said: an HGX node has a 400 Gb/s adapter for each."""
 
-NVLINK_SHARE: Final = 370 / 450
-"""Of NVLink's line rate, what NCCL reaches: github.com/NVIDIA/nccl-tests issue 212 (370 GB/s), issue 309 (368.76 GB/s)."""
 
-NETWORK_SHARE: Final = 47 / 50
-"""Of an adapter's line rate: 46 to 48 GB/s of 400 Gb/s, github.com/NVIDIA/nccl-tests issue 290."""
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How data is told from no data yet. Seconds, and the share of the bandwidth."""
 
-PCIE_SHARE: Final = 0.8
-"""Of PCIe's line rate, between GPUs: 26 of 32 GB/s is usual where peers reach each other. Not measured."""
+    base: float
+    """Before the first byte."""
+    node_hop: float
+    """For one step over NVLink."""
+    pcie_hop: float
+    network_hop: float
+    share: float
 
-MULTICAST_BUS_BANDWIDTH: Final = 478 * GIGA / (450 * GIGA)
-"""NVLink SHARP, as a share of NVLink's line rate, in nccl-tests' way of counting: 475 GB/s on 8 H200 (nccl-tests issue 272), 476 on
-8 H100 (issue 290), 480 at most (issue 212)."""
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolFacts:
+    ll: Protocol
+    ll128: Protocol
+    simple: Protocol
+    source: str
+
+    @property
+    def ordered(self) -> tuple[Protocol, ...]:
+        return self.ll, self.ll128, self.simple
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkShares:
+    nvlink: float
+    nvlink_source: str
+    network: float
+    network_source: str
+    pcie: float
+    pcie_source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MulticastFacts:
+    base: float
+    base_source: str
+    share: float
+    share_source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideFacts:
+    slowdown: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveFacts:
+    """``data/collectives.toml``, whose head says what the keys mean."""
+
+    protocols: ProtocolFacts
+    shares: LinkShares
+    multicast: MulticastFacts
+    beside: BesideFacts
+
+
+@cache
+def facts() -> CollectiveFacts:
+    return parse_table(CollectiveFacts, read_toml(FOLDER / "collectives.toml"), "collectives.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +92,8 @@ class Interconnect:
     is_nvlink: bool = True
     takes_no_time: bool = False
     """Every collective is over at once: one rank alone is looked at."""
+    slowdown_beside: float = 0.0
+    """How much longer kernels take while a collective runs."""
     host_seconds_per_rank: float = 0.0
     """What the host spends on an all-gather for each rank."""
 
@@ -88,11 +143,13 @@ def _interconnect(name: str, chip: Gpu, gpus_per_node: int, is_nvlink: bool, gig
         raise ConfigError(f"{name!r}: a node has at least one GPU, and a network more than 0 gigabits a second")
     if is_nvlink and chip.link_bandwidth <= chip.host_bandwidth:
         raise ConfigError(f"{name!r}: {chip.name} has no NVLink; write {gpus_per_node}x{chip.name}-PCIe")
+    shares = facts().shares
     return Interconnect(
         name=name,
         gpus_per_node=gpus_per_node,
-        node_bandwidth=chip.link_bandwidth * NVLINK_SHARE if is_nvlink else chip.host_bandwidth * PCIE_SHARE,
-        network_bandwidth=gigabits / 8 * GIGA * NETWORK_SHARE,
-        multicast_bandwidth=chip.link_bandwidth * MULTICAST_BUS_BANDWIDTH if is_nvlink and chip.has_multicast else 0.0,
+        node_bandwidth=chip.link_bandwidth * shares.nvlink if is_nvlink else chip.host_bandwidth * shares.pcie,
+        network_bandwidth=gigabits / 8 * GIGA * shares.network,
+        multicast_bandwidth=chip.link_bandwidth * facts().multicast.share if is_nvlink and chip.has_multicast else 0.0,
         is_nvlink=is_nvlink,
+        slowdown_beside=facts().beside.slowdown,
     )

@@ -47,6 +47,28 @@ def with_shares(rates: Rates, shares: PublishedShares) -> Rates:
     return replace(rates, products=replace(products, power_share=shares.product, sustained_share=sustained), attention=attention)
 
 
+def on_multiprocessors(rates: Rates, measured: Gpu, gpu: Gpu) -> Rates:
+    """Rates of ``measured`` for ``gpu``, whose multiprocessors are others, in number and in what each multiplies.
+
+    Small tiles reach more of the peak of one that multiplies less. A tile's rows and columns come from the cache at a rate that is
+    much the same for all multiprocessors: tiles of 64 by 64, 128 by 64 and 128 by 128 that were measured load 104 to 125 gigabytes
+    a second, whatever share of the peak that leaves. One that multiplies less waits for them less, up to the share that large tiles
+    reach. Where it multiplies more, the library's tiles are larger.
+
+    What one group of threads does, as for each channel of a norm, is done by one multiprocessor, however many others there are.
+    """
+    fed = measured.f16_flops / measured.num_sms / (gpu.f16_flops / gpu.num_sms)
+    kernels, alone = rates.products.tensor_cores, measured.num_sms / gpu.num_sms
+    top = max(rates.products.power_share, max(share for *_, share in kernels.tiles))
+    tiles = tuple((rows, columns, min(top, max(fed, 1.0) * share)) for rows, columns, share in kernels.tiles)
+    groups = {name: replace(group, rate=group.rate * alone) for name, group in rates.batch_norm.groups.items()}
+    return replace(
+        rates,
+        products=replace(rates.products, tensor_cores=replace(kernels, tiles=tiles)),
+        batch_norm=replace(rates.batch_norm, groups=groups),
+    )
+
+
 @cache
 def _by_name() -> Mapping[str, PublishedShares]:
     tables: dict[str, Any] = read_toml(FOLDER / "shares.toml")

@@ -112,8 +112,11 @@ class Stretch:
 class Timeline:
     """Advances as work is issued. All times are seconds since it was made."""
 
-    def __init__(self, launch_seconds: float = 0.0, gap_seconds: float = 0.0) -> None:
-        self._launch, self._gap = launch_seconds, gap_seconds
+    def __init__(self, launch_seconds: float = 0.0, gap_seconds: float = 0.0, slowdown_beside: float = 0.0) -> None:
+        """``slowdown_beside``: how much longer kernels take while a collective runs, as a share."""
+        self._launch, self._gap, self._slowdown = launch_seconds, gap_seconds, slowdown_beside
+        self._communicating: list[tuple[float, float]] = []
+        """When collectives begin and end, in order of issue; those that are over before the next kernel are forgotten."""
         self.host = 0.0
         """When the host is done with what it has issued so far."""
         self._waited = 0.0
@@ -140,10 +143,25 @@ class Timeline:
         begin, ready = self.host + self._launch, self._ready.get(stream, 0.0) + self._gap
         if ready > begin:
             begin = ready
+        if self._communicating and stream >= 0:
+            seconds = self._slowed(begin, seconds)
         end = self._ready[stream] = begin + seconds
         self._rows += (stream, begin, seconds, cost, scope)
         self.num_spans += 1
         self._queue_launch(end)
+
+    def _slowed(self, begin: float, seconds: float) -> float:
+        """What a kernel takes that could begin now, with the collectives that were issued before it."""
+        self._communicating = [span for span in self._communicating if span[1] > begin]
+        at, left = begin, seconds
+        for first, last in sorted(self._communicating):
+            alone = max(first - at, 0.0)
+            if alone >= left or last <= at:
+                continue
+            at, left = at + alone, left - alone
+            beside = min(last - at, left * (1 + self._slowdown))
+            at, left = at + beside, left - beside / (1 + self._slowdown)
+        return at + left - begin
 
     def _queue_launch(self, end: float) -> None:
         queue = self._queue
@@ -173,6 +191,8 @@ class Timeline:
         own = COMMUNICATION - group
         self.wait(own, self.arrival(stream))
         self.run(own, seconds, cost, scope)
+        if self._slowdown and seconds:
+            self._communicating.append((self._ready[own] - seconds, self._ready[own]))
         return self._ready[own]
 
     def arrival(self, stream: int) -> float:

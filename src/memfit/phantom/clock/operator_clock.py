@@ -71,7 +71,7 @@ class OperatorClock:
     def __init__(self, chip: Gpu, rates: Rates, links: Interconnect) -> None:
         self.chip, self.rates, self.links = chip, rates, links
         self.pace = HostPace(rates.host)
-        self.timeline = Timeline(self.pace.launch, self.pace.gap)
+        self.timeline = Timeline(self.pace.launch, self.pace.gap, links.slowdown_beside)
         self.costs: list[Cost] = []
         self.communication = Communication(self.timeline, links, self._number, self.pace.collective)
         self._numbers: dict[Cost, int] = {}
