@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -79,6 +80,12 @@ def judged_times(rows: Iterable[Row]) -> list[float]:
     return [off for case, predicted in rows if not case.time_note and (off := off_in_time(case, predicted)) is not None]
 
 
+def is_known_torch(case: Case) -> bool:
+    """Its kernels are those of a version that memfit knows; older ones are predicted with the oldest of these."""
+    found = re.match(r"(\d+)\.(\d+)", case.torch)
+    return found is not None and "older" not in case.torch and (int(found[1]), int(found[2])) >= (2, 6)
+
+
 def judged_memory(rows: Iterable[Row], kinds: Sequence[str] = ("allocated", "reserved", "used")) -> list[float]:
     return [
         off for case, predicted in rows if case.is_recent for kind, off in off_in_memory(case, predicted).items() if kind in kinds
@@ -91,15 +98,17 @@ def _fits(rows: Iterable[Row]) -> str:
 
 
 def _by_gpu(rows: list[Row]) -> list[str]:
-    head = "| GPU | rows | time: median error | lies by (median) | memory, torch 2.9 on: median | nine in ten | older: median "
-    head += "| fits: right |"
-    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    head = "| GPU | rows | time: median error | lies by (median) | of torch 2.6 on | memory, torch 2.9 on: median | nine in ten "
+    head += "| older: median | fits: right |"
+    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
     groups = {gpu: [row for row in rows if row[0].gpu == gpu] for gpu in sorted({case.gpu for case, _ in rows})}
     for gpu, members in {**groups, "all": rows}.items():
         times, recent = judged_times(members), judged_memory(members)
         older = [off for case, said in members if not case.is_recent for off in off_in_memory(case, said).values()]
         lies = f"{statistics.median(times):+.1%}" if times else ""
-        told = [f"{_median(times)} ({len(times)})" if times else "", lies, f"{_median(recent)} ({len(recent)})" if recent else ""]
+        new = judged_times(row for row in members if is_known_torch(row[0]))
+        counted = [f"{_median(offs)} ({len(offs)})" if offs else "" for offs in (times, new, recent)]
+        told = [counted[0], lies, *counted[1:]]
         lines.append(f"| {gpu} | {len(members)} | {' | '.join([*told, _nine_in_ten(recent), _median(older), _fits(members)])} |")
     return lines
 
