@@ -7,10 +7,19 @@ import itertools
 import json
 import os
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks.published.mpt import build as build_mpt
+
+
+def checkout(of: str, path: str) -> pathlib.Path:
+    """A file of a checkout. Raises ``LookupError`` where there is none."""
+    place = pathlib.Path(os.environ.get("PUBLISHED_CHECKOUTS", "checkouts")) / of
+    if not place.exists():
+        raise LookupError(f"needs a checkout of {of} in the folder of --checkouts")
+    return place / path
 
 
 def build_timm(model: str, batch: int, size: int, channels_last: bool) -> Any:
@@ -92,8 +101,7 @@ def build_peft(path: str, lengths: list[int], batch: int) -> Any:
     from peft.optimizers import create_lorafa_optimizer, create_loraplus_optimizer, create_riemannian_optimizer
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    checkouts = pathlib.Path(os.environ["PUBLISHED_CHECKOUTS"])
-    ran = json.loads((checkouts / "peft" / path).read_text())["run_info"]
+    ran = json.loads(checkout("peft", path).read_text())["run_info"]
     settings, method = ran["train_config"], ran["peft_config"]
     torch.nn.Linear(1, 1).to("cuda")
     with torch.device("cuda"):
@@ -169,6 +177,8 @@ def build_trainer(shape: str, batch: int, seq: int, lora: bool, four_bit: bool, 
         targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
         if four_bit:
             _quantize(model)
+            model.is_loaded_in_4bit = True
+            model = peft.prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={"use_reentrant": True})
         model = peft.get_peft_model(
             model,
             peft.LoraConfig(r=16, lora_alpha=16, lora_dropout=0.1, target_modules=targets),
@@ -210,21 +220,47 @@ def _quantize(model: Any) -> None:
             if type(child) is torch.nn.Linear and name != "lm_head":
                 words = {"bias": child.bias is not None, "compute_dtype": torch.bfloat16, "quant_type": "nf4"}
                 setattr(parent, name, Linear4bit(child.in_features, child.out_features, **words).to("cuda"))
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
 
 
-def build_litgpt(name: str, batch: int, seq: int, accumulate: int, lora: dict[str, Any], quantize: str) -> Any:
+_LORA = ("lora_r", "lora_alpha", "lora_dropout", "lora_query", "lora_key", "lora_value", "lora_projection", "lora_mlp", "lora_head")
+
+
+def _litgpt_words(config: str) -> dict[str, Any]:
+    """What a YAML of litgpt's config_hub says; the longest sample is cut to its max_seq_length."""
+    there = {path.as_posix().lower(): path for path in checkout("litgpt", "config_hub/finetune").glob("*/*.yaml")}
+    text = next(path for name, path in there.items() if name.endswith(f"/{config.lower()}")).read_text()
+    said = {key: value.strip() for key, value in re.findall(r"^ *(\w+): *([^#\n]*)", text, re.MULTILINE)}
+    plain: dict[str, Any] = {"true": True, "false": False}
+    lora = {key: plain.get(said[key], float(said[key]) if said[key][0].isdigit() else None) for key in _LORA if key in said}
+    if "lora_r" in lora:
+        lora["lora_r"] = int(lora["lora_r"])
+    batch = int(said["micro_batch_size"])
+    return {
+        "name": said["checkpoint_dir"].rpartition("/")[2],
+        "batch": batch,
+        "seq": int(said["max_seq_length"]),
+        "lora": lora,
+        "quantize": said.get("quantize", ""),
+        "accumulate": min(2, max(1, int(said["global_batch_size"]) // batch)),
+    }
+
+
+def build_litgpt(
+    config: str = "", name: str = "", batch: int = 1, seq: int = 0, lora: Any = None, quantize: str = "", accumulate: int = 1
+) -> Any:
     """litgpt's finetuning: its own model code in bfloat16, its chunked loss, AdamW for what is trained."""
+    if config:
+        return build_litgpt(**_litgpt_words(config))
     import torch
-    from litgpt.lora import GPT, Config, mark_only_lora_as_trainable
+    from litgpt.lora import GPT, mark_only_lora_as_trainable
+    from litgpt.lora import Config as Sizes
     from litgpt.model import GPT as WHOLE
     from litgpt.utils import chunked_cross_entropy
 
-    config = Config.from_name(name, **lora)
+    sizes = Sizes.from_name(name, **(lora or {}))
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
-        model = GPT(config) if lora else WHOLE(config)
+        model = GPT(sizes) if lora else WHOLE(sizes)
     torch.set_default_dtype(torch.float32)
     if lora:
         mark_only_lora_as_trainable(model)

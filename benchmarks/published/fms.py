@@ -49,6 +49,8 @@ def read_fms(file: str, number: int, row: Mapping[str, str]) -> Case:
         why = f"{model or 'its model'}: its layers are not written here (GPTQ's kernels, experts, gpt_bigcode)"
     elif config not in ("none", "baseline-peft-bnb"):
         why = f"{config}: fused kernels, padding-free batches or quantized layers of its own plugins"
+    elif config == "baseline-peft-bnb" and gpus > 1:
+        why = "weights of four bits by bitsandbytes under FSDP1"
     elif not row["train_tokens_per_second"]:
         why = "it ran out of memory, and the lengths of its sequences are not said"
     if why:

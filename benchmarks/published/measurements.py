@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -130,29 +128,17 @@ def _litgpt(case: Case, row: Mapping[str, str]) -> Case | None:
     config, fits = row["config"], row["memory"] != "OOM"
     changes: dict[str, Any] = {"fits": fits, "memory": _memory(row), "torch_version": OLDEST, "kind": "litgpt", "steps": 2}
     if found := re.search(r"config_hub (\S+\.yaml)", config):
-        path = pathlib.Path(os.environ.get("PUBLISHED_CHECKOUTS", "")) / "litgpt" / "config_hub" / "finetune" / found[1]
-        if not path.exists():
-            return _with(case, why_not="needs a checkout of litgpt in the folder of --checkouts")
-        said = {key: value.strip() for key, value in re.findall(r"^ *(\w+): *([^#\n]*)", path.read_text(), re.MULTILINE)}
-        lora = {key: _value(said[key]) for key in _LORA if key in said}
-        quantize, batch = said.get("quantize", ""), int(said["micro_batch_size"])
-        accumulate = min(2, max(1, int(said["global_batch_size"]) // batch))
-        name, seq = said["checkpoint_dir"].rpartition("/")[2], int(said["max_seq_length"])
-    else:
-        seq, batch, accumulate = _said(r"longest sample (\d+)", config, 0), _said(r"micro-batch (\d+)", config, 1), 1
-        name, quantize = _LITGPT.get(row["model"], ""), "bnb.nf4" if "nf4" in config else ""
-        lora = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.05, "lora_query": True, "lora_value": True}
-        if not name or not seq:
-            return None
-    words = {"name": name, "batch": batch, "seq": seq, "accumulate": accumulate, "lora": lora, "quantize": quantize}
+        return _with(case, words={"config": found[1]}, **changes)
+    seq, batch, name = (
+        _said(r"longest sample (\d+)", config, 0),
+        _said(r"micro-batch (\d+)", config, 1),
+        _LITGPT.get(row["model"], ""),
+    )
+    if not name or not seq:
+        return None
+    words = {"name": name, "batch": batch, "seq": seq, "quantize": "bnb.nf4" if "nf4" in config else ""}
+    words["lora"] = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.05, "lora_query": True, "lora_value": True}
     return _with(case, words=words, **changes)
-
-
-_LORA = ("lora_r", "lora_alpha", "lora_dropout", "lora_query", "lora_key", "lora_value", "lora_projection", "lora_mlp", "lora_head")
-
-
-def _value(text: str) -> Any:
-    return {"true": True, "false": False}.get(text, float(text) if "." in text else int(text) if text.isdigit() else text)
 
 
 def _trainer(case: Case, row: Mapping[str, str]) -> Case | None:
