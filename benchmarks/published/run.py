@@ -122,7 +122,10 @@ def predict_all(cases: list[Case], known: dict[str, Any], checkouts: pathlib.Pat
             entry = in_a_child(case)
         entry["cpu_seconds"] = round(time.process_time() + sum(os.times()[2:4]) - before, 1)
         entry["first"] = case.name
-        keep(case.key, entry, known)
+        if "needs a checkout" in entry.get("error", ""):
+            known[case.key] = entry  # somebody else may have it
+        else:
+            keep(case.key, entry, known)
         found = entry.get("predicted", {})
         said = entry.get("error") or [found["peak_allocated"], found["peak_reserved"], found["per_second"]]
         print(
