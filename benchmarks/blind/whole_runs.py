@@ -57,6 +57,15 @@ OWN = (
     "masked_images",
     "deep_speech",
     "whisper_finetune",
+    "ner_tokens",
+    "retrieval_cached",
+    "unfreezing",
+    "speech_frames",
+    "checkpoint_long",
+    "tasks_in_turn",
+    "remembered",
+    "progressive_images",
+    "experts_epoch",
 )
 
 

@@ -92,6 +92,16 @@ REPEATING = {
 """,
         10 - 1 - 2,  # the first casts the weights, too
     ),
+    "pieces of batches": (
+        """
+    with torch.no_grad():
+        for _ in range(3):
+            x, y = batch(16)
+            for piece, wanted in zip(x.split(4), y.split(4)):
+                model(piece, wanted)
+""",
+        12 - 1 - 2,
+    ),
     "in inference mode, with and without labels": (
         """
     for labelled in (True, False):

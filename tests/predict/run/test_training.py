@@ -157,6 +157,36 @@ SCRIPTS = {
         loss.backward()
         optimizer.step()
 """,
+    "an output that goes unused, and pieces of batches": """
+    import torch
+    from torch import nn
+
+    class Tower(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(500, 64)
+            self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2)
+            self.pool = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+
+        def forward(self, words):
+            hidden = self.layers(self.words(words))
+            return {"hidden": hidden, "pooled": self.pool(hidden[:, 0])}
+
+    model = Tower().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(8):
+        words = torch.randint(0, 500, (12, 32)).cuda()
+        with torch.no_grad():
+            kept = torch.cat([model(piece)["hidden"].mean(1) for piece in words.split(4)])
+        kept = kept.requires_grad_()
+        (kept @ kept.T).sum().backward()
+        for piece, gradient in zip(words.split(4), kept.grad.split(4)):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                hidden = model(piece)["hidden"]
+            (hidden.mean(1) * gradient).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
     "a recurrent network": """
     import torch
     from torch import nn

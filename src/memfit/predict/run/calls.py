@@ -32,6 +32,8 @@ class WrittenCall:
     held: frozenset[int] = frozenset()
     """The tensors among the arguments that the graph holds."""
     backward: Backward | None = None
+    with_output: tuple[tuple[int, int], ...] = ()
+    """Places among the outputs, and blocks that the graph of each holds alone: where it goes unused, they go with it."""
     lasting: tuple[tuple[weakref.ref[torch.UntypedStorage], int], ...] = ()
     """Storages that were there before and are resized, and the size at which it began and ended: engines gather weights in them."""
 
@@ -47,7 +49,15 @@ class WrittenCall:
         """Everything but sizes and times."""
         kinds = [leaf if isinstance(leaf, Made) else repr(leaf) for leaf in tree_leaves(self.result)]
         backward = () if self.backward is None else self.backward.shape
-        return (self.forward.digest, tuple(kinds), tuple(made for _, made in self.casts), self.held, self.outcomes, backward)
+        return (
+            self.forward.digest,
+            tuple(kinds),
+            tuple(made for _, made in self.casts),
+            self.held,
+            self.with_output,
+            self.outcomes,
+            backward,
+        )
 
     @cached_property
     def sizes(self) -> Array:

@@ -6,6 +6,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,8 @@ from memfit.predict.run.windows import NotRepeatableError, RunReason
 from memfit.torch_compat.dispatch import tree_leaves, tree_map
 from memfit.torch_compat.dynamo import is_compiled
 
+VECTOR_BYTES: Final = 64
+"""No kernel reads more than this at a time, so it cannot tell finer alignments of a tensor's first byte apart."""
 PLAIN: Final = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
 _MANY: Final = (list, tuple, dict, set, deque)
 _PLAIN_TYPES: Final = frozenset(PLAIN)
@@ -91,16 +94,18 @@ class TensorKey:
     """Shape, strides, offset and the bytes of the storage."""
 
     def family(self) -> tuple[Any, tuple[int, ...]]:
-        """What it has in common with tensors of other sizes, and its own sizes."""
+        """What it has in common with tensors of other sizes, and its own sizes. Pieces of a batch are alike, wherever they lie."""
         dims = (len(self.sizes) - 2) // 2
         shape, stride, (offset, size_bytes) = self.sizes[:dims], self.sizes[dims : 2 * dims], self.sizes[-2:]
         dense, step = [], 1
         for size in reversed(shape):
             dense.append(step)
             step *= size
-        if stride == tuple(reversed(dense)) and not offset:
-            return (self.kind, "dense", size_bytes // max(step, 1)), shape
-        return (self.kind, "strided"), self.sizes
+        if stride != tuple(reversed(dense)):
+            return (self.kind, "strided"), self.sizes
+        if size_bytes == step * self.kind[2].itemsize:
+            return (self.kind, "whole"), shape
+        return (self.kind, "part", gcd(offset * self.kind[2].itemsize, VECTOR_BYTES)), shape
 
 
 def family_of(leaves: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:

@@ -36,7 +36,7 @@ from memfit.predict.run.calls import Backward, WrittenCall
 from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, state_of_call, state_of_modules
 from memfit.predict.run.lengths import LengthFamily
 from memfit.predict.run.readings import Readings, ValueReading
-from memfit.predict.run.stand_ins import HeldGraph, KeptCast, Made, Maker, WrittenDown, array_of
+from memfit.predict.run.stand_ins import HELD, HeldGraph, KeptCast, Made, Maker, WrittenDown, array_of
 from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, Place, RunReason, SubjectSpace, Tape, Written
 from memfit.record.sources.operators.recorder import Recorder
 from memfit.torch_compat.autograd import use_counts
@@ -46,7 +46,8 @@ from memfit.torch_compat.fake_tensors import FakeTensorMode
 RUN_ALL: Final = "MEMFIT_RUN_ALL_CALLS"
 """With this variable set to 1, every call is run."""
 MOST_FAILURES: Final = 20
-"""After this many calls that could not be replaced, a module's calls are no longer watched."""
+"""After this many calls in a row that cannot be replaced, only those whose number is a power of two are watched: weights that are
+still zero, for one, change what the first step's calls do."""
 MOST_FAMILIES: Final = 64
 MOST_KIN: Final = 4
 FEWEST_EVENTS: Final = 30
@@ -68,8 +69,10 @@ class _History:
     families: dict[Any, LengthFamily] = field(default_factory=dict)
     kin: dict[Any, list[LengthFamily]] = field(default_factory=dict)
     num_failures: int = 0
+    """Since the last call that can be replaced."""
     reasons: Counter[RunReason] = field(default_factory=Counter)
     is_small: bool = False
+    num_calls: int = 0
 
     def family(self, key: Key) -> LengthFamily:
         family = self.families.get(key.family)
@@ -81,9 +84,18 @@ class _History:
                 del self.families[next(iter(self.families))]
         return family
 
+    def is_hopeless(self) -> bool:
+        """Counts a call, and says whether it is left alone."""
+        self.num_calls += 1
+        return self.num_failures > MOST_FAILURES and self.num_calls & (self.num_calls - 1) != 0
+
     def fail(self, reason: RunReason) -> None:
         self.num_failures += 1
         self.reasons[reason] += 1
+
+    def learn(self, key: Key, call: WrittenCall) -> None:
+        self.family(key).add(key.sizes, call)
+        self.num_failures = 0
 
     @property
     def num_wrong(self) -> int:
@@ -151,7 +163,7 @@ class KnownCalls:
         if history is None:
             history = self._histories[module] = _History()
             self._reasons.append((type(module).__name__, history.reasons))
-        if history.is_small or history.num_failures > MOST_FAILURES:
+        if history.is_small or history.is_hopeless():
             return original(module, *args, **kwargs)
         parameters: list[torch.Tensor] = list(module.parameters())
         key: Key | None = None
@@ -246,7 +258,9 @@ class KnownCalls:
         skeleton = tree_map(describe, result)
         kept = [(owner, cast) for key, (owner, cast) in self._casts.entries.items() if key not in casts]
         made = tuple(
-            (owner, self._maker.describe(cast, first, window, numbers)) for owner, cast in kept if isinstance(cast, torch.Tensor)
+            (owner, self._maker.describe(cast, first, window, numbers, with_values=False))  # few ask what a cast of weights holds
+            for owner, cast in kept
+            if isinstance(cast, torch.Tensor)
         )
         return WrittenCall(window, array_of(numbers), skeleton, made, readings, held)
 
@@ -256,7 +270,7 @@ class KnownCalls:
         try:
             if call.forward.survivors() != made or call.held:
                 raise NotRepeatableError(RunReason.KEEPS)
-            history.family(key).add(key.sizes, replace(call, lasting=_lasting(sizes, call.forward)))
+            history.learn(key, replace(call, lasting=_lasting(sizes, call.forward)))
         except NotRepeatableError as error:
             history.fail(error.reason)
 
@@ -313,7 +327,7 @@ class KnownCalls:
             try:
                 if not is_plain or any(times[id(parameter)] > 1 for parameter in pending.parameters):
                     raise NotRepeatableError(RunReason.BACKWARD)  # autograd adds up the gradients of several calls
-                pending.history.family(pending.key).add(pending.key.sizes, self._with_backward(pending))
+                pending.history.learn(pending.key, self._with_backward(pending))
             except NotRepeatableError as error:
                 pending.history.fail(error.reason)
         while len(self._pending) > 64:
@@ -336,9 +350,10 @@ class KnownCalls:
         )
         freed, left = window.frees(SubjectSpace.EARLIER), call.forward.survivors()
         of_outputs, of_casts = {made.block for made in call.outputs}, {cast.block for _, cast in call.casts}
-        before = {block - first for block in self._tape.freed(pending.end, segment.start) if first <= block < last}
-        if before - of_outputs - of_casts or left - set(freed) - before - of_outputs - of_casts:
+        before = [block - first for block in self._tape.freed(pending.end, segment.start) if first <= block < last]
+        if left - set(freed) - set(before) - of_outputs - of_casts:
             raise NotRepeatableError(RunReason.KEEPS)  # what it keeps is not its graph's
+        with_output = _gone_with_outputs([block for block in before if block not in of_casts], call)
         numbers: list[int] = []
         gradients = []
         for place, (had, parameter) in enumerate(zip(segment.gradients, pending.parameters, strict=True)):
@@ -348,7 +363,7 @@ class KnownCalls:
             raise NotRepeatableError(RunReason.KEEPS)
         incoming = tuple(place in pending.incoming for place in range(len(call.outputs)))
         backward = Backward(window, array_of(numbers), incoming, segment.gradients, tuple(gradients))
-        return replace(call, backward=backward, lasting=_lasting(pending.sizes, call.forward, window))
+        return replace(call, backward=backward, with_output=with_output, lasting=_lasting(pending.sizes, call.forward, window))
 
     # -- writing -------------------------------------------------------------------------------------------------------------------
 
@@ -369,6 +384,9 @@ class KnownCalls:
             else:
                 graph = _WrittenGraph(self, call, module, written, parameters, _tensors((args, kwargs)))
                 tensors = self._with_node(call, graph, make, made)
+            for place, block in reversed(call.with_output):  # a list lets go of its last first
+                held = self._maker.hold(block, call.outputs[place].device, call.forward, written)
+                vars(tensors[place]).setdefault(HELD, []).append(held)
             self._keep_casts(call, written, graph)
         self.num_replaced += 1
         following = iter(tensors)
@@ -557,6 +575,27 @@ class _Pending:
                     self.incoming[place] = block  # others come from inside the call
 
         return hook
+
+
+def _gone_with_outputs(freed: Sequence[int], call: WrittenCall) -> tuple[tuple[int, int], ...]:
+    """Of blocks that were freed before backward came, in their order: with which output each went. A tensor lets go of its graph
+    first."""
+    places: dict[int, list[int]] = {}
+    for place, made in enumerate(call.outputs):
+        places.setdefault(made.block, []).append(place)
+    found: list[tuple[int, int]] = []
+    waiting: list[int] = []
+    for block in freed:
+        if block not in places:
+            waiting.append(block)
+            continue
+        if waiting and len(places[block]) > 1:
+            raise NotRepeatableError(RunReason.KEEPS)
+        found += ((places[block][0], each) for each in waiting)
+        waiting.clear()
+    if waiting:
+        raise NotRepeatableError(RunReason.KEEPS)
+    return tuple(found)
 
 
 def _lasting(sizes: StorageSizes, *windows: LedgerWindow) -> tuple[tuple[weakref.ref[torch.UntypedStorage], int], ...]:

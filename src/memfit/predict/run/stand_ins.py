@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, RunReas
 from memfit.record.sources.operators.recorder import Recorder
 from memfit.torch_compat.distributed import distributed, parts_of_distributed
 from memfit.torch_compat.fake_tensors import FakeTensor, FakeTensorMode, outside_modes
+
+HELD: Final = "_memfit_held"
+"""The attribute of an output that has what its graph alone holds."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,15 @@ class Maker:
     def __init__(self, recorder: Recorder, mode: FakeTensorMode) -> None:
         self._recorder, self._mode = recorder, mode
 
-    def describe(self, tensor: torch.Tensor, first_block: int, window: LedgerWindow, numbers: list[int]) -> Made:
-        """``numbers`` gets those of the tensor."""
+    def describe(
+        self, tensor: torch.Tensor, first_block: int, window: LedgerWindow, numbers: list[int], *, with_values: bool = True
+    ) -> Made:
+        """``numbers`` gets those of the tensor. Of a tensor whose values are known there is no other like it, unless they are not
+        wanted."""
         spec, requires_grad = None, tensor.requires_grad
         if (parts := parts_of_distributed(tensor)) is not None:
             tensor, spec = parts
-        if tensor.layout is not torch.strided or any(vars(tensor).get(note) is not None for note in VALUES):
+        if tensor.layout is not torch.strided or (with_values and any(vars(tensor).get(note) is not None for note in VALUES)):
             raise NotRepeatableError(RunReason.RESULT)
         block = self._recorder.block_of(tensor)
         if block is None or not first_block <= block < first_block + len(window.blocks):
@@ -76,6 +82,15 @@ class Maker:
             tensors = [self._make_plain(made, numbers, window, written, others) for made in described]
         parts = zip(tensors, described, strict=True)
         return [tensor if made.spec is None else distributed(tensor, made.spec) for tensor, made in parts]
+
+    def hold(self, block: int, device: torch.device, window: LedgerWindow, written: Written) -> torch.Tensor:
+        """What keeps a block of the window until it is let go."""
+        size, scope = window.size_of(block), written.scope_of(window, block)
+        with outside_modes():
+            held = torch.empty(size, dtype=torch.uint8, device="meta")
+        stream, roles = int(window.blocks.stream[block]), window.roles_of(block)
+        self._recorder.adopt_block(held, device, written.first_block + block, scope, size, stream, roles)
+        return held
 
     def _make_plain(
         self,

@@ -282,6 +282,11 @@ class LedgerWindow:
         where = np.flatnonzero((self.kind == EventKind.RESIZE) & (self.space == SubjectSpace.LASTING))
         return dict(zip(self.subject[where].tolist(), self.size[where].tolist(), strict=True))
 
+    def size_of(self, block: int) -> int:
+        """The bytes that a block of the window began with."""
+        born = np.flatnonzero((self.kind == EventKind.ALLOC) & (self.space == SubjectSpace.BLOCK) & (self.subject == block))
+        return int(self.size[born[0]])
+
     def roles_of(self, block: int) -> Sequence[Category]:
         """What was learned of a block."""
         return self._roles_by_block.get(block, ())
