@@ -153,6 +153,17 @@ def test_what_the_users_code_raises_comes_with_its_traceback():
     assert "session.py" not in raised.value.users_traceback
 
 
+def test_an_argument_that_is_missing_comes_without_frames_of_memfit():
+    def build(width):
+        raise AssertionError
+
+    with pytest.raises(StepFailedError) as raised:
+        memfit.predict(build)
+    assert "File" not in raised.value.users_traceback
+    assert "missing 1 required positional argument: 'width'" in raised.value.users_traceback
+    assert "--axis width=VALUE" in raised.value.advice
+
+
 def test_a_build_that_never_touches_the_gpu():
     with pytest.raises(NoGpuWorkError, match="cuda:0"):
         memfit.predict(lambda: lambda: torch.ones(3).sum())

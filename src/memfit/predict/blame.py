@@ -70,6 +70,8 @@ def users_traceback(error: BaseException) -> str:
         return "".join(shown.format())
     _leave_out(shown)
     last = "".join(shown.format_exception_only())
+    if _users_frame(error) is None and advise(error) != OURS:
+        return last  # frames of others say nothing: a file that Python cannot read, an argument that is missing
     whole = "".join(shown.format())
     return whole.removesuffix(last) + "".join(f"    {line}\n" for line in _operands(error)) + last
 
