@@ -164,7 +164,8 @@ def measure(folder: pathlib.Path, out: pathlib.Path) -> None:
     rows = json.loads(out.read_text()) if out.exists() else {}
     make_data(folder)
     (folder / "limited.py").write_text(LIMITED)
-    names = [name for name in SCRIPTS if name not in rows and (PLANS / f"{name}.json").exists()]
+    there = [name for name, script in SCRIPTS.items() if (folder / script.repository).exists()]
+    names = [name for name in there if name not in rows and (PLANS / f"{name}.json").exists()]
     with ThreadPoolExecutor() as pool:  # nothing is timed
         for name, row in zip(names, pool.map(lambda name: measure_one(name, folder), names), strict=True):
             rows[name] = row

@@ -20,7 +20,7 @@ CANCEL: Final = getattr(signal, "SIGUSR1", None) or signal.SIGTERM
 IN_A_WORKER = "MEMFIT_IN_A_WORKER"
 """Set for worker processes: a file that compares when it is imported would start processes without end."""
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1")
 """The lanes share the cores among them, and a process without threads can be forked."""
 
 

@@ -6,7 +6,7 @@
         │
         space.py ──> every configuration that trains the same ──> candidate.py: what it cannot do better than
         │                                                              by bounds/, from sizes alone
-        exploring.py ── best first; what cannot win is never predicted
+        exploring.py ── best first; what cannot win is never predicted <── siblings.py: what one says of others
         │     │
         │     └─ jobs.py: what is predicted of each ──> memfit.workers: by whom
         v

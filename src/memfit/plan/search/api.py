@@ -193,7 +193,7 @@ def _search(
     elif exploration.best is None and not exploration.was_stopped and not subject.function:
         infeasible = _find_what_would_fit(exploration, space)
     best = exploration.best
-    left = exploration.open_candidates()
+    left = [replace(each, least_seconds=exploration.least_seconds(each)) for each in exploration.open_candidates()]
     too_large = sum(each.least_bytes > exploration.room for each in exploration.candidates)
     tried = {id(each.candidate) for each in exploration.tried}
     num_untried = sum(id(each) not in tried and each.least_bytes <= exploration.room for each in exploration.candidates)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from memfit.job import Cell, Configuration
 from memfit.plan.search.bounds.least_memory import least_bytes
 from memfit.plan.search.bounds.least_time import least_seconds
+from memfit.plan.search.siblings import AT_LEAST, Group, Work, does_no_less, group_of, work_of
 from memfit.plan.search.space import sequences_of
 
 _ALIKE: Final = (
@@ -62,6 +63,15 @@ class Candidate:
         return (*degrees, *(self.inputs.get(axis) for axis in ("schedule", "compile", "float8", "offload", "engine")))
 
     @cached_property
+    def group(self) -> Group:
+        """Those with which it can be compared by what they do in addition."""
+        return group_of(self.asked)
+
+    @cached_property
+    def work(self) -> Work:
+        return work_of(self.asked)
+
+    @cached_property
     def features(self) -> frozenset[tuple[str, object]]:
         """What it may fail by: which degrees are above 1, and the words that are chosen."""
         degrees = ((axis, True) for axis in ("tp", "pp", "cp", "ep", "microbatches") if self.inputs.get(axis, 1) > 1)
@@ -94,6 +104,15 @@ class Evaluated:
             return None
         asked = self.cell.configuration
         return figures.step_seconds / (sequences_of(asked) if asked.is_model else 1)
+
+    def bounds(self, other: Candidate) -> float:
+        """Seconds that another candidate takes at least, since it does all that this one was predicted to do; 0 if it does not."""
+        mine, seconds = self.candidate, self.seconds
+        if seconds is None or not mine.least_seconds:
+            return 0.0
+        if mine.group != other.group or not does_no_less(other.work, mine.work):
+            return 0.0
+        return AT_LEAST * seconds * min(1.0, other.least_seconds / mine.least_seconds)
 
     @property
     def time_ratio(self) -> float:

@@ -2,7 +2,7 @@
 
 ::
 
-    open candidates ── bound too high, or too large? ──> left out
+    open candidates ── bound too high, or too large? ──> left out; siblings.py carries what is known of one over to others
         │
         v   the least expected time: its bound, times how far above theirs others of its sort were
     predicted, several at a time ──> best that fits ──> what is slower by its bound is left out
@@ -17,7 +17,7 @@ it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,6 +27,7 @@ from memfit.compare.recommendation import SAME_SPEED, burden
 from memfit.job import Cell
 from memfit.plan.search.candidate import Candidate, Evaluated
 from memfit.plan.search.jobs import job_of
+from memfit.plan.search.siblings import does_no_less
 from memfit.workers.executors import Answer, Runner
 
 Progress = Callable[[int, int, "Evaluated | None"], None]
@@ -56,6 +57,8 @@ class Exploration:
     tried: list[Evaluated] = field(default_factory=list)
     was_stopped: bool = False
     """By the user."""
+    _raised: dict[int, float] = field(default_factory=dict)
+    """By candidate: seconds that it takes at least, by what was predicted of others."""
 
     @property
     def best(self) -> Evaluated | None:
@@ -152,7 +155,10 @@ class Exploration:
             self._note(chosen, Cell.of(chosen.asked, answer), is_final=is_final)
 
     def _note(self, chosen: Candidate, cell: Cell, *, is_final: bool) -> None:
-        self.tried.append(Evaluated(candidate=chosen, cell=cell, is_final=is_final))
+        tried = Evaluated(candidate=chosen, cell=cell, is_final=is_final)
+        self.tried.append(tried)
+        for each in self.candidates:
+            self._raised[id(each)] = max(self._raised.get(id(each), 0.0), tried.bounds(each))
         self.progress(len(self.tried), max(self.most, len(self.tried)), self.best)
 
     # -- which one is next --------------------------------------------------------------------------------------------------------
@@ -164,8 +170,12 @@ class Exploration:
         return [
             each
             for each in self.candidates
-            if each.least_bytes <= self.room and each.least_seconds < most and id(each) not in tried
+            if each.least_bytes <= self.room and self.least_seconds(each) < most and id(each) not in tried
         ]
+
+    def least_seconds(self, candidate: Candidate) -> float:
+        """By its sizes, and by what was predicted of others."""
+        return max(candidate.least_seconds, self._raised.get(id(candidate), 0.0))
 
     def _next(self, under_way: Sequence[Candidate]) -> Candidate | None:
         started = {id(each) for each in under_way}
@@ -184,19 +194,21 @@ class Exploration:
         return [features for features in common if not any(features <= others for others in worked)]
 
     def _promise(
-        self, candidate: Candidate, under_way: Iterable[Candidate], suspicions: Sequence[Features]
-    ) -> tuple[bool, bool, float]:
-        """Sort key: (likely to fail, likely too large, expected seconds)."""
+        self, candidate: Candidate, under_way: Sequence[Candidate], suspicions: Sequence[Features]
+    ) -> tuple[bool, bool, bool, float]:
+        """Sort key: (likely to fail, likely too large, likely left out by what is under way, expected seconds)."""
         has_failed = any(each.cell.figures is None and each.candidate.can_fail_like(candidate) for each in self.tried)
         has_failed = has_failed or any(features <= candidate.features for features in suspicions)
         likest = max((candidate.likeness(other) for other in under_way), default=0.0)
         expected = self.expected_seconds(candidate) * (1 + _UNLIKE_WHAT_IS_UNDER_WAY * likest)
-        return has_failed, self.expected_bytes(candidate) > self.room, expected
+        follows = any(other.group == candidate.group and does_no_less(candidate.work, other.work) for other in under_way)
+        return has_failed, self.expected_bytes(candidate) > self.room, follows, expected
 
     def expected_seconds(self, candidate: Candidate) -> float:
         """Its bound, times how far above its own the one of its sort is that is most like it."""
         other = self._likest(candidate)
-        return candidate.least_seconds * (other.time_ratio if other is not None else candidate.usual_ratio)
+        expected = candidate.least_seconds * (other.time_ratio if other is not None else candidate.usual_ratio)
+        return max(expected, self.least_seconds(candidate))
 
     def expected_bytes(self, candidate: Candidate) -> float:
         other = self._likest(candidate)

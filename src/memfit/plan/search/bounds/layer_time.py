@@ -3,6 +3,7 @@
 ::
 
     products, attention          at the clock's prices for their shapes; a ring of GPUs that shares sequences runs a part at a time
+    experts                      one grouped product for all of a GPU's; rows that are looked up, weighted and added up by token
     what is done to every        in eager code each operator by itself; in compiled code the least bytes that go from one product to
     element                      the next, however the compiler fuses what is between
     collectives                  of tensor parallelism, with the copies that bring what was gathered into order, and of experts
@@ -13,9 +14,9 @@ Only what is known to run is counted, so that the sum is below what a prediction
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal
 
 from memfit.hardware import Gpu
 from memfit.models import ModelConfig, find_model
@@ -65,12 +66,18 @@ def layer_seconds(kind: LayerKind, chip: Gpu, links: Interconnect) -> LayerSecon
     """Of a layer of this kind."""
     config, part = find_model(kind.model), kind.part
     shape = layer_shape(config, config.layers - 1 if kind.has_experts else 0, part)
-    products = [product_seconds(product, chip, kind.dtype, part.item_bytes) for product in shape.products]
-    gradients = [each for product in shape.products for each in product.backward[: 1 if kind.is_frozen else 2]]
+    of_all = shape.products[:-_NUM_OF_A_GATED_MLP] if kind.has_experts else shape.products
+    products = [product_seconds(product, chip, kind.dtype, part.item_bytes) for product in of_all]
+    gradients = [each for product in of_all for each in product.backward[: 1 if kind.is_frozen else 2]]
     backward = [product_seconds(each, chip, kind.dtype, part.item_bytes) for each in gradients]
+    if kind.has_experts:
+        grouped = _grouped(config, kind, chip)
+        products, backward = [*products, *grouped], [*backward, *grouped, *([] if kind.is_frozen else grouped)]
     attention, attention_backward = _attention(shape, part, chip, kind)
     elements = _fused(shape, part, chip) if kind.compile != "none" else _in_eager_code(shape, part, chip, config.qk_norm)
     shared = _shared(shape, part, chip, links, kind)
+    if kind.has_experts:
+        elements = _with_routing(elements, config, kind, chip)
     sent = _sent_to_experts(config, kind, links)
     return LayerSeconds(
         forward=sum(products) + attention + elements.forward + shared.forward + 2 * sent,
@@ -102,6 +109,63 @@ def product_seconds(product: Product, chip: Gpu, dtype: str, item_bytes: int) ->
     size = 1 if dtype == "f8" else item_bytes
     sizes = (product.rows, product.columns, product.inner)
     return product_cost("mm", chip, rates_of(chip), dtype, 1, *sizes, float(moved * size)).seconds
+
+
+# -- experts ----------------------------------------------------------------------------------------------------------------------
+
+_NUM_OF_A_GATED_MLP: Final = 3
+"""Products."""
+
+
+def _rows_to_experts(config: ModelConfig, kind: LayerKind) -> int:
+    """Each GPU of tensor parallelism sends its own part of the sequence; where experts are shared, as much arrives as is sent."""
+    return kind.part.tokens // kind.part.tp * config.experts_per_token
+
+
+def _grouped(config: ModelConfig, kind: LayerKind, chip: Gpu) -> list[float]:
+    """One product for all experts of a GPU, that of gate and up and that of down; each way of its backward costs as much: it reads
+    or writes the same."""
+    rows, experts = _rows_to_experts(config, kind), config.num_experts // kind.ep
+    dtype = kind.dtype if kind.dtype in ("bf16", "f16") else "f32"
+
+    def seconds(inner: int, columns: int) -> float:
+        weights, ends = Operand(dtype, (experts, inner, columns)), Operand("i32", (experts,))
+        given, made = Operand(dtype, (rows, inner)), Operand(dtype, (rows, columns))
+        return price(Call("_grouped_mm", (given, weights, ends), (made,)), chip).seconds
+
+    return [seconds(config.dim, 2 * config.hidden), seconds(config.hidden, config.dim)]
+
+
+def _with_routing(elements: LayerSeconds, config: ModelConfig, kind: LayerKind, chip: Gpu) -> LayerSeconds:
+    """Rows are looked up for each expert that a token goes to; what experts give is weighted, and added up by token."""
+    rows, tokens = _rows_to_experts(config, kind), kind.part.tokens // kind.part.tp
+    dtype = "bf16" if kind.part.item_bytes == 2 else "f32"
+    spread, stream = Operand(dtype, (rows, config.dim)), Operand(dtype, (tokens, config.dim))
+    if kind.compile != "none":
+        # Both are still written for products to read, and what products give is read; going back the same.
+        moved = 3 * spread.size_bytes / (chip.memory_bandwidth * rates_of(chip).compiled.memory_share)
+        return replace(elements, forward=elements.forward + moved, backward=elements.backward + moved)
+    place, weight = Operand("i64", (rows,)), Operand(dtype, (rows, 1))
+    looked_up = Call("index", (stream, (place,)), (spread,))
+    weighted = Call("mul", (spread, weight), (spread,))
+    forward = [looked_up, weighted, Call("index_add", (stream, 0, place, spread), (stream,))]
+    backward = [
+        Call("index_select", (stream, 0, place), (spread,)),
+        *(weighted, _of_two("mul", spread)),
+        Call("index_put", (stream, (place,), spread, True), (stream,)),
+        # The halves of what gate and up gave together are put beside one another.
+        Call("cat", ((Operand(dtype, (rows, config.hidden)),) * 2,), (Operand(dtype, (rows, 2 * config.hidden)),)),
+    ]
+    if kind.ep > 1:  # those that arrived are sorted by expert, and sorted back
+        sorted_by_expert = Call("index", (spread, (place,)), (spread,))
+        forward += [sorted_by_expert] * 2
+        backward += [Call("index_put", (spread, (place,), spread, True), (spread,))] * 2
+    again = _seconds([looked_up], chip)
+    return LayerSeconds(
+        forward=elements.forward + _seconds(forward, chip),
+        backward=elements.backward + _seconds(backward, chip),
+        recompute=elements.recompute + (again if kind.checkpointing == "full" else 0.0),
+    )
 
 
 # -- attention --------------------------------------------------------------------------------------------------------------------
@@ -222,15 +286,18 @@ def _steps(given: Operand) -> tuple[int, ...]:
 
 def _fused(shape: LayerShape, part: Pass, chip: Gpu) -> LayerSeconds:
     """Products read what is in memory, so that something has to write it there: what goes into the MLP's last product, out of the
-    norms, and the gradients of all that. What the cache can hold costs nothing."""
+    norms and the sums, queries and keys that were turned, and the gradients of all that. A kernel that was compiled reads and
+    writes each once, however much is fused into it."""
 
-    def moving(numbers: int, times: int) -> float:
-        return max(0.0, numbers * part.item_bytes - chip.last_level_cache_bytes) * times / chip.memory_bandwidth
+    def moving(numbers: int) -> float:
+        return numbers * part.item_bytes / (chip.memory_bandwidth * rates_of(chip).compiled.memory_share)
 
-    forward = moving(shape.hidden, 3 if shape.has_gate else 2) + moving(shape.stream, 4)
-    return LayerSeconds(
-        forward=forward, backward=moving(shape.hidden, 4 if shape.has_gate else 2) + moving(shape.stream, 6), recompute=forward
-    )
+    turned = 2 * (shape.queries + shape.keys) if shape.is_turned else 0
+    # Both norms read and write; the second one and the last sum also read what a product gave.
+    forward = moving(shape.hidden * (3 if shape.has_gate else 2) + shape.stream * 8 + turned)
+    # Gradients of what went past attention and MLP are read by both norms, too.
+    backward = moving(shape.hidden * (5 if shape.has_gate else 3) + shape.stream * 8 + turned)
+    return LayerSeconds(forward=forward, backward=backward, recompute=forward - moving(shape.stream * 3))
 
 
 # -- tensor and expert parallelism ------------------------------------------------------------------------------------------------
@@ -258,5 +325,5 @@ def _sent_to_experts(config: ModelConfig, kind: LayerKind, links: Interconnect) 
     """Tokens go to the GPUs of their experts, and what those give comes back: each once forward, and once backward."""
     if not kind.has_experts or kind.ep == 1:
         return 0.0
-    rows = kind.part.tokens // kind.part.tp * config.experts_per_token
+    rows = _rows_to_experts(config, kind)
     return all_to_all_seconds(float(rows * config.dim * kind.part.item_bytes), kind.ep, links)

@@ -9,7 +9,7 @@
     in a pipeline                   the same for every microbatch, with gradients that are added up; the first microbatch has to
                                     reach a rank, and the last one to go back from it; gradients are reduced when all that is done
 
-    a step takes at least the longer of the stream and the links
+    forward takes at least the longer of the stream and the links, and so does what comes after it
 
 A planner leaves out whatever could not be faster than what it has, so each of these must be below what ``memfit.predict`` says:
 ``tests/plan/search/test_bounds.py`` compares.
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, layers_of_stages
 from memfit.hardware import Gpu, find_gpu
@@ -42,13 +43,18 @@ def least_seconds(asked: Configuration) -> float:
     layers = _layers(config, asked, part, chip, links)
     head, updating = _head(config, asked, part, chip), _updating(asked, chip)
     if asked.recipe.pp > 1:
-        within = _in_pipeline(config, asked, num_passes, min(layers), head, chip, links)
-        links_alone: float = _gathering(config, asked, num_passes, links) / asked.recipe.pp
+        within = _in_pipeline(config, asked, num_passes, min(map(sum, layers)), sum(head), chip, links)
+        # Gradients are reduced once, and weights gathered once where a rank keeps them whole from one microbatch to the next.
+        gives_back = _gathers(asked, True) and SCHEDULES[asked.recipe.schedule].stages_a_rank == 1
+        links_alone = _on_links(config, asked, links, num_passes if gives_back else 1, 1) / asked.recipe.pp
         return max(within, links_alone) + updating
-    copying = _copying(config, asked, num_passes, chip)
-    waiting = num_passes * _waiting(config, asked, links)
-    computing = num_passes * (sum(count * seconds for seconds, count in layers.items()) + head) + copying + waiting
-    return max(computing, _gathering(config, asked, num_passes, links)) + updating
+    one_pass_seconds = 0.0
+    for is_back in (False, True):
+        computing = sum(count * seconds[is_back] for seconds, count in layers.items()) + head[is_back]
+        computing += _copying(config, asked, chip, is_back) + _waiting(config, asked, links, is_back)
+        num_reduced = int(is_back and not asked.recipe.lora)
+        one_pass_seconds += max(computing, _on_links(config, asked, links, int(_gathers(asked, is_back)), num_reduced))
+    return num_passes * one_pass_seconds + updating
 
 
 def one_pass(asked: Configuration) -> tuple[Pass, int]:
@@ -70,11 +76,11 @@ def one_pass(asked: Configuration) -> tuple[Pass, int]:
 # -- the stream that computes -----------------------------------------------------------------------------------------------------
 
 
-def _layers(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu, links: Interconnect) -> Counter[float]:
-    """Seconds of a layer in one pass, and how many layers take so long."""
+def _layers(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu, links: Interconnect) -> Counter[tuple[float, float]]:
+    """Seconds of a layer in one pass, forward and going back, and how many layers take so long."""
     # Torch takes cuDNN's kernels where they are the fastest, and never on older GPUs.
     is_old = find_gpu(asked.gpu).arch.startswith(("sm_7", "sm_8"))
-    found = Counter[float]()
+    found = Counter[tuple[float, float]]()
     for has_experts, count in config.kinds_of_layers().items():
         kind = LayerKind(
             model=config.name,
@@ -89,7 +95,7 @@ def _layers(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu, li
         )
         layer: LayerSeconds = layer_seconds(kind, chip, links)
         # What is before the first adapter has no backward.
-        found[layer.forward + layer.backward + layer.recompute] += count - 1 if asked.recipe.lora else count
+        found[layer.forward, layer.backward + layer.recompute] += count - 1 if asked.recipe.lora else count
     return found
 
 
@@ -101,35 +107,54 @@ def _product_type(asked: Configuration) -> str:
     return {"bfloat16": "bf16", "float16": "f16", "float32": "tf32"}[name]
 
 
-def _head(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu) -> float:
-    """The last product, and the loss in float32."""
+def _head(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu) -> tuple[float, float]:
+    """The last product, and the loss in float32; forward, and going back."""
     product, dtype = head_product(config, part), _product_type(asked)
     dtype = "bf16" if dtype == "f8" else dtype
     gradients = product.backward[: 1 if asked.recipe.lora else 2]
-    products = sum(product_seconds(each, chip, dtype, part.item_bytes) for each in (product, *gradients))
+    forward = product_seconds(product, chip, dtype, part.item_bytes)
+    backward = sum(product_seconds(each, chip, dtype, part.item_bytes) for each in gradients)
     if asked.recipe.compile == "model":
-        return products
+        return forward, backward
     logits = Operand("f32", (product.rows, product.columns))
     if part.tp > 1:  # on parts of the vocabulary, in several ways: each reads and writes all of it at least twice
-        return products + 4 * logits.size_bytes / chip.memory_bandwidth
-    calls = (
-        Call("_log_softmax", (logits,), (logits,)),
-        Call("_log_softmax_backward_data", (logits, logits), (logits,)),
-        Call("nll_loss_backward", (), (logits,)),
-    )
-    return products + sum(price(call, chip).seconds for call in calls)
+        twice = 2 * logits.size_bytes / chip.memory_bandwidth
+        return forward + twice, backward + twice
+    calls = [Call("_log_softmax", (logits,), (logits,))]
+    calls_back = [Call("_log_softmax_backward_data", (logits, logits), (logits,)), Call("nll_loss_backward", (), (logits,))]
+    if part.item_bytes == 2:
+        short = Operand("bf16", logits.shape)
+        calls.append(Call("_to_copy", (short,), (logits,)))
+        calls_back.append(Call("_to_copy", (logits,), (short,)))
+    return forward + _seconds(calls, chip), backward + _seconds(calls_back, chip)
+
+
+def _seconds(calls: Sequence[Call], chip: Gpu) -> float:
+    return sum(price(call, chip).seconds for call in calls)
 
 
 def _updating(asked: Configuration, chip: Gpu) -> float:
-    """The optimizer reads gradients, and reads and writes weights and what it keeps of them."""
+    """Gradients are clipped; the optimizer reads them, and reads and writes weights and what it keeps of them: one operator after
+    the other, where torch's loops over lists do it."""
     if asked.recipe.offload != "none":
         return 0.0
     numbers, row = trained_numbers_of_a_gpu(asked), OPTIMIZERS[asked.recipe.optimizer]
     size = PRECISIONS[asked.recipe.precision].weight_bytes
+    if asked.recipe.optimizer in _BY_LISTS:
+        own = Operand("f32" if size == 4 else "bf16", (int(numbers),))
+        return _seconds([Call(name, ((own,) * count,), (own,)) for name, count in _BY_LISTS[asked.recipe.optimizer]], chip)
     moved = numbers * (3 * size + 2 * row.state_copies * (row.state_bytes or size))
     if row.state_bytes:
         moved /= 2  # a prediction counts less of it than the kernel moves
     return float(moved * max(0.0, 1 - chip.last_level_cache_bytes / max(1.0, numbers * size)) / chip.memory_bandwidth)
+
+
+_ADAM: Final = (
+    *(("_foreach_mul_", 1), ("_foreach_lerp_", 2), ("_foreach_mul_", 1), ("_foreach_addcmul_", 2)),
+    *(("_foreach_sqrt", 1), ("_foreach_div_", 1), ("_foreach_add_", 1), ("_foreach_addcdiv_", 3)),
+)
+_BY_LISTS: Final = {"adamw": _ADAM}
+"""By optimizer: the operators, and how many lists each reads. The first one clips."""
 
 
 # -- pipelines --------------------------------------------------------------------------------------------------------------------
@@ -179,27 +204,33 @@ def _adding_up(asked: Configuration, numbers: int, num_passes: int, chip: Gpu) -
 # -- links ------------------------------------------------------------------------------------------------------------------------
 
 
-def _gathering(config: ModelConfig, asked: Configuration, num_passes: int, links: Interconnect) -> float:
-    """Weights are gathered and gradients reduced layer by layer; one group of GPUs does one thing at a time."""
-    rounds, gathers = _rounds(asked, num_passes)
+def _on_links(config: ModelConfig, asked: Configuration, links: Interconnect, num_gathered: int, num_reduced: int) -> float:
+    """Weights are gathered and gradients reduced so often, layer by layer; one group of GPUs does one thing at a time. What forward
+    needs is there before it ends, and what backward needs is gathered after that."""
     by_group = Counter[tuple[int, bool]]()
     for has_experts, count in config.kinds_of_layers().items():
         for shared in shared_weights(config, has_experts, asked):
-            spent = gathers * _gather(asked, shared, links) + rounds * _reduce(asked, shared, links)
+            spent = num_gathered * _gather(asked, shared, links) + num_reduced * _reduce(asked, shared, links)
             by_group[shared.ranks, shared.are_adjacent] += count * spent  # type: ignore[assignment]
     # Backward needs the last layer's weights while they are still there.
     return float(max(by_group.values(), default=0.0) * max(0, config.layers - 1) / config.layers)
 
 
-def _waiting(config: ModelConfig, asked: Configuration, links: Interconnect) -> float:
+def _gathers(asked: Configuration, is_back: bool) -> bool:
+    """Are weights gathered, in forward or going back?"""
+    strategy = STRATEGIES.get(asked.recipe.strategy)
+    return not is_back or (strategy is not None and strategy.reshards)
+
+
+def _waiting(config: ModelConfig, asked: Configuration, links: Interconnect, is_back: bool) -> float:
     """In every pass, with nothing to compute meanwhile: the embedding and the head are gathered together, then the first layer; the
     gradients of both are reduced when there are no others any more. The next pass gathers after that."""
     first = shared_weights(config, config.has_experts(0), asked)[:1]
     numbers = config.vocab * config.dim * (1 if config.tied else 2) // asked.recipe.tp
     root = [replace(shared, numbers=numbers, moved=numbers) for shared in first]
-    reduced = () if asked.recipe.lora else (*first, *root)
-    gathered = sum(_gather(asked, shared, links) for shared in (*first, *root))
-    return gathered + sum(_reduce(asked, shared, links) for shared in reduced)
+    if not is_back:
+        return sum(_gather(asked, shared, links) for shared in (*first, *root))
+    return 0.0 if asked.recipe.lora else sum(_reduce(asked, shared, links) for shared in (*first, *root))
 
 
 def _gather(asked: Configuration, shared: Shared, links: Interconnect) -> float:
@@ -211,24 +242,17 @@ def _reduce(asked: Configuration, shared: Shared, links: Interconnect) -> float:
     return reduce_scatter_seconds(float(size), shared.ranks, links, shared.are_adjacent)
 
 
-def _copying(config: ModelConfig, asked: Configuration, num_passes: int, chip: Gpu) -> float:
+def _copying(config: ModelConfig, asked: Configuration, chip: Gpu, is_back: bool) -> float:
     """What was gathered lies rank by rank, and is copied to where weights are whole; gradients are copied to where they are reduced
     from: by the stream that computes."""
-    rounds, gathers = _rounds(asked, num_passes)
+    precision = PRECISIONS[asked.recipe.precision]
+    fresh = "bf16" if precision.computes else {2: "bf16", 4: "f32"}[precision.weight_bytes]
     kind = {1: "f8", 2: "bf16", 4: "f32"}[gathered_item_bytes(asked)]
     total = 0.0
     for has_experts, count in config.kinds_of_layers().items():
         for shared in shared_weights(config, has_experts, asked):
-            call = Call("fsdp::split_with_sizes_copy", (Operand(kind, (shared.numbers,)),), ())
-            total += count * price(call, chip).seconds
-    return total * (gathers + rounds) * max(0, config.layers - 1) / config.layers
-
-
-def _rounds(asked: Configuration, num_passes: int) -> tuple[int, int]:
-    """How often a step reduces gradients and gathers weights. A pipeline reduces once, and gathers once where it keeps weights
-    whole from one microbatch to the next."""
-    strategy = STRATEGIES.get(asked.recipe.strategy)
-    gives_back = strategy is not None and strategy.reshards
-    if asked.recipe.pp > 1:
-        return 1, num_passes if gives_back and SCHEDULES[asked.recipe.schedule].stages_a_rank == 1 else 1
-    return 0 if asked.recipe.lora else num_passes, num_passes * (2 if gives_back else 1)
+            spread = Call("fsdp::split_with_sizes_copy", (Operand(kind, (shared.numbers,)),), ())
+            cut = Call("fsdp::chunk_cat", (Operand(fresh, (shared.numbers,)),), ())
+            calls = [spread] * _gathers(asked, is_back) + [cut] * (is_back and not asked.recipe.lora)
+            total += count * _seconds(calls, chip)
+    return total * max(0, config.layers - 1) / config.layers

@@ -1,0 +1,134 @@
+"""Bounds of the search against predictions of configurations drawn at random: none may be above.
+
+    python benchmarks/plans/plan_bounds.py 60 --seed 1        60 pairs; writes results/plan_bounds.md
+
+Each pair is a configuration of a search's own candidates, and another that does less (``siblings.py``). Both are predicted, of a
+model cut to a few layers. Three things are compared: the time and the memory that a configuration needs at least by its sizes, and
+the time that it takes at least by what was predicted of the one that does less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from memfit.job import Cell, Configuration, PredictOptions, Subject
+from memfit.models.config import MODELS
+from memfit.plan.search.candidate import Candidate, Evaluated
+from memfit.plan.search.jobs import job_of
+from memfit.plan.search.siblings import does_no_less
+from memfit.plan.search.space import Space
+from memfit.predict.cells import work
+
+RESULTS = Path(__file__).parents[1] / "results"
+LAYERS = 4
+SEARCHES = (
+    ("llama3-8b", 8, "H100-80GB", (2048, 8192)),
+    ("llama3-70b", 64, "H100-80GB", (4096, 8192)),
+    ("qwen3-30b-a3b", 64, "H100-80GB", (4096, 8192)),
+    ("qwen3-8b", 8, "A100-80GB", (1024, 4096)),
+    ("mixtral-8x7b", 32, "H200", (2048, 4096)),
+    ("gpt2-xl", 4, "A100-40GB", (1024,)),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    less: Candidate
+    more: Candidate
+
+
+def draw(number: int, generator: random.Random) -> Iterator[Pair]:
+    """Pairs of one search after the other."""
+    spaces: dict[tuple[str, int], list[Candidate]] = {}
+    for place in range(number):
+        model, world_size, gpu, lengths = SEARCHES[place % len(SEARCHES)]
+        key = model, generator.choice(lengths)
+        if key not in spaces:
+            subject, options = Subject.of("", model, ""), PredictOptions(gpu=gpu, world_size=world_size)
+            space = Space(subject=subject, options=options, seq=key[1], global_batch=world_size * generator.choice((1, 2)))
+            asked = (each for each in space.candidates() if each.recipe.pp <= 2)
+            spaces[key] = [Candidate.of(each) for each in asked]
+        while True:
+            more = generator.choice(spaces[key])
+            others = [each for each in spaces[key] if each.group == more.group and each is not more]
+            less = [each for each in others if does_no_less(more.work, each.work)]
+            if less:
+                yield Pair(generator.choice(less), more)
+                break
+
+
+def predict(job: dict[str, Any]) -> dict[str, Any]:
+    """In a process of its own, which may have others: each rank of a pipeline is predicted in one."""
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    child = fork.Process(target=lambda: sender.send(work(job)))
+    child.start()
+    answer: dict[str, Any] = receiver.recv()
+    child.join()
+    return answer
+
+
+def evaluated(candidate: Candidate, answer: dict[str, Any]) -> Evaluated:
+    return Evaluated(candidate=candidate, cell=Cell.of(candidate.asked, answer))
+
+
+def words(asked: Configuration) -> str:
+    recipe = asked.recipe
+    degrees = [f"{name} {getattr(recipe, name)}" for name in ("tp", "pp", "cp", "ep", "microbatches") if getattr(recipe, name) > 1]
+    chosen = (recipe.model, asked.gpu, str(asked.world_size), recipe.strategy, f"seq {recipe.seq}", *degrees)
+    return ", ".join((*chosen, recipe.schedule, recipe.checkpointing, f"compile {recipe.compile}")).replace(", ,", ",")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("number", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    for model, *_ in SEARCHES:
+        MODELS[model] = replace(MODELS[model], layers=LAYERS)
+    pairs = list(draw(arguments.number, random.Random(arguments.seed)))
+    rows, failed, times, carried, memory = [], 0, [], [], []
+    for pair in pairs:
+        less, more = (evaluated(each, predict(job_of(each.asked, is_final=False))) for each in (pair.less, pair.more))
+        for each in (less, more):
+            if each.seconds is None or each.cell.figures is None:
+                failed += 1
+                print(words(each.candidate.asked), each.cell.error[:100])
+                continue
+            times.append((each.candidate.least_seconds / each.seconds, words(each.candidate.asked)))
+            memory.append((each.candidate.least_bytes / each.cell.figures.peak_allocated, words(each.candidate.asked)))
+        if less.seconds and more.seconds:
+            said = f"{words(pair.more.asked)} / {words(pair.less.asked)}"
+            carried.append((less.bounds(pair.more) / more.seconds, said))
+        print(len(carried), *(f"{max(found)[0]:.3f}" for found in (times, memory, carried) if found), flush=True)
+    for name, found in (("time by sizes", times), ("memory by sizes", memory), ("time by one that does less", carried)):
+        found.sort(reverse=True)
+        middle = found[len(found) // 2][0]
+        above = sum(ratio > 1 for ratio, _ in found)
+        rows.append(f"| {name} | {len(found)} | {above} | {found[0][0]:.3f} | {middle:.3f} | {found[0][1]} |")
+    lines = [
+        f"`python benchmarks/plans/plan_bounds.py {arguments.number} --seed {arguments.seed}`, models of {LAYERS} layers.",
+        "Each bound is given as a share of what is predicted.",
+        "",
+        f"{failed} predictions failed.",
+        "",
+        "| bound | compared | above the prediction | highest share | median share | the highest is of |",
+        "|---|---|---|---|---|---|",
+        *rows,
+        "",
+    ]
+    print("\n".join(lines))
+    for _, found in (("time", times), ("memory", memory), ("carried", carried)):
+        for ratio, said in found[:6]:
+            print(f"{ratio:.3f} {said}")
+    (RESULTS / "plan_bounds.md").write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
