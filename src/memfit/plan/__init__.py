@@ -7,6 +7,7 @@
                         v
     plan_file.py    Plan: what was asked, what to do, what it will take ──> JSON, and back
                         │                                              └─> handwritten.py: the same in a few lines of torch
+                    │                                                  emit/: or for torchtitan, accelerate, transformers
                         v
     applying/       a model that does it: memfit.apply(model, plan)
     search/         the fastest configuration that fits (memfit plan)

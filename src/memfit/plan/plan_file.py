@@ -154,6 +154,12 @@ class Plan(Drawn):
         """Handwritten code that trains ``model`` as this plan does, with only torch."""
         return write_code(self.checkpointing, self.recipe, self.world_size)
 
+    def emit(self, target: str) -> str:
+        """The same for a target of ``memfit.plan.emit``: ``python``, ``fsdp2``, ``torchtitan``, ``accelerate`` or ``trainer``."""
+        from memfit.plan.emit import emit  # plans are read without knowing any target
+
+        return emit(target, self.checkpointing, self.recipe, self.world_size)
+
     def apply_to(self, model: Any) -> Any:
         """Has the model compute again what the plan says; sharding, compilation and the rest of the plan are left to the caller."""
         from memfit.plan.applying.model import apply_policy, checkpoint_blocks  # torch is imported here, and not before

@@ -26,6 +26,7 @@ from memfit.cli.progress import telling
 from memfit.errors import ConfigError
 from memfit.job import PredictOptions
 from memfit.job.cell import SAFETY_MARGIN
+from memfit.plan.emit import TARGETS
 from memfit.plan.search import PlanSearch, plan
 from memfit.plan.search.candidate import Evaluated
 from memfit.plan.search.space import CHANGES_TRAINING
@@ -51,6 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         examples=(
             ("memfit plan train.py --budget 40GiB --out plan.json", "what an unmodified script computes again to fit"),
             ("memfit plan --model llama3-8b --gpu H100 --world-size 8", "the fastest way that fits"),
+            ("memfit plan --model llama3-8b --world-size 8 --emit torchtitan > plan.toml", "the same, written for torchtitan"),
             (
                 "memfit plan --model llama3-8b --gpu 4090 --world-size 8 --allow optimizer,batch",
                 "also with another optimizer or batch",
@@ -95,6 +97,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_jobs(parser)
     add_cache(parser)
+    parser.add_argument(
+        "--emit", choices=TARGETS, metavar="FOR", help=f"print what trains so, and how to start it: {', '.join(TARGETS)}"
+    )
     add_output(parser, "the plan, as JSON", None)
     add_report(parser)
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")
@@ -135,6 +140,8 @@ def _flags() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.emit and (args.json or args.out == STDOUT):
+        raise ConfigError("--emit, --json and --out - each print what another program reads: use one of them")
     if args.program:
         return _plan_program(args)
     for path, flag in ((args.out, "--out"), (args.report, "--report")):
@@ -179,6 +186,8 @@ def _plan_program(args: argparse.Namespace) -> int:
 
     if args.out is not None:
         check_output(args.out, "--out")
+    if args.emit:
+        raise ConfigError("the plan of a script is trained by memfit train --plan, with nothing to write: leave out --emit")
     job = read_command(args.program, read_world_size(args, None))
     options = PredictOptions(
         gpu=args.gpu, world_size=job.world.world_size, rank=job.world.rank, budget=args.budget, **read_common(args)
@@ -222,8 +231,10 @@ def _tell(found: PlanSearch, args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(found.to_json()), file=told_to(args.out, args.report))
     else:
-        console = stdout_console(args.out, args.report)
+        console = stdout_console(STDOUT if args.emit else args.out, args.report)
         console.print(found)
+        if args.emit and found.plan is not None:
+            print(found.plan.emit(args.emit), end="")
         if args.out not in (None, STDOUT) and found.plan is not None:
             console.print(f"Written to {args.out}: {how_to_use(found.plan, str(args.out))}", highlight=False)
 
