@@ -93,7 +93,7 @@ def main() -> None:
     for model, *_ in SEARCHES:
         MODELS[model] = replace(MODELS[model], layers=LAYERS)
     pairs = list(draw(arguments.number, random.Random(arguments.seed)))
-    rows, failed, times, carried, memory = [], 0, [], [], []
+    failed, times, carried, memory = 0, [], [], []
     for pair in pairs:
         less, more = (evaluated(each, predict(job_of(each.asked, is_final=False))) for each in (pair.less, pair.more))
         for each in (less, more):
@@ -107,11 +107,17 @@ def main() -> None:
             said = f"{words(pair.more.asked)} / {words(pair.less.asked)}"
             carried.append((less.bounds(pair.more) / more.seconds, said))
         print(len(carried), *(f"{max(found)[0]:.3f}" for found in (times, memory, carried) if found), flush=True)
-    for name, found in (("time by sizes", times), ("memory by sizes", memory), ("time by one that does less", carried)):
-        found.sort(reverse=True)
-        middle = found[len(found) // 2][0]
-        above = sum(ratio > 1 for ratio, _ in found)
-        rows.append(f"| {name} | {len(found)} | {above} | {found[0][0]:.3f} | {middle:.3f} | {found[0][1]} |")
+        write(arguments, failed, {"time by sizes": times, "memory by sizes": memory, "time by one that does less": carried})
+
+
+def write(arguments: argparse.Namespace, failed: int, ratios: dict[str, list[tuple[float, str]]]) -> None:
+    """After each pair: it may be stopped."""
+    rows = []
+    for name, found in ratios.items():
+        shares = sorted(found, reverse=True)
+        if shares:
+            above, middle = sum(share > 1 for share, _ in shares), shares[len(shares) // 2][0]
+            rows.append(f"| {name} | {len(shares)} | {above} | {shares[0][0]:.3f} | {middle:.3f} | {shares[0][1]} |")
     lines = [
         f"`python benchmarks/plans/plan_bounds.py {arguments.number} --seed {arguments.seed}`, models of {LAYERS} layers.",
         "Each bound is given as a share of what is predicted.",
@@ -123,10 +129,6 @@ def main() -> None:
         *rows,
         "",
     ]
-    print("\n".join(lines))
-    for _, found in (("time", times), ("memory", memory), ("carried", carried)):
-        for ratio, said in found[:6]:
-            print(f"{ratio:.3f} {said}")
     (RESULTS / "plan_bounds.md").write_text("\n".join(lines))
 
 

@@ -52,7 +52,7 @@ SURFACE = {
         *sorted(
             (
                 *(*SUBJECT, *RECIPE, *OPTIONS, *OUTPUT, *HELP, "--allow", "--budget", "--executor", "--global-batch", "--json"),
-                *("--jobs", "--margin", "--no-cache", "--predictions", "--refine", "--report"),
+                *("--emit", "--jobs", "--margin", "--no-cache", "--predictions", "--refine", "--report"),
             )
         ),
         "FILE.py:FUNCTION",

@@ -52,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         examples=(
             ("memfit plan train.py --budget 40GiB --out plan.json", "what an unmodified script computes again to fit"),
             ("memfit plan --model llama3-8b --gpu H100 --world-size 8", "the fastest way that fits"),
-            ("memfit plan --model llama3-8b --world-size 8 --emit torchtitan > plan.toml", "the same, written for torchtitan"),
+            ("memfit plan --model llama3-8b --world-size 8 --emit torchtitan", "the same, written for torchtitan"),
             (
                 "memfit plan --model llama3-8b --gpu 4090 --world-size 8 --allow optimizer,batch",
                 "also with another optimizer or batch",

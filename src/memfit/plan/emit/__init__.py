@@ -2,10 +2,10 @@
 
 ::
 
-    Plan.emit(target)  ──>  python, fsdp2   handwritten.py     torch code
-        (memfit plan        torchtitan      torchtitan.py      the file of its job, TOML
-          --emit)           accelerate      accelerate.py      its config file, YAML
-                            trainer         trainer.py         transformers' TrainingArguments, Python
+    Plan.emit(target)  ──>  targets.py ─┬─> python, fsdp2   torch code, as plan.code()
+        (memfit plan --emit)            ├─> torchtitan.py   the file of its job, TOML
+                                        ├─> accelerate.py   its config file, YAML
+                                        └─> trainer.py      transformers' TrainingArguments, Python
                                               │
                             asking.py ────────┘   the recipe; what a target cannot say is refused, and named
 
