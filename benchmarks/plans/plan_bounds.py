@@ -4,7 +4,8 @@
 
 Each pair is a configuration of a search's own candidates, and another that does less (``siblings.py``). Both are predicted, of a
 model cut to a few layers. Three things are compared: the time and the memory that a configuration needs at least by its sizes, and
-the time that it takes at least by what was predicted of the one that does less.
+the time that it takes at least by what was predicted of the one that does less. A pipeline's memory is left out where fewer of its
+microbatches are predicted at first: its last rank keeps the output of each.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from memfit.job import Cell, Configuration, PredictOptions, Subject
 from memfit.models.config import MODELS
 from memfit.plan.search.candidate import Candidate, Evaluated
-from memfit.plan.search.jobs import job_of
+from memfit.plan.search.jobs import job_of, shortened_of
 from memfit.plan.search.siblings import does_no_less
 from memfit.plan.search.space import Space
 from memfit.predict.cells import work
@@ -102,7 +103,8 @@ def main() -> None:
                 print(words(each.candidate.asked), each.cell.error[:100])
                 continue
             times.append((each.candidate.least_seconds / each.seconds, words(each.candidate.asked)))
-            memory.append((each.candidate.least_bytes / each.cell.figures.peak_allocated, words(each.candidate.asked)))
+            if each.candidate.asked.recipe.pp == 1 or not shortened_of(each.candidate.asked, is_final=False):
+                memory.append((each.candidate.least_bytes / each.cell.figures.peak_allocated, words(each.candidate.asked)))
         if less.seconds and more.seconds:
             said = f"{words(pair.more.asked)} / {words(pair.less.asked)}"
             carried.append((less.bounds(pair.more) / more.seconds, said))
