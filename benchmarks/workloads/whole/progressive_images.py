@@ -1,6 +1,6 @@
 """A residual network on images that grow over three phases, channels last in bfloat16, with smoothed labels and a momentum
-optimizer without decay for norms; each phase ends with a validation on larger images, and batch statistics are measured again at the
-end."""
+optimizer without decay for norms; each phase ends with a validation on larger images, and batch statistics are measured again at
+the end."""
 
 import torch
 from torch import nn
