@@ -34,6 +34,7 @@ for rows in loader:
     optimizer.step()
     optimizer.zero_grad()
 model.eval()
+model.config.output_router_logits = False  # its loss is for training alone
 with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
     prompts = torch.randint(3, 24000, (8, 100), device="cuda")
     words = model.generate(prompts, max_new_tokens=60, min_new_tokens=60, do_sample=False, use_cache=True)
