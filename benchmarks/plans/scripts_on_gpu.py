@@ -29,7 +29,7 @@ import runpy, sys, torch
 budget, sys.argv = int(sys.argv[1]), sys.argv[2:]
 if budget:
     torch.cuda.set_per_process_memory_fraction(budget / torch.cuda.get_device_properties(0).total_memory)
-torch.use_deterministic_algorithms(True, warn_only=True)
+torch.use_deterministic_algorithms(True)
 import atexit
 atexit.register(lambda: print("MEMORY", torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
 sys.path.insert(0, "")
