@@ -40,8 +40,9 @@ def _ranks(statuses: Sequence[Status]) -> RenderableType:
 
 
 def _one(status: Status) -> Iterator[RenderableType]:
+    place = f"rank {status.rank}, {printable(status.device)}" if status.device else f"rank {status.rank}"
     yield Text.assemble(
-        (f"rank {status.rank}, {printable(status.device)}", "bold"), f"  {_step(status.step)} is the last that is over"
+        (place, "bold"), f"  {_step(status.step)} is the last that is over" if status.step >= 0 else "  no step is over"
     )
     yield Text(f"  in use    {format_bytes(status.allocated_bytes)}")
     yield Text(f"  peak      {format_bytes(status.peak_bytes)}")

@@ -1,0 +1,40 @@
+"""What ``memfit top`` prints of a rank."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from memfit.analysis.status import Status
+from memfit.ledger import INIT
+from memfit.views.status import draw_status
+
+
+def printed(device: str, step: int) -> str:
+    status = Status(
+        rank=0,
+        device=device,
+        step=step,
+        allocated_bytes=0,
+        reserved_bytes=None,
+        unused_bytes=None,
+        peak_bytes=0,
+        capacity_bytes=None,
+        growth_per_step=None,
+        breakdown={},
+        breakdown_step=INIT,
+        alarms=(),
+        problem="",
+        is_running=True,
+    )
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(draw_status([status]))
+    return console.export_text().splitlines()[0].rstrip()
+
+
+@pytest.mark.parametrize(
+    ("device", "step", "said"),
+    [("", INIT, "rank 0  no step is over"), ("cuda:0", 2, "rank 0, cuda:0  step 2 is the last that is over")],
+)
+def test_a_run_that_has_only_begun_has_no_step_that_is_over(device: str, step: int, said: str) -> None:
+    assert printed(device, step) == said
