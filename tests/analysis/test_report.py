@@ -51,6 +51,7 @@ def test_the_json_has_every_figure_in_plain_types():
         "command": "",
         "made_at": "",
         "speed": {},
+        "sources": {},
         "clock": "",
         "mesh": "",
         "stands_for": "",
