@@ -258,12 +258,18 @@ class LedgerWindow:
         return digest.digest()
 
     def with_sizes(self, sizes: Array) -> LedgerWindow:
-        return replace(self, size=sizes)
+        return self._alike(size=sizes)
 
     def between(self, other: LedgerWindow, share: float) -> LedgerWindow:
         """With times so much of the way to those of another window like it."""
         after_ns = (self.after_ns + share * (other.after_ns - self.after_ns)).astype(np.int64)
-        return replace(self, after_ns=after_ns, stretch=self.stretch.between(other.stretch, share))
+        return self._alike(after_ns=after_ns, stretch=self.stretch.between(other.stretch, share))
+
+    def _alike(self, **sizes_or_times: Any) -> LedgerWindow:
+        """With others of these. What does not depend on them is looked up once for all windows that are made from one."""
+        made = replace(self, **sizes_or_times)
+        vars(made).update({name: getattr(self, name) for name in ("where_given", "_frees_by_space", "_roles_by_block")})
+        return made
 
     def frees(self, space: SubjectSpace) -> dict[int, int]:
         """By block of a space: the event that frees it."""
