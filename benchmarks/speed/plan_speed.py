@@ -28,7 +28,7 @@ SEARCHES = {
     "qwen3-30b-a3b": "--model qwen3-30b-a3b --world-size 64 --gpu H100-80GB",
 }
 MAIN = "import sys; from memfit.cli import main; sys.exit(main())"
-SHOWN = ("strategy", "tp", "pp", "cp", "schedule", "batch", "microbatches", "checkpointing", "compile")
+SHOWN = ("strategy", "tp", "pp", "cp", "ep", "schedule", "batch", "microbatches", "checkpointing", "compile")
 
 
 @dataclass(frozen=True)

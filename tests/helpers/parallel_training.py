@@ -27,6 +27,7 @@ TRAINED = {
     "tp_latent": (TINY_DEEPSEEK, {"tp": 2}),
     "tp_experts": (TINY_MOE, {"tp": 2}),
     "ep": (TINY_MOE, {"ep": 2}),
+    "ep_selective": (TINY_MOE, {"ep": 2, "checkpointing": "selective"}),
     "ep_shared": (TINY_DEEPSEEK, {"ep": 2}),
     "1f1b": (TINY, {"pp": 2, "microbatches": 4}),
     "gpipe_checkpointed": (TINY, {"pp": 2, "microbatches": 2, "schedule": "gpipe", "checkpointing": "full"}),

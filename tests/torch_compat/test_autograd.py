@@ -1,8 +1,11 @@
 """The autograd engine, as memfit uses it."""
 
+import functools
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from memfit.errors import UnsupportedTorchError
 from memfit.torch_compat import autograd, versions
@@ -131,3 +134,44 @@ def test_a_backward_pass_is_run_by_the_engine_that_is_replaced(monkeypatch):
     monkeypatch.setattr(torch.autograd, "_engine_run_backward", run)
     torch.ones(1, requires_grad=True).sum().backward()
     assert calls
+
+
+def test_what_is_not_kept_may_run_otherwise_when_it_runs_again():
+    kept = torch.ops.aten.mm.default
+    ran = []
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            ran.append(func)
+            return func(*args, **(kwargs or {}))
+
+    def forward(x, weight):
+        if autograd.graph_task_id() != -1:  # as FSDP2's hooks do, around experts
+            with torch.profiler.record_function("gathered"):
+                x = x + torch.zeros(())
+        return torch.sin(torch.mm(x, weight)).exp()
+
+    def gradient(contexts):
+        x, weight = torch.ones(2, 2), torch.ones(2, 2, requires_grad=True)
+        options = {} if contexts is None else {"context_fn": contexts}
+        checkpoint(forward, x, weight, use_reentrant=False, **options).sum().backward()
+        return weight.grad
+
+    expected = gradient(None)
+    with Counting():
+        found = gradient(lambda: autograd.contexts_that_keep(frozenset({kept})))
+    assert torch.equal(found, expected)
+    assert ran.count(kept) == 2, "in forward and for the gradient: its output was kept"
+    assert ran.count(torch.ops.aten.sin.default) == 2, "it was computed again"
+
+
+def test_a_kept_operator_that_forward_did_not_run_is_refused():
+    def forward(x):
+        if autograd.graph_task_id() != -1:
+            torch.mm(x.detach(), x.detach())
+        return torch.mm(x, x).sin()
+
+    contexts = functools.partial(autograd.contexts_that_keep, frozenset({torch.ops.aten.mm.default}))
+    x = torch.ones(2, 2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="not found in storage"):
+        checkpoint(forward, x, use_reentrant=False, context_fn=contexts).sum().backward()

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from memfit.choices import KEPT_OPERATORS
 from memfit.errors import ConfigError
+from memfit.torch_compat.autograd import contexts_that_keep
 from memfit.torch_compat.fsdp import checkpoint_wrapper
 
 Policy = Callable[[nn.Module], bool]
@@ -116,9 +117,8 @@ Checkpointing = str | Callable[..., CheckpointPolicy | bool] | Applied | None
 SAVED_OPS = frozenset(functools.reduce(getattr, name.split("."), torch.ops) for name in KEPT_OPERATORS)
 
 
-def save_the_slow(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """The policy of ``"selective"``."""
-    return CheckpointPolicy.MUST_SAVE if op in SAVED_OPS else CheckpointPolicy.PREFER_RECOMPUTE
+save_the_slow = functools.partial(contexts_that_keep, SAVED_OPS)
+"""Makes the contexts of ``"selective"``, as ``torch.utils.checkpoint`` takes them."""
 
 
 def check_checkpointing(given: Checkpointing) -> None:
@@ -135,8 +135,8 @@ def checkpoint_units(model: nn.Module, units: Sequence[nn.Module], how: Checkpoi
     if isinstance(how, Applied):
         how.apply_to(model)  # a plan has units of its own, and changes them where they stand
         return list(units)
-    policy = save_the_slow if how == "selective" else how
-    options = {} if how == "full" else {"context_fn": functools.partial(create_selective_checkpoint_contexts, policy)}
+    made = save_the_slow if how == "selective" else functools.partial(create_selective_checkpoint_contexts, how)
+    options = {} if how == "full" else {"context_fn": made}
     wrapped = {unit: checkpoint_wrapper(unit, **options) for unit in units}
     replace_modules(model, wrapped)
     return [wrapped[unit] for unit in units]

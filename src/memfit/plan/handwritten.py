@@ -9,6 +9,12 @@ from memfit.choices import FLOAT8S, KEPT_OPERATORS, OPTIMIZERS, PRECISIONS, STRA
 from memfit.hardware import GPUS_PER_NODE
 from memfit.plan.policy import CheckpointingPolicy, UnitPolicy
 
+SELECTIVE_AROUND_EXPERTS: Final = (
+    "Torch 2.13's own selective contexts stop in backward around experts that FSDP2 shards on a mesh of their own "
+    "(github.com/pytorch/pytorch/pull/196862). Those of memfit.parallel and memfit.fsdp do not."
+)
+"""Written beside configurations that this is so for."""
+
 _HEAD: Final = '''\
 import contextlib
 import functools
@@ -120,6 +126,8 @@ def _summary(recipe: Mapping[str, Any], world_size: int) -> str:
         )
         lines.append("# context_parallel of torch.distributed.tensor.experimental (cp), a mesh of its own for experts (ep).")
         lines.append("# What follows shards over the GPUs that are left for data.")
+    if _number(recipe, "ep") > 1 and recipe.get("checkpointing") == "selective":
+        lines.append(f"# {SELECTIVE_AROUND_EXPERTS}")
     return "".join(f"{_comment(line)}\n" for line in lines)
 
 

@@ -43,6 +43,52 @@ def policy_modes() -> tuple[type, ...]:
     return need(checkpoint, "_CachingTorchDispatchMode"), need(checkpoint, "_CachedTorchDispatchMode")
 
 
+def contexts_that_keep(operators: frozenset[Any]) -> tuple[Any, Any]:
+    """Torch's selective contexts, with a policy that keeps the outputs of these operators. All others may run more often when a
+    module runs again, or in another order.
+
+    Torch from 2.12 on counts every operator, and stops where one runs that forward has not run. FSDP2's hooks do, of experts that
+    are sharded on a mesh of their own inside of a block: gathering, waiting and the profiler's marks come as prefetching has them.
+    """
+    from torch.utils import checkpoint
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> checkpoint.CheckpointPolicy:
+        is_kept = operator in operators
+        return checkpoint.CheckpointPolicy.MUST_SAVE if is_kept else checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
+
+    forward, again = checkpoint.create_selective_checkpoint_contexts(policy)
+    run_it = getattr(checkpoint, "_RECOMPUTE", None)
+    if run_it is not None:
+        forward.storage = again.storage = _CallsByOperator(operators, run_it)  # type: ignore[union-attr]
+    return forward, again
+
+
+class _CallsByOperator(dict[Any, dict[int, Any]]):
+    """What forward's calls left behind, in the form that torch's contexts look it up."""
+
+    def __init__(self, kept: frozenset[Any], run_it: object) -> None:
+        super().__init__()
+        self._kept, self._run_it = kept, run_it
+
+    def __missing__(self, key: Any) -> dict[int, Any]:
+        found = self[key] = {} if key in self._kept else _CallsToRun(self._run_it)
+        return found
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(key, default) if key in self._kept else self[key]
+
+
+class _CallsToRun(dict[int, Any]):
+    """A call that forward has not made is run."""
+
+    def __init__(self, run_it: object) -> None:
+        super().__init__()
+        self._run_it = run_it
+
+    def get(self, call: int, default: Any = None) -> Any:
+        return super().get(call, self._run_it)
+
+
 _run_backward_code = need(run_engine, "__code__")
 _storage_use_count: Callable[[int], int] = need(torch._C, "_storage_Use_Count")
 _queue_callback: Callable[[Callable[[], None]], None] = need(torch.autograd.Variable, "_execution_engine").queue_callback

@@ -57,6 +57,13 @@ def test_torchtitan_takes_its_file(words: dict[str, Any], tmp_path: Path):
     assert found.parallelism.tensor_parallel_degree == words.get("tp", 1)
 
 
+@pytest.mark.parametrize("target", ["torchtitan", "python"])
+def test_what_torch_cannot_do_around_experts_is_said(target: str):
+    words = {"model": "qwen3-30b-a3b", "checkpointing": "selective"}
+    assert "selective contexts stop" in written(target, ep=4, **words)
+    assert "selective contexts stop" not in written(target, ep=1, **words)
+
+
 SCRIPT = """
 import torch
 from accelerate import Accelerator

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 from memfit.plan.applying.caches import GivenCache, is_cache
 from memfit.plan.applying.host_copies import HostLink
@@ -46,9 +46,8 @@ class CheckpointOptions:
         return cls(functools.partial(contexts, choices, link), functools.partial(compiled_contexts, keeps), choices)
 
     @classmethod
-    def of_policy(cls, policy: Callable[..., Any] | None) -> Self:
-        """By one of torch's selective policies; ``None`` computes all of it again."""
-        made = None if policy is None else functools.partial(create_selective_checkpoint_contexts, policy)
+    def of_contexts(cls, made: Callable[[], Any] | None) -> Self:
+        """What ``torch.utils.checkpoint`` takes as ``context_fn``; ``None`` computes all of it again."""
         return cls(made, made)
 
     def __deepcopy__(self, memo: Any) -> CheckpointOptions:

@@ -51,7 +51,7 @@ def checkpoint_blocks(model: Model, how: str) -> Model:
             f"this plan computes the repeated blocks of a model again ({how} checkpointing), and {type(model).__name__} has none: "
             "it is a plan for another model"
         )
-    options = CheckpointOptions.of_policy(save_the_slow if how == "selective" else None)
+    options = CheckpointOptions.of_contexts(save_the_slow if how == "selective" else None)
     for block in blocks:
         checkpoint_forward(block, options)
     return model

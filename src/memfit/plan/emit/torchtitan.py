@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from memfit.choices import SCHEDULES
 from memfit.plan.emit.asking import Asked
+from memfit.plan.handwritten import SELECTIVE_AROUND_EXPERTS
 
 _MODELS: Final = {
     **{f"llama{version}-{size}b": ("llama3", f"{size}B") for version in ("3", "3.1", "3.3") for size in (8, 70, 405)},
@@ -53,6 +54,8 @@ def write(asked: Asked) -> str:
     lines = [f"# {asked.torchrun('-m torchtitan.train --job.config_file plan.toml')}"]
     if recipe.checkpointing == "selective":
         lines.append("# torchtitan's choice by operator computes every second product again, too: less memory than was predicted")
+        if recipe.ep > 1:
+            lines.append(f"# {SELECTIVE_AROUND_EXPERTS}")
     for section, values in sections.items():
         lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"
