@@ -59,7 +59,7 @@ def contexts_that_keep(operators: frozenset[Any]) -> tuple[Any, Any]:
     forward, again = checkpoint.create_selective_checkpoint_contexts(policy)
     run_it = getattr(checkpoint, "_RECOMPUTE", None)
     if run_it is not None:
-        forward.storage = again.storage = _CallsByOperator(operators, run_it)  # type: ignore[union-attr]
+        forward.storage = again.storage = _CallsByOperator(operators, run_it)
     return forward, again
 
 
