@@ -59,7 +59,7 @@ def test_an_empty_ledger_has_a_status_too():
 def test_the_view_names_what_matters():
     console = Console(width=120, record=True, file=io.StringIO())
     ranks = [find_status(with_levels(rank, growth=MIB, alarms=("leak: 1 MiB a step stay",))) for rank in range(2)]
-    console.print(draw_status(ranks))
+    console.print(draw_status(ranks, console))
     text = console.export_text()
     for words in (
         "least room",

@@ -28,13 +28,13 @@ def printed(device: str, step: int) -> str:
         is_running=True,
     )
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(draw_status([status]))
+    console.print(draw_status([status], console))
     return console.export_text().splitlines()[0].rstrip()
 
 
 @pytest.mark.parametrize(
     ("device", "step", "said"),
-    [("", INIT, "rank 0  no step is over"), ("cuda:0", 2, "rank 0, cuda:0  step 2 is the last that is over")],
+    [("", INIT, "rank 0  no step finished yet"), ("cuda:0", 2, "rank 0, cuda:0  step 2 finished")],
 )
-def test_a_run_that_has_only_begun_has_no_step_that_is_over(device: str, step: int, said: str) -> None:
+def test_a_run_that_has_only_begun_has_no_finished_step(device: str, step: int, said: str) -> None:
     assert printed(device, step) == said

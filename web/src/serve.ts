@@ -15,6 +15,8 @@ class Page {
   private readonly answers = make("div", { class: "answers" });
   private readonly kept = make("div", { class: "kept" });
   private readonly now = make("div", { class: "now" });
+  /** The answer in a line, where the controls take the whole screen; it leads to all of it. */
+  private readonly glance = button("", "Show all of the answer", () => this.now.scrollIntoView({ behavior: "smooth" }));
   private readonly banner = make("p", { class: "alarm banner", role: "alert", hidden: "" }, "The server does not answer. Start it again with memfit serve, and open the address that it prints.");
   private readonly form: Form;
   private readonly ledgers = new Ledgers((isGone) => (this.banner.hidden = !isGone));
@@ -25,7 +27,9 @@ class Page {
   constructor(root: HTMLElement, controls: Controls) {
     this.form = new Form(controls, () => this.changed());
     this.answers.append(this.kept, this.now);
-    const ask_ = make("div", { class: "sheet", id: "sheet-ask" }, this.form.element, this.answers);
+    this.glance.className = "glance";
+    new IntersectionObserver(([seen]) => (this.glance.hidden = seen.isIntersecting), { rootMargin: "0px 0px -80px" }).observe(this.now);
+    const ask_ = make("div", { class: "sheet", id: "sheet-ask" }, this.form.element, this.answers, this.glance);
     const ledgers = make("div", { class: "sheet", id: "sheet-ledgers", hidden: "" }, this.ledgers.element);
     const tabs = [
       ["Ask", ask_],
@@ -107,6 +111,8 @@ class Page {
     this.banner.hidden = true;
     this.now.replaceChildren(drawAnswer(answer, this.acts(), waiting));
     this.now.dataset.kind = answer.kind;
+    this.glance.textContent = answer.headline;
+    this.glance.dataset.tone = answer.tone;
   }
 
   private acts(): Acts {
@@ -115,6 +121,7 @@ class Page {
       keep: (answer) => {
         const card = drawAnswer(answer, { apply: (change) => this.form.apply(change), close: () => this.kept.replaceChildren() });
         this.kept.replaceChildren(card);
+        this.answers.scrollIntoView({ block: "nearest" });
       },
     };
   }
@@ -127,6 +134,7 @@ class Page {
       this.form.complain(error.message);
       this.now.replaceChildren();
       delete this.now.dataset.kind;
+      this.glance.textContent = "";
     }
     return false;
   }

@@ -71,6 +71,11 @@ function drawPicture(picture: Picture): HTMLElement {
   return make("div", { class: "picture" }, make("div", { class: "plot" }, tickLabels(picture.ticks, picture.height), svg as unknown as HTMLElement), make("p", { class: "quiet" }, `The last step, ${picture.span}`), make("div", { class: "legend" }, ...legend.reverse()));
 }
 
+/** It breaks between its parts. */
+function path(text: string): HTMLElement {
+  return make("code", {}, ...text.split(".").flatMap((part, i) => (i ? [".", make("wbr", {}), part] : [part])));
+}
+
 export interface Acts {
   apply: (change: Change) => void;
   keep?: (answer: Answer) => void;
@@ -88,9 +93,14 @@ export function drawAnswer(answer: Answer, acts: Acts, waiting = ""): HTMLElemen
   if (answer.details) card.append(make("pre", { class: "details" }, answer.details));
   const facts = [...(answer.time ?? []), answer.cost ?? ""].filter(Boolean);
   if (facts.length) card.append(make("ul", { class: "lines time" }, ...facts.map((line) => make("li", {}, line))));
-  if (answer.ways?.length || answer.helps?.length) {
+  if (answer.kind === "exact") side.append(make("a", { href: address("/report", [["answer", answer.key]]), target: "_blank", rel: "noopener" }, "Open the full report"));
+  card.append(side);
+  if (answer.ways?.length || answer.tried?.length) {
     const ways = (answer.ways ?? []).map((way) => button(way.text, "Change this control", () => acts.apply(way.change)));
-    card.append(make("section", { class: "helps" }, make("h3", {}, "What makes it fit"), make("div", { class: "ways" }, ...ways), ...list("Tried by replaying this run", answer.helps ?? [])));
+    const [helps, fails] = [true, false].map((fits) => (answer.tried ?? []).filter((each) => each.fits === fits).map((each) => each.text));
+    const section = make("section", { class: "helps" }, make("h3", {}, "What makes it fit"), make("div", { class: "ways" }, ...ways), ...list("Tried by replaying this run: it fits with", helps));
+    if (fails.length) section.append(folded(`${fails.length} more tried: not enough`, ...list("", fails)));
+    card.append(section);
   }
   if (answer.gpus) {
     const rows = answer.gpus.map((gpu) => make("tr", { class: `${gpu.tone} ${gpu.isWanted ? "wanted" : ""}` }, make("th", { scope: "row" }, gpu.name), make("td", {}, bar(gpu.share, gpu.tone)), make("td", { class: "n wide" }, gpu.text), make("td", { class: "verdict" }, gpu.verdict)));
@@ -103,7 +113,7 @@ export function drawAnswer(answer: Answer, acts: Acts, waiting = ""): HTMLElemen
     columns.append(make("section", {}, make("h3", {}, "The peak by category"), make("table", {}, make("tbody", {}, ...rows))));
   }
   if (answer.modules?.length) {
-    const rows = answer.modules.map((part) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, part.path)), make("td", {}, bar(part.share, "plain")), make("td", { class: "n" }, part.text)));
+    const rows = answer.modules.map((part) => make("tr", {}, make("th", { scope: "row" }, path(part.path)), make("td", {}, bar(part.share, "plain")), make("td", { class: "n" }, part.text)));
     columns.append(make("section", {}, make("h3", {}, "The modules that hold it"), make("table", { class: "held" }, make("tbody", {}, ...rows))));
   }
   if (columns.childElementCount) card.append(columns);
@@ -112,10 +122,5 @@ export function drawAnswer(answer: Answer, acts: Acts, waiting = ""): HTMLElemen
     card.append(folded("Allocated, reserved, and what the GPU must have", make("dl", { class: "ladder" }, ...rungs), ...list("", answer.remarks ?? [])));
   }
   if (answer.assumptions?.length) card.append(folded(`${answer.assumptions.length} assumption${answer.assumptions.length === 1 ? "" : "s"}`, ...list("", answer.assumptions)));
-  if (answer.kind === "exact") {
-    const link = make("a", { href: address("/report", [["answer", answer.key]]), target: "_blank", rel: "noopener" }, "Open the full report");
-    side.append(link);
-  }
-  card.append(side);
   return card;
 }

@@ -50,7 +50,7 @@ export interface Answer {
   time?: string[];
   cost?: string;
   picture?: Picture | null;
-  helps?: string[];
+  tried?: { text: string; fits: boolean }[];
   ways?: { text: string; change: Change }[];
   assumptions?: string[];
 }

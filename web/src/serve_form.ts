@@ -45,10 +45,10 @@ export class Form {
     this.add({ name: "world_size", label: "how many", help: "GPUs, each with a process of its own", kind: "slider", stops: controls.worldSizes, usual: "1", isFirst: true }, this.element);
     const more = make("details", { class: "more" }, make("summary", {}, "More: meshes, schedules, engines"));
     for (const axis of controls.axes) this.add(axis, axis.isFirst ? this.element : more);
-    this.add({ name: "alloc_conf", label: "allocator", help: "as in PYTORCH_CUDA_ALLOC_CONF", kind: "text", usual: "as usual", isFirst: false }, more);
-    this.add({ name: "interconnect", label: "links", help: "how GPUs are linked: 8xH100-NVLink+400G", kind: "text", usual: "as usual", isFirst: false }, more);
+    this.add({ name: "alloc_conf", label: "allocator", help: "as in PYTORCH_CUDA_ALLOC_CONF", kind: "text", usual: "default", isFirst: false }, more);
+    this.add({ name: "interconnect", label: "links", help: "how GPUs are linked: 8xH100-NVLink+400G", kind: "text", usual: "default", isFirst: false }, more);
     this.element.append(more);
-    this.add({ name: "price", label: "price an hour", help: "of one GPU; for the cost of a million tokens", kind: "number", usual: "of one GPU", isFirst: true }, this.element);
+    this.add({ name: "price", label: "price", help: "of one GPU for an hour: says what a million tokens cost", kind: "number", usual: "per GPU and hour", isFirst: true }, this.element);
     this.subject.addEventListener("input", () => this.changed());
     this.subject.addEventListener("focus", () => this.subject.select());
     document.addEventListener("dragover", (event) => event.preventDefault());

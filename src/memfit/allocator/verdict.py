@@ -163,8 +163,8 @@ def _warnings(requests: Requests, settings: AllocatorSettings, gpu: Gpu, unlimit
         )
     if least.lucky:
         found.append(
-            f"it also completes at some capacities from {format_bytes(least.lucky[0])}, but not at all of those up to "
-            f"{format_bytes(least.capacity)}: more memory does not always help"
+            f"some capacities between {format_bytes(least.lucky[0])} and {format_bytes(least.capacity)} are enough too, "
+            "but not all of them"
         )
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ class Explanation:
     """How high each step, evaluation and save rose, up to the failure; ``None`` of a snapshot, which knows no steps."""
     covered: Coverage
     """What of a script was seen, in the prediction of one."""
+    about: Mapping[str, Any]
+    """What was asked for: model, GPUs and how it is trained, as ``RunInfo.asked``; empty where it is not known."""
 
     @property
     def left(self) -> int | None:
@@ -120,6 +123,7 @@ def _explain(scene: Scene) -> Explanation:
         notes=(*scene.notes, *_doubts(scene, replayed)),
         course=scene.course,
         covered=scene.covered,
+        about=scene.about,
     )
 
 

@@ -81,6 +81,7 @@ def _recorded_failure(ledger: Ledger, gpu: Gpu | None) -> Scene:
         notes=notes,
         course=find_course(ledger, device),
         covered=ledger.info.covered,
+        about=ledger.info.asked,
     )
 
 
@@ -146,4 +147,5 @@ def _replayed(ledger: Ledger, requests: Requests, gpu: Gpu, unknown_bytes: int =
         notes=requests.warnings,
         course=find_course(ledger, device),
         covered=ledger.info.covered,
+        about=ledger.info.asked,
     )

@@ -59,6 +59,7 @@ class _RemedyTrials:
         self._variant = Variant.of(scene.requests)
         self._checkpointed = checkpoint(self._variant) if self._variant is not None else None
         self._can_tell = not scene.replay().completes
+        self._part = "sequence length" if scene.about.get("batch") == 1 else "micro-batch"
 
     def settings(self) -> Iterator[Remedy]:
         limited = self._scene.settings.per_process_memory_fraction is not None
@@ -84,8 +85,8 @@ class _RemedyTrials:
             return  # nothing depends on it
         largest = self._largest_share(variant)
         if largest and largest != round(100 * HALF):
-            yield self._remedy(_BATCH, f"{largest} % of the micro-batch", variant.scaled(largest / 100).requests)
-        yield self._remedy(_BATCH, "half the micro-batch", half)
+            yield self._remedy(_BATCH, f"{largest} % of the {self._part}", variant.scaled(largest / 100).requests)
+        yield self._remedy(_BATCH, f"half the {self._part}", half)
 
     def _largest_share(self, variant: Variant) -> int:
         """In hundredths, 0 if none; found by bisection."""
@@ -108,9 +109,9 @@ class _RemedyTrials:
     def together(self) -> Iterator[Remedy]:
         expandable = self._settings(EXPANDABLE)
         variants = [(_CHECKPOINTING, "activation checkpointing", self._checkpointed)]
-        variants += [(_BATCH, "half the micro-batch", self._variant and self._variant.scaled(HALF))]
+        variants += [(_BATCH, f"half the {self._part}", self._variant and self._variant.scaled(HALF))]
         both = self._checkpointed.scaled(HALF) if self._checkpointed is not None else None
-        variants += [(f"{_CHECKPOINTING} + {_BATCH}", "activation checkpointing, half the micro-batch", both)]
+        variants += [(f"{_CHECKPOINTING} + {_BATCH}", f"activation checkpointing, half the {self._part}", both)]
         for kind, what, variant in variants:
             if variant is not None:
                 yield self._remedy(f"{_SETTING} + {kind}", f"{EXPANDABLE}, {what}", variant.requests, expandable)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from memfit.allocator import AllocatorSettings, Replay, Requests, SegmentState
 from memfit.allocator import replay as replay_requests
@@ -40,6 +42,8 @@ class Scene:
     """How high each step, evaluation and save rose; ``None`` of a snapshot, which knows no steps."""
     covered: Coverage = Coverage()
     """What of a script was seen."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What was asked for: model, GPUs and how it is trained, as ``RunInfo.asked``."""
 
     def replay(self, requests: Requests | None = None, settings: AllocatorSettings | None = None) -> Replay:
         """The run, or a variant of it, in the memory that there was."""

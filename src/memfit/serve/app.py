@@ -187,7 +187,7 @@ def _exact(question: Question, seen: dict[str, Any]) -> dict[str, Any]:
         "time": seen["time"],
         "cost": cost_line(question, seen["tokens_per_second"]),
         "picture": seen["picture"],
-        "helps": seen["helps"],
+        "tried": seen["tried"],
         "ways": [] if seen["fits"] else ways_to_fit(question),
         "assumptions": seen["assumptions"],
         "plan": _plan(question, seen),

@@ -56,10 +56,16 @@ def _control(name: str, axis: Axis) -> dict[str, Any]:
     if axis.choices is not None:
         found |= {"kind": "menu", "options": [*axis.choices], "usual": f"{next(iter(axis.choices))} by default"}
     elif name in SLIDERS:
-        found |= {"kind": "slider", "stops": _stops(name), "usual": "usual" if SLIDERS[name].start else "1"}
+        found |= {"kind": "slider", "stops": _stops(name), "usual": _usual(axis)}
     else:
-        found |= {"kind": "number" if axis.is_number else "text", "usual": "as usual"}
+        found |= {"kind": "number" if axis.is_number else "text", "usual": _usual(axis)}
     return found
+
+
+def _usual(axis: Axis) -> str:
+    """What an empty field shows: ``1``, ``none``; ``default`` where it takes more than a word to say."""
+    usual = axis.default.partition(" by default")[0]
+    return "default" if " " in usual else usual
 
 
 def _stops(name: str) -> list[int]:

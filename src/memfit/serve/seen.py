@@ -48,18 +48,15 @@ def see(ledger: Ledger, verdict: Verdict, report: Report) -> dict[str, Any]:
         "time": [line for line in (step_line(seconds, tokens, speed.get("mfu")),) if line],
         "tokens_per_second": tokens,
         "picture": draw_step(ledger),
-        "helps": [] if verdict.fits else _helps(ledger, verdict),
+        "tried": [] if verdict.fits else _tried(ledger, verdict),
         "assumptions": [*info.assumptions],
     }
 
 
-def _helps(ledger: Ledger, verdict: Verdict) -> list[str]:
-    """What would make it fit, each tried by replay."""
+def _tried(ledger: Ledger, verdict: Verdict) -> list[dict[str, Any]]:
+    """What was tried by replay, in words, and whether it makes the run fit."""
     try:
         found = explain(ledger, verdict.gpu.name).remedies
     except MemfitError:
         return []
-    return [
-        f"{remedy.what}: {'fits' if remedy.served else 'does not fit'}, smallest fit {format_bytes(remedy.smallest_fit)}"
-        for remedy in found
-    ]
+    return [{"text": f"{each.what} ({format_bytes(each.smallest_fit)})", "fits": bool(each.served)} for each in found]

@@ -33,8 +33,8 @@ class SheetRow:
     values: tuple[str, ...]
     """Of the axes."""
     smallest_fit: str
-    step_time: str
-    """On the first GPU that has figures; empty where it is not known."""
+    speed: str
+    """The time of a step, or tokens per second, on the first GPU that has figures; empty where it is not known."""
     peak_phase: str
     largest: str
     """The category that holds most at the peak."""
@@ -61,6 +61,8 @@ class Sheet:
     """What all configurations have in common."""
     axes: tuple[str, ...]
     gpus: tuple[str, ...]
+    speed: str
+    """What the speed of a row is: ``a step``, ``tokens/s/GPU``."""
     rows: tuple[SheetRow, ...]
     """The one that needs least first."""
     failed: tuple[FailedRow, ...]
@@ -110,7 +112,7 @@ def _table(sheet: Sheet, num_extras: int, *, is_narrow: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     rows = [list(_cells(row, is_narrow=is_narrow)) for row in sheet.rows]
     on_gpus = [f"on {gpu}" for gpu in sheet.gpus] if not is_narrow else ["fits"] if len(sheet.gpus) == 1 else sheet.gpus
-    headings = ["", *map(printable, sheet.axes), "smallest fit", "a step", *on_gpus]
+    headings = ["", *map(printable, sheet.axes), "smallest fit", sheet.speed, *on_gpus]
     first = 1 + len(sheet.axes)
     for number, (heading, *column) in enumerate(zip(headings, *rows, strict=True)):
         width = max(cell_len(heading), *(text.cell_len for text in column))  # which rich does not ask for when it measures
@@ -129,7 +131,7 @@ def _cells(row: SheetRow, *, is_narrow: bool) -> Iterator[Text]:
     yield Text(">" if row.recommended else "")
     yield from (Text(printable(value)) for value in row.values)
     yield Text(row.smallest_fit)
-    yield Text(row.step_time)
+    yield Text(row.speed)
     yield from (Text(_SHORT[answer.fits] if is_narrow else answer.text, style=_COLOURS[answer.fits]) for answer in row.answers)
 
 

@@ -16,6 +16,7 @@ from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
 from memfit.views.terminal import NARROW, course_sections
 from memfit.views.verdicts import coverage_words
+from memfit.views.words.recipe import recipe_line
 
 NUM_OWNERS = 10
 NUM_BLOCKS = 6
@@ -26,6 +27,8 @@ _VERDICTS = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")
 def show_explanation(explanation: Explanation, console: Console) -> None:
     """Prints what was asked for, what was there, who held it, and what would have helped."""
     console.print(Text(explained_headline(explanation), style="bold red" if explanation.ran_out else "bold green"))
+    if recipe := recipe_line(explanation.about):
+        console.print(Text(printable(recipe), style="dim"))
     if seen := coverage_words(explanation.covered):
         console.print(Text(seen))
     for part in (*map(Text, explained_sentences(explanation)), *_sections(explanation, is_narrow=console.width < NARROW)):
@@ -135,7 +138,8 @@ def _blocks(explanation: Explanation, *, is_narrow: bool) -> Table:
     headings = ("category", *(() if is_narrow else ("op",)), "belongs to") if known else ("made at",)
     table = plain_table("bytes>", *headings)
     for block in explanation.holdings.blocks[:NUM_BLOCKS]:
-        size, owner, op = format_bytes(block.size_bytes), Text(printable(block.owner)), Text(printable(block.op))
+        size, owner = format_bytes(block.size_bytes), Text(printable(block.owner))
+        op = Text(printable(block.op.removesuffix(".default")))
         table.add_row(size, *((block.category, *(() if is_narrow else (op,))) if known else ()), owner)
     return table
 
@@ -158,8 +162,8 @@ def _remedies(explanation: Explanation, *, is_narrow: bool) -> Table:
 
 
 def about_batches(explanation: Explanation) -> Iterator[str]:
-    """No ledger says how many sequences a micro-batch has."""
-    if any("micro-batch" in remedy.kind for remedy in explanation.remedies):
+    """A ledger of a script does not say how many sequences a micro-batch has."""
+    if "batch" not in explanation.about and any("micro-batch" in remedy.kind for remedy in explanation.remedies):
         yield "a micro-batch of one sequence cannot be halved: there, a part of it is a shorter sequence"
 
 

@@ -33,8 +33,8 @@ def comparison_html(comparison: Comparison) -> str:
         bar = _bar(sizes[row.smallest_fit] / largest, good=fits)
         answers = [f'<span style="color:{_GOOD if answer.fits else _BAD}">{_text(answer.text)}</span>' for answer in row.answers]
         name = [f"<b>{_text(value)}</b>" if row.recommended else _text(value) for value in row.values]
-        rows.append([*name, _text(row.smallest_fit), bar, _text(row.step_time), *answers])
-    headings = (*sheet.axes, "smallest fit", "", "a step", *sheet.gpus)
+        rows.append([*name, _text(row.smallest_fit), bar, _text(row.speed), *answers])
+    headings = (*sheet.axes, "smallest fit", "", sheet.speed, *sheet.gpus)
     failed = [f"{', '.join(row.values)}: {row.error}" for row in sheet.failed]
     return _page(sheet.title, sheet.facts, _table(headings, rows), [*failed, *sheet.closing])
 

@@ -39,7 +39,7 @@ def _frontier(found: PlanSearch, *, is_narrow: bool) -> Table:
     of a step alone, and the configuration stays."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("")
-    for heading in ("memory", "a step", *(() if is_narrow else ("tokens/s of a GPU",))):
+    for heading in ("memory", "a step", *(() if is_narrow else ("tokens/s/GPU",))):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("configuration", overflow="fold")
     table.add_column("", no_wrap=not is_narrow)

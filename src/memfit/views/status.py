@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from memfit.analysis.peaks import share_out
 from memfit.analysis.status import Status
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
-from memfit.views.tables import plain_table
+from memfit.views.tables import block_of, plain_table
+from memfit.views.terminal import BAR_WIDTH, BESIDE_BARS, LEAST_BAR_WIDTH
 from memfit.views.words.moments import count, name_step
 
-BAR_WIDTH = 40
 
-
-def draw_status(statuses: Sequence[Status]) -> RenderableType:
+def draw_status(statuses: Sequence[Status], console: Console) -> RenderableType:
     """The rank with the least room in full; where there are several, a row for each, that one first."""
     parts: list[RenderableType] = []
     if len(statuses) > 1:
         parts.append(_ranks(statuses))
     if statuses:
-        parts += list(_one(statuses[0]))
+        parts += list(_one(statuses[0], console))
     return Group(*parts)
 
 
@@ -39,11 +38,9 @@ def _ranks(statuses: Sequence[Status]) -> RenderableType:
     return table
 
 
-def _one(status: Status) -> Iterator[RenderableType]:
+def _one(status: Status, console: Console) -> Iterator[RenderableType]:
     place = f"rank {status.rank}, {printable(status.device)}" if status.device else f"rank {status.rank}"
-    yield Text.assemble(
-        (place, "bold"), f"  {_step(status.step)} is the last that is over" if status.step >= 0 else "  no step is over"
-    )
+    yield Text.assemble((place, "bold"), f"  {_step(status.step)} finished" if status.step >= 0 else "  no step finished yet")
     yield Text(f"  in use    {format_bytes(status.allocated_bytes)}")
     yield Text(f"  peak      {format_bytes(status.peak_bytes)}")
     if status.reserved_bytes is not None and status.unused_bytes is not None:
@@ -54,9 +51,10 @@ def _one(status: Status) -> Iterator[RenderableType]:
     if status.breakdown:
         yield Text(f"  by category, as of {_step(status.breakdown_step)}:")
         table = plain_table("", ">", ">", "")
+        block, width = block_of(console), max(min(BAR_WIDTH, console.width - BESIDE_BARS), LEAST_BAR_WIDTH)
         for share in share_out(status.breakdown):
-            bar = "█" * max(1, round(share.fraction * BAR_WIDTH))
-            table.add_row(f"    {share.category.label}", format_bytes(share.size_bytes), f"{share.fraction:.1%}", bar)
+            bar = block * max(1, round(share.fraction * width))
+            table.add_row(f"  {share.category.label}", format_bytes(share.size_bytes), f"{share.fraction:.1%}", bar)
         yield table
     for alarm in status.alarms:
         yield Text(f"  ! {printable(alarm)}", style="bold red")

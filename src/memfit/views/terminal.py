@@ -29,7 +29,7 @@ BESIDE_BARS = 2 + len("unsharded parameter") + 2 + len("1,024.00 MiB") + 2 + len
 NARROW = 80
 """With fewer columns, a table has what tells most alone."""
 WORTH_SAYING = MIB
-"""Less on another device is a line."""
+"""Less on another device is left out."""
 NUM_CHARACTERS = 72
 
 _COLOURS = {
@@ -64,7 +64,7 @@ def report_sections(report: Report, console: Console) -> Iterator[RenderableType
     yield _header(report)
     for index, device in enumerate(report.devices):
         sections = [_headline(device), *_sections(device, console)]
-        yield from sections if index == 0 else sections[:2] if device.peak.size_bytes >= WORTH_SAYING else sections[:1]
+        yield from sections if index == 0 else sections[:2] if device.peak.size_bytes >= WORTH_SAYING else ()
 
 
 def _header(report: Report) -> RenderableType:
@@ -144,7 +144,7 @@ def _blocks(device: DeviceReport, *, is_narrow: bool) -> Table:
     """Where there is little room, a block that belongs to a module is not said to be made by an operator."""
     table = plain_table("bytes>", "category", *(("belongs to, or made by",) if is_narrow else ("op", "belongs to")))
     for block in device.largest_blocks[:NUM_BLOCKS]:
-        owner, op = (Text(printable(words)) for words in (block.name or block.module, block.op))
+        owner, op = (Text(printable(words)) for words in (block.name or block.module, block.op.removesuffix(".default")))
         whose = (owner or op,) if is_narrow else (op, owner)
         table.add_row(format_bytes(block.size_bytes), block.category.label, *whose)
     return table

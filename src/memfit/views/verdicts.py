@@ -213,7 +213,7 @@ def _fit(remarks: Sequence[str], room: int) -> bool:
 
 
 def _alternatives(verdict: Verdict) -> Table:
-    table = Table(box=None, padding=(0, 2), show_edge=False, header_style="dim")
+    table = Table(box=None, padding=(0, 4, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("with", overflow="fold")
     table.add_column("smallest fit", justify="right", no_wrap=True)
     table.add_column("reserved", justify="right", no_wrap=True)

@@ -59,6 +59,8 @@ class _Watch:
             more["retention"] = Retention(**self._settings.retention_numbers())
             if self._settings.against is not None:
                 more["on_step"] = [Against(self._settings.against, lambda: self._tracker, say)]
+        elif self._settings.against is not None:
+            say("there is no GPU here, so nothing is compared while it runs: memfit diff does it afterwards")
         self._tracker = Tracker(save_to=self._file_of_its_own(), **more)
         self._tracker.__enter__()
         self._pid = os.getpid()

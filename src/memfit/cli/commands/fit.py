@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"file": str(args.file)} | verdict.to_json()))
     else:
         console = stdout_console()
-        console.print(_heading(args.file, requests, verdict, conf), *verdict_sections(verdict, console), sep="\n")
+        info = None if requests.ledger is None else requests.ledger.info
+        console.print(_heading(args.file, requests, verdict, conf), *verdict_sections(verdict, console, info), sep="\n")
     return 0
 
 

@@ -157,6 +157,7 @@ def _plain(prediction: Prediction, args: argparse.Namespace) -> dict[str, Any]:
     more: dict[str, Any] = {"problem": prediction.problem, "assumptions": prediction.assumptions, "ledger": str(args.out)}
     info = prediction.ledger.info
     more |= {"asked": info.asked, "recipe": recipe_line(info.asked), "command": info.command, "made_at": info.made_at}
+    more["breakdown"] = {category.name.lower(): size for category, size in prediction.breakdown.items()}
     more["num_steps"] = len(prediction.steps)
     more["covered"] = prediction.covered.to_json() if prediction.covered.is_known else None
     more["growth"] = prediction.growth and prediction.growth.to_json()

@@ -19,11 +19,11 @@ from memfit.views.status import draw_status
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "top",
-        help="show how a running job stands, and go on showing it",
+        help="show how a running job stands, until it ends",
         description="Shows what a watched job has in use, its peak so far, what is left, where that leads, and what was noticed. "
         "The job may be running or over; with several ranks, the one with the least room left comes first.",
         examples=(
-            ("memfit top run.memfit", "how a watched job stands, every two seconds"),
+            ("memfit top run.memfit", "how a watched job stands, every two seconds until it ends"),
             ("memfit top run.memfit --json", "once, for a program"),
         ),
     )
@@ -40,12 +40,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console = stdout_console()
     if args.once or not console.is_terminal:
-        console.print(draw_status(_look(args.files)))
+        console.print(draw_status(_look(args.files), console))
         return 0
-    with Live(draw_status(_look(args.files)), console=console, auto_refresh=False) as live:
-        while True:
+    found = _look(args.files)
+    with Live(draw_status(found, console), console=console, auto_refresh=False) as live:
+        while any(status.is_running for status in found):
             time.sleep(max(args.interval, 0.1))
-            live.update(draw_status(_look(args.files)), refresh=True)
+            found = _look(args.files)
+            live.update(draw_status(found, console), refresh=True)
+    return 0
 
 
 def _look(files: list[Path]) -> list[Status]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from memfit.choices import AXES
 from memfit.compare import Comparison
@@ -18,6 +18,15 @@ from memfit.views.comparison import FailedRow, GpuAnswer, Sheet, SheetRow
 from memfit.views.words.recipe import in_words, recipe_line
 from memfit.views.words.timing import format_seconds
 
+WORK: Final = frozenset({"batch", "seq", "microbatches", "world_size", "mesh", "tp", "pp", "cp"})
+"""Axes on which steps do different amounts of work: their times do not compare, tokens per second do."""
+
+
+def compares_by_tokens(comparison: Comparison) -> bool:
+    """Whether tokens per second of a GPU say what is faster, in place of the time of a step."""
+    timed = [cell.figures for cell in comparison.cells if cell.figures is not None and cell.figures.step_seconds]
+    return bool(timed and WORK & {*comparison.varying}) and all(figures.tokens_per_second for figures in timed)
+
 
 def make_sheet(comparison: Comparison) -> Sheet:
     """Cells that differ only in their GPU share a row."""
@@ -30,6 +39,7 @@ def make_sheet(comparison: Comparison) -> Sheet:
         facts=", ".join(_constants(comparison)),
         axes=tuple(axis.replace("_", " ") for axis in axes),
         gpus=comparison.gpus,
+        speed="tokens/s/GPU" if compares_by_tokens(comparison) else "a step",
         rows=tuple(_rows(rows, comparison)),
         failed=tuple(_failed_rows(rows, several=len(comparison.gpus) > 1)),
         left_out=comparison.left_out,
@@ -68,18 +78,25 @@ def _rows(rows: dict[tuple[str, ...], dict[str, Cell]], comparison: Comparison) 
         for gpu in comparison.gpus
         for cells in _by_subject(comparison)
     ]
+    by_tokens = compares_by_tokens(comparison)
     for figures, values in speaking:
         cells = rows[values]
         yield SheetRow(
             values=values,
             smallest_fit=format_bytes(figures.smallest_fit),
-            step_time=format_seconds(figures.step_seconds) if figures.step_seconds else "",
+            speed=_speed(figures, by_tokens=by_tokens),
             peak_phase=figures.peak_phase,
             largest=figures.largest_category,
             answers=tuple(answer_of(cells.get(gpu)) for gpu in comparison.gpus),
             against_best=_against(figures, speaking[0][0]) if figures is not speaking[0][0] else "",
             recommended=any(cell in cells.values() for cell in chosen if cell is not None),
         )
+
+
+def _speed(figures: CellResult, *, by_tokens: bool) -> str:
+    if not figures.step_seconds:
+        return ""
+    return f"{figures.tokens_per_second:,.0f}" if by_tokens else format_seconds(figures.step_seconds)
 
 
 def _title(comparison: Comparison) -> str:

@@ -44,7 +44,7 @@ def time_words(prediction: Prediction) -> Iterator[str]:
     facts = [f"A step takes {format_seconds(prediction.step_seconds)}"]
     if prediction.tokens_per_second:
         # GPUs of a tensor parallel group look up the same ones, and nothing here says which GPUs those are.
-        where = "" if prediction.ledger.info.world_size == 1 else " looked up on this rank"
+        where = "" if prediction.ledger.info.world_size == 1 else " on this rank"
         facts.append(f"{prediction.tokens_per_second:,.0f} tokens a second{where}")
     if prediction.mfu:
         facts.append(f"MFU {prediction.mfu:.1%}")

@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:8672b3a806a97d1a179ed9779db6b11ec955416ceeb7f506b0fd1a51d679e499 */
+/* Built from web/ by "make page"; do not edit. sources sha256:df2fd6e58df4d4bbdb8a8f4950190718e5ca95d95dab0c264a5477df74451882 */
 /*
 This file contains:
 

@@ -13,12 +13,10 @@ from memfit.views.html.document import document
 from memfit.views.html.markup import Child, Markup, element, table
 from memfit.views.html.results.pictures import Dot, Limit, bar, copied, time_against_memory
 from memfit.views.html.results.sections import folded, headline, section, sentences
-from memfit.views.words.comparison import answer_of, describe, make_sheet
+from memfit.views.words.comparison import answer_of, compares_by_tokens, describe, make_sheet
 from memfit.views.words.plan import command
 from memfit.views.words.timing import format_seconds
 
-WORK: Final = frozenset({"batch", "seq", "microbatches", "world_size"})
-"""Axes on which steps do different amounts of work: their times do not compare."""
 NUM_TOKENS: Final = 1000
 
 
@@ -31,8 +29,8 @@ def comparison_page(comparison: Comparison) -> str:
         parts.append(copied(again))
     timed = [cell for cell in comparison.cells if cell.figures is not None and cell.figures.step_seconds]
     if timed:
-        work = WORK & {*comparison.varying} and all(cell.figures and cell.figures.tokens_per_second for cell in timed)
-        dots = [_dot(cell, comparison, by_work=bool(work)) for cell in timed]
+        work = compares_by_tokens(comparison)
+        dots = [_dot(cell, comparison, by_work=work) for cell in timed]
         time = f"time of {NUM_TOKENS:,} tokens of a GPU" if work else "time of a step"
         parts.append(section("Time against memory", time_against_memory(dots, [*_limits(timed)], time=time)))
     if sheet.rows:
@@ -69,12 +67,12 @@ def _table(sheet: Sheet, comparison: Comparison) -> Markup:
         fits = any(answer.fits for answer in row.answers)
         answers = [element("span", answer.text, class_="fits" if answer.fits else "fails") for answer in row.answers]
         name = [element("b" if row.recommended else "span", value) for value in row.values or ("as it is",)]
-        figures = [row.step_time, row.smallest_fit, bar(sizes[row.smallest_fit], whole, "good" if fits else "poor")]
+        figures = [row.speed, row.smallest_fit, bar(sizes[row.smallest_fit], whole, "good" if fits else "poor")]
         rows.append([*name, *figures, *answers, row.peak_phase, row.largest, row.against_best])
     axes = sheet.axes or ("configuration",)
     headings = (
         *axes,
-        "a step>",
+        f"{sheet.speed}>",
         "smallest fit>",
         "",
         *(f"on {gpu}" for gpu in sheet.gpus),

@@ -20,13 +20,19 @@ from memfit.views.html.peak import swatch
 from memfit.views.html.results.pictures import bar
 from memfit.views.html.results.sections import headline, section, sentences
 from memfit.views.verdicts import coverage_words
+from memfit.views.words.recipe import recipe_line
 
 
 def explanation_page(explanation: Explanation, name: str) -> str:
     """One HTML file that needs nothing else."""
     fits = True if is_enough(explanation) else False if explanation.ran_out else None
     seen = coverage_words(explanation.covered)
-    told = [*([seen] if seen else []), *explained_sentences(explanation), *explanation.notes, *about_batches(explanation)]
+    told = [
+        *(line for line in (recipe_line(explanation.about), seen) if line),
+        *explained_sentences(explanation),
+        *explanation.notes,
+        *about_batches(explanation),
+    ]
     parts = [headline(explained_headline(explanation), fits=fits), sentences(told)]
     if not is_enough(explanation):
         columns = [_categories(explanation), _owners(explanation), _unusable(explanation)]
