@@ -1,7 +1,12 @@
 """llm-foundry's MPT models, written anew as memory and time see them: learned positions, tied embeddings, FSDP1.
 
-Norms are in half types (low_precision_layernorm), attention and the loss are flash_attn's, which keeps half logits and one float a
-token.
+As at commit b2a43a1, with composer 0.16.4. Norms are in half types (``low_precision_layernorm``). The loss is flash_attn's, which keeps
+half logits and one float a token. After each microbatch composer computes two metrics of the logits, the cross entropy and the
+perplexity, each in float32 (``Trainer._eval_train_metrics``, ``ComposerMPTCausalLM``).
+
+Attention is the FlashAttention in Triton of 2022 (``attn_impl`` of ``submit_benchmarks.py``). FlashAttention 2 is 1.3 to 2.5 times as
+fast (arXiv 2307.08691). Torch's memory-efficient kernel stands for it: it keeps the same tensors, was written at that time without
+Hopper's instructions too, and FlashAttention 2 was measured to be 2.1 to 2.3 times as fast as that.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ def build(size: str, seq: int, batch: int, microbatches: int, pure: bool, checkp
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing, checkpoint_wrapper
     from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     width, layers, heads = SIZES[size]
     half = torch.bfloat16
@@ -37,7 +43,8 @@ def build(size: str, seq: int, batch: int, microbatches: int, pure: bool, checkp
     class FusedLoss(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            losses, largest = logits.new_empty(len(logits), dtype=torch.float32), logits.new_empty(len(logits), dtype=torch.float32)
+            largest = logits.amax(-1).float()  # logits are read once
+            losses = torch.empty_like(largest)
             ctx.save_for_backward(logits, largest, labels)
             return losses.mean()
 
@@ -56,7 +63,9 @@ def build(size: str, seq: int, batch: int, microbatches: int, pure: bool, checkp
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             b, s, _ = x.shape
             q, k, v = (part.view(b, s, heads, width // heads).transpose(1, 2) for part in self.qkv(self.norm_1(x)).chunk(3, -1))
-            x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, s, width))
+            with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+                found = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(found.transpose(1, 2).reshape(b, s, width))
             return x + self.down(F.gelu(self.up(self.norm_2(x))))
 
     class Mpt(nn.Module):
@@ -88,12 +97,20 @@ def build(size: str, seq: int, batch: int, microbatches: int, pure: bool, checkp
         apply_activation_checkpointing(model, checkpoint_wrapper, lambda module: isinstance(module, Block))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
 
+    metrics = torch.zeros(2, device="cuda").unbind()
+
     def step() -> None:
         for _ in range(microbatches):
             ids = torch.randint(0, VOCABULARY, (batch, seq), device="cuda")
+            (ids[:, 0] >= 0).sum().item()  # is the first token of each sequence attended to?
+            labels = torch.roll(ids, -1)
             with torch.autocast("cuda", half):
-                loss = FusedLoss.apply(model(ids).view(-1, VOCABULARY), ids.view(-1))
+                logits = model(ids).view(-1, VOCABULARY)
+                loss = FusedLoss.apply(logits, labels.view(-1))
             (loss / microbatches).backward()
+            with torch.no_grad(), torch.autocast("cuda", half):
+                for metric in metrics:
+                    metric += F.cross_entropy(logits, labels.view(-1), reduction="sum")
         model.clip_grad_norm_(1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -9,7 +9,7 @@ from typing import Final
 from memfit.data import FOLDER
 from memfit.hardware import Gpu, find_gpu
 from memfit.timing.rates import Rates
-from memfit.timing.shares import on_multiprocessors, published_shares, with_shares
+from memfit.timing.shares import on_multiprocessors, published_shares, with_old_instructions, with_shares
 
 MEASURED: Final = "measured"
 USUAL: Final = "H200"
@@ -50,7 +50,7 @@ def what_times_are_from(gpu: Gpu, world_size: int) -> str:
 
 @cache
 def _published(gpu: Gpu) -> Rates:
-    shares, usual = published_shares(gpu), _load(USUAL)
+    shares, usual = published_shares(gpu), with_old_instructions(_load(USUAL), gpu)
     return on_multiprocessors(usual if shares is None else with_shares(usual, shares), find_gpu(USUAL), gpu)
 
 
