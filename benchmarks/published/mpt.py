@@ -1,12 +1,12 @@
 """llm-foundry's MPT models, written anew as memory and time see them: learned positions, tied embeddings, FSDP1.
 
-As at commit b2a43a1, with composer 0.16.4. Norms are in half types (``low_precision_layernorm``). The loss is flash_attn's, which keeps
-half logits and one float a token. After each microbatch composer computes two metrics of the logits, the cross entropy and the
-perplexity, each in float32 (``Trainer._eval_train_metrics``, ``ComposerMPTCausalLM``).
+As at commit b2a43a1, with composer 0.16.4. Norms are in half types (``low_precision_layernorm``). The loss is flash_attn's, which
+keeps half logits and one float a token. After each microbatch composer computes two metrics of the logits, the cross entropy and
+the perplexity, each in float32 (``Trainer._eval_train_metrics``, ``ComposerMPTCausalLM``).
 
-Attention is the FlashAttention in Triton of 2022 (``attn_impl`` of ``submit_benchmarks.py``). FlashAttention 2 is 1.3 to 2.5 times as
-fast (arXiv 2307.08691). Torch's memory-efficient kernel stands for it: it keeps the same tensors, was written at that time without
-Hopper's instructions too, and FlashAttention 2 was measured to be 2.1 to 2.3 times as fast as that.
+Attention is the FlashAttention in Triton of 2022 (``attn_impl`` of ``submit_benchmarks.py``). FlashAttention 2 is 1.3 to 2.5 times
+as fast (arXiv 2307.08691). Torch's memory-efficient kernel stands for it: it keeps the same tensors, was written at that time
+without Hopper's instructions too, and FlashAttention 2 was measured to be 2.1 to 2.3 times as fast as that one.
 """
 
 from __future__ import annotations

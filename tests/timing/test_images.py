@@ -18,6 +18,7 @@ from memfit.hardware import Gpu, find_gpu, gpus
 from memfit.timing.basis import rates_of
 from memfit.timing.operators.calls import Call, Operand
 from memfit.timing.operators.images.convolution import turning_seconds
+from memfit.timing.operators.images.depthwise import is_of_cudnn
 from memfit.timing.operators.images.work import work_of
 from memfit.timing.operators.prices import KernelSettings, least_seconds, price
 
@@ -128,6 +129,20 @@ def test_more_images_are_not_faster(
     )
     for call, larger in ((fewer, more), (gradients(fewer, True, True), gradients(more, True, True))):
         assert price(larger, H200).seconds >= price(call, H200).seconds * (1 - 1e-9)
+
+
+def test_cudnn_has_most_kernels_for_single_channels_of_float16() -> None:
+    """``use_cudnn_depthwise``: with channels first, too, of one step, or of two and many channels."""
+
+    def of_cudnn(dtype: str, channels: int, kernel: int, stride: int, side: int = 28, is_last: bool = False) -> bool:
+        forward = convolution(dtype, 8, channels, side, channels, kernel, stride, groups=channels, is_last=is_last)
+        return is_of_cudnn(work_of(forward, allow_tf32=False)[0])
+
+    assert of_cudnn("bf16", 64, 7, 1, is_last=True)
+    assert of_cudnn("f16", 64, 3, 1) and of_cudnn("f16", 64, 5, 1)
+    assert not of_cudnn("bf16", 64, 3, 1)
+    assert not of_cudnn("f16", 64, 7, 1) and not of_cudnn("f16", 16, 3, 1) and not of_cudnn("f16", 64, 3, 1, side=6)
+    assert of_cudnn("f16", 256, 3, 2) and not of_cudnn("f16", 128, 3, 2) and not of_cudnn("f16", 256, 3, 2, side=14)
 
 
 def test_the_three_computations_are_told_apart() -> None:

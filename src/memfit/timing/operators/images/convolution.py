@@ -21,7 +21,7 @@ from memfit.convolution import ConvPass, strides_of
 from memfit.hardware import GIGA, TERA, Gpu
 from memfit.timing.operators.calls import Bound, Call, Cost, Operand
 from memfit.timing.operators.elementwise import price_elementwise
-from memfit.timing.operators.images.depthwise import depthwise_seconds
+from memfit.timing.operators.images.depthwise import depthwise_seconds, is_of_cudnn
 from memfit.timing.operators.images.work import ConvolutionWork, conv_tensor, wants_bias, work_of
 from memfit.timing.operators.memory_bound import price_reduction
 from memfit.timing.operators.products import product_cost
@@ -234,7 +234,7 @@ def _bias_seconds(call: Call, work: ConvolutionWork, chip: Gpu, rates: Rates) ->
         dims = (0, *range(2, len(gradient.shape)))
         bias = Operand(gradient.dtype, (gradient.shape[1],))
         return price_reduction(Call("sum", (gradient, dims), (bias,)), chip, rates).seconds
-    if work.is_depthwise and not work.channels_last:
+    if work.is_depthwise and not is_of_cudnn(work):
         return 0.0
     result = call.outputs[0]
     bias = Operand(result.dtype, (1, result.shape[1], *(1 for _ in result.shape[2:])))
