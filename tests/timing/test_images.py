@@ -139,10 +139,21 @@ def test_cudnn_has_most_kernels_for_single_channels_of_float16() -> None:
         return is_of_cudnn(work_of(forward, allow_tf32=False)[0])
 
     assert of_cudnn("bf16", 64, 7, 1, is_last=True)
-    assert of_cudnn("f16", 64, 3, 1) and of_cudnn("f16", 64, 5, 1)
     assert not of_cudnn("bf16", 64, 3, 1)
-    assert not of_cudnn("f16", 64, 7, 1) and not of_cudnn("f16", 16, 3, 1) and not of_cudnn("f16", 64, 3, 1, side=6)
-    assert of_cudnn("f16", 256, 3, 2) and not of_cudnn("f16", 128, 3, 2) and not of_cudnn("f16", 256, 3, 2, side=14)
+    assert [of_cudnn("f16", 64, kernel, 1) for kernel in (3, 5, 7)] == [True, True, False]
+    assert [of_cudnn("f16", channels, 3, 2) for channels in (128, 256)] == [False, True]
+    assert not of_cudnn("f16", 256, 3, 2, side=14)
+    assert not of_cudnn("f16", 16, 3, 1)
+    assert not of_cudnn("f16", 64, 3, 1, side=6)
+
+
+def test_rows_of_channels_are_normed_as_images_with_channels_last() -> None:
+    rows, image = Operand("f16", (100_352, 384)), last(Operand("f16", (512, 384, 14, 14)))
+    each = Operand("f32", (384,))
+    costs = [
+        price(Call("native_batch_norm", (x, each, each, each, each, True, 0.1, 1e-5), (x, each, each)), H200) for x in (rows, image)
+    ]
+    assert costs[0].seconds == pytest.approx(costs[1].seconds)
 
 
 def test_the_three_computations_are_told_apart() -> None:

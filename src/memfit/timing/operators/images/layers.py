@@ -28,7 +28,8 @@ def price_batch_norm(call: Call, chip: Gpu, rates: Rates) -> Cost:
     given, own = call.inputs[0], rates.batch_norm
     # Torch leaves all but bfloat16 to cuDNN; a prediction calls it by torch's name all the same.
     is_backward, is_cudnn = "backward" in call.name, given.dtype != "bf16"
-    if _is_last(given) or len(given.shape) < 2 or not given.numel:
+    # Of two dimensions channels are innermost. Which kernel cuDNN has for these was not measured.
+    if _is_last(given) or len(given.shape) <= 2 or not given.numel:
         last = own.cudnn_last if is_cudnn else own.torch_last_backward if is_backward else own.torch_last
         return row_cost(call, chip, rates, last)
     speed = chip.f32_flops / rates.f32_flops
