@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.hanging import wait_until
+from helpers.hanging import HANGS_AFTER, wait_until
 
 pytest.importorskip("starlette")
 
 from memfit.serve import app
-from memfit.serve.desk import MOST_ANSWERS, CancelledQuestionError
+from memfit.serve.desk import MOST_ANSWERS, AnswerLane, CancelledQuestionError
 from memfit.serve.questions import read_question
 
 QUESTION = {"kind": "model", "subject": "gpt2", "gpu": "T4", "window": "a"}
@@ -137,3 +138,14 @@ def test_ledgers_of_the_folder(served):
     for name in ("../run.memfit", "/etc/hostname", "train.py", "", "broken.memfit"):
         assert served.get(f"/report?file={name}")[0] == 400
         assert served.get(f"/api/overlay?file={name}")[0] == 400
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.5])
+def test_a_lane_that_is_stopped_starts_no_worker_again(quick_workers, tmp_path: Path, seconds: float):
+    lane, asked = AnswerLane(), read_question(question(777), tmp_path, tmp_path)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(lane.make, asked, tmp_path / "a.memfit", "")
+        time.sleep(seconds)  # before its worker is there, while it starts, and while it answers
+        lane.stop()
+        assert answer.result(HANGS_AFTER)["error"]
+    assert lane.make(asked, tmp_path / "b.memfit", "")["error"] == "the server has ended"

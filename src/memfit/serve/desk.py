@@ -42,6 +42,7 @@ MOST_WAITING: Final = 64
 """Windows that may wait at the same time: more are told to come back."""
 MOST_LANES: Final = 2
 _CANCEL_AGAIN_SECONDS: Final = 0.1
+_IS_OVER: Final = {"error": "the server has ended", "details": ""}
 
 COMMAND: Final = (sys.executable, "-m", "memfit.workers.worker", "memfit.serve.answers")
 
@@ -120,9 +121,9 @@ class Desk:
         return self._known[key].ledger if key in self._known else None
 
     def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
         for lane in self._lanes:
             lane.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
@@ -180,22 +181,23 @@ class AnswerLane:
         self._script: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._is_warm = False
+        self._is_over = False
 
     def warm_up(self) -> None:
         """Has the worker import torch, before anybody asks."""
         with self._lock:
-            if not self._is_warm:
+            if not self._is_warm and not self._is_over:
                 self._worker.answer({})
                 self._is_warm = True
 
     def make(self, question: Question, ledger: Path, made_at: str) -> dict[str, Any]:
-        """In a thread of its own; ends soon after ``cancel``."""
+        """In a thread of its own; ends soon after ``cancel`` or ``stop``."""
         if question.configuration is None:
             return self._run_script(question, ledger)
         job = {"asked": question.configuration.to_json(), "ledger": str(ledger), "made_at": made_at}
         self.warm_up()
         with self._lock:
-            return self._worker.answer(job)
+            return _IS_OVER if self._is_over else self._worker.answer(job)
 
     def cancel(self) -> None:
         """From another thread. A worker that is still importing has no question yet."""
@@ -206,8 +208,13 @@ class AnswerLane:
                 os.killpg(self._script.pid, signal.SIGKILL) if hasattr(os, "killpg") else self._script.kill()
 
     def stop(self) -> None:
+        """For good: a question that is about to begin starts no worker, and one that is just starting is stopped too."""
+        self._is_over = True
         self.cancel()
+        while not self._lock.acquire(timeout=_CANCEL_AGAIN_SECONDS):
+            self._worker.stop()
         self._worker.stop()
+        self._lock.release()
 
     def _run_script(self, question: Question, ledger: Path) -> dict[str, Any]:
         """As ``memfit run`` does it: nothing that the script writes stays."""
@@ -223,6 +230,8 @@ class AnswerLane:
                 cwd=folder,
                 start_new_session=True,
             )
+            if self._is_over:
+                self.cancel()
             self._script.communicate()
             status, self._script = self._script.returncode, None
             if status == 0:
