@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -16,21 +18,23 @@ from memfit.analysis.diff.runs import Diff, Figure, Side
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
-from memfit.views.words.moments import count, name_moment, name_step
+from memfit.views.words.moments import count, name_moment, name_op, name_step
 from memfit.views.words.recipe import recipe_line
 
 NUM_ROWS = 8
 NUM_BLOCKS = 12
+UNLIMITED = 10_000
+_INDENT = 2
 
 _GREW, _SHRANK = "red", "green"
 
 
 def show_diff(diff: Diff, console: Console) -> None:
     """Prints what grew and what shrank, the largest change first: in colour on a terminal, plain and aligned elsewhere."""
-    console.print(*_sections(diff), sep="\n")
+    console.print(*_sections(diff, console), sep="\n")
 
 
-def _sections(diff: Diff) -> Iterator[RenderableType]:
+def _sections(diff: Diff, console: Console) -> Iterator[RenderableType]:
     names = side_names(diff)
     yield _heads(diff, names)
     yield from (Text(note, style="yellow") for note in notes(diff))
@@ -41,9 +45,9 @@ def _sections(diff: Diff) -> Iterator[RenderableType]:
     yield from _part("By category", "category", diff.categories, names, "")
     yield from _part("By module", "module", diff.modules, names, "outside all modules")
     yield from _part("By the phase in which it was allocated", "phase", diff.phases, names, "outside all phases")
-    yield from _part("By operator", "operator", diff.ops, names, "")
+    yield from _part("By operator", "operator", [replace(change, name=name_op(change.name)) for change in diff.ops], names, "")
     if diff.blocks:
-        yield from _section("The blocks behind it", _blocks(diff.blocks, names))
+        yield from _section("The blocks behind it", _widest(diff.blocks, names, console))
     if diff.levels:
         yield from _section("The peaks of phases, where they differ", _levels(diff.levels, names))
 
@@ -148,15 +152,30 @@ def _part(title: str, heading: str, changes: Sequence[Change], names: tuple[str,
     return _section(title, table)
 
 
-def _blocks(changes: Sequence[BlockChange], names: tuple[str, str]) -> Table:
-    table = plain_table("change>", *(f"{name}>" for name in names), "blocks>", "category", "operator", "phase", "module")
+def _widest(changes: Sequence[BlockChange], names: tuple[str, str], console: Console) -> Table:
+    """The blocks with as many columns as there is room for; what tells least is left out first."""
+    unlimited = console.options.update_width(UNLIMITED)
+    least_first = ("phase", f"{names[0]}>", "operator", f"{names[1]}>")
+    for num_left_out in range(len(least_first) + 1):
+        table = _blocks(changes, names, least_first[:num_left_out])
+        if Measurement.get(console, unlimited, table).maximum + _INDENT <= console.width:
+            break
+    return table
+
+
+def _blocks(changes: Sequence[BlockChange], names: tuple[str, str], left_out: Sequence[str]) -> Table:
+    rows = []
     for change in changes[:NUM_BLOCKS]:
         before, after, difference = _amounts(change)
         kind = change.kind
-        phase = kind.phase.label if kind.phase is not None else ""
-        row = difference, before, after, number_of_blocks(change), kind.category.label
-        table.add_row(*row, Text(printable(kind.op)), phase, Text(printable(kind.module)))
-    _say_rest(table, changes[NUM_BLOCKS:], num_figures=4)
+        row: dict[str, str | Text] = {"change>": difference, f"{names[0]}>": before, f"{names[1]}>": after}
+        row |= {"blocks>": number_of_blocks(change), "category": kind.category.label, "operator": Text(name_op(kind.op))}
+        row |= {"phase": kind.phase.label if kind.phase is not None else "", "module": Text(printable(kind.module))}
+        rows.append({heading: cell for heading, cell in row.items() if heading not in left_out})
+    table = plain_table(*rows[0])
+    for row in rows:
+        table.add_row(*row.values())
+    _say_rest(table, changes[NUM_BLOCKS:], num_figures=sum(heading.endswith(">") for heading in rows[0]))
     return table
 
 

@@ -16,6 +16,7 @@ from memfit.views.escaping import printable
 from memfit.views.tables import plain_table
 from memfit.views.terminal import NARROW, course_sections
 from memfit.views.verdicts import coverage_words
+from memfit.views.words.moments import name_op
 from memfit.views.words.recipe import recipe_line
 
 NUM_OWNERS = 10
@@ -139,7 +140,7 @@ def _blocks(explanation: Explanation, *, is_narrow: bool) -> Table:
     table = plain_table("bytes>", *headings)
     for block in explanation.holdings.blocks[:NUM_BLOCKS]:
         size, owner = format_bytes(block.size_bytes), Text(printable(block.owner))
-        op = Text(printable(block.op.removesuffix(".default")))
+        op = Text(name_op(block.op))
         table.add_row(size, *((block.category, *(() if is_narrow else (op,))) if known else ()), owner)
     return table
 

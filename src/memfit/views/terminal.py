@@ -16,7 +16,7 @@ from memfit.views.escaping import printable
 from memfit.views.tables import block_of, plain_table
 from memfit.views.verdicts import assumption_line
 from memfit.views.words.course import highlights, is_worth_drawing, sparkline
-from memfit.views.words.moments import count, name_moment, name_running, name_step
+from memfit.views.words.moments import count, name_moment, name_op, name_running, name_step
 from memfit.views.words.recipe import origin_line, recipe_line
 
 NUM_GROUPS = 12
@@ -144,7 +144,7 @@ def _blocks(device: DeviceReport, *, is_narrow: bool) -> Table:
     """Where there is little room, a block that belongs to a module is not said to be made by an operator."""
     table = plain_table("bytes>", "category", *(("belongs to, or made by",) if is_narrow else ("op", "belongs to")))
     for block in device.largest_blocks[:NUM_BLOCKS]:
-        owner, op = (Text(printable(words)) for words in (block.name or block.module, block.op.removesuffix(".default")))
+        owner, op = Text(printable(block.name or block.module)), Text(name_op(block.op))
         whose = (owner or op,) if is_narrow else (op, owner)
         table.add_row(format_bytes(block.size_bytes), block.category.label, *whose)
     return table

@@ -36,7 +36,7 @@ def make_sheet(comparison: Comparison) -> Sheet:
         rows.setdefault(_values(cell, axes), {})[cell.inputs["gpu"]] = cell
     return Sheet(
         title=_title(comparison),
-        facts=", ".join(_constants(comparison)),
+        facts=", ".join([*_constants(comparison), *([f"figures of {comparison.gpus[0]}"] if len(comparison.gpus) > 1 else [])]),
         axes=tuple(axis.replace("_", " ") for axis in axes),
         gpus=comparison.gpus,
         speed="tokens/s/GPU" if compares_by_tokens(comparison) else "a step",

@@ -23,6 +23,11 @@ def name_step(step: int) -> str:
     return "init" if step == INIT else str(step)
 
 
+def name_op(op: str) -> str:
+    """``aten.mm`` for ``aten.mm.default``: the usual overload goes without saying."""
+    return printable(op.removesuffix(".default"))
+
+
 def count(number: int, noun: str) -> str:
     """``1 step``, ``1,200 steps``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
