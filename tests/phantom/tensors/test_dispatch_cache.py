@@ -210,3 +210,48 @@ def test_two_outputs_in_one_new_storage_are_not_remembered():
         return step
 
     memfit.predict(build, steps=1)
+
+
+def sources(length):
+    yield torch.arange(2 * length).view(2, length)
+    yield torch.randn(2, length)
+    yield torch.randn(length, 2).t()
+    yield torch.randn(1, length)[:, ::2]
+    yield torch.zeros(2, 0)
+    yield torch.randn(2, 3, length, length).to(memory_format=torch.channels_last)
+    yield torch.randn(4, 1).expand(4, length)
+    yield torch.randn(length, dtype=torch.complex64)
+    yield torch.tensor(float(length))
+
+
+def test_copies_of_any_length_are_those_that_torch_makes(monkeypatch: pytest.MonkeyPatch):
+    told = []
+    copy = dispatch_cache.DispatchCache.copy
+    monkeypatch.setattr(
+        dispatch_cache.DispatchCache, "copy", lambda self, *question: told.append(copy(self, *question)) or told[-1]
+    )
+
+    def copies():
+        made = []
+
+        def step():
+            for length in (3, 5, 8, 3):
+                for source in sources(length):
+                    there = source.cuda()
+                    forms = (
+                        there,
+                        there.to(torch.float64),
+                        there.to(torch.bfloat16, memory_format=torch.contiguous_format),
+                        there.cpu(),
+                    )
+                    made.extend((described(form, ()), form.tolist() if source.dtype is torch.int64 else None) for form in forms)
+
+        found.append(made)
+        return step
+
+    found = []
+    memfit.predict(copies, steps=1)
+    assert sum(each is not None for each in told) > 20
+    monkeypatch.setattr(dispatch_cache.DispatchCache, "copy", lambda self, *question: None)
+    memfit.predict(copies, steps=1)
+    assert found[0] == found[1]

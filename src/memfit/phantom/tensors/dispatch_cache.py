@@ -11,11 +11,15 @@ here, so the question is a small tuple and the answer one new tensor:
 Only what torch answered from its own memory is remembered, and a few operators of which it is known that they may be, although
 torch forgets them: they belong to a library, are made of others, give several views, or numbers beside tensors. Never what depends
 on data or changes its arguments' shapes.
+
+Batches of many lengths are copied to the GPU, each of another shape. A copy of a tensor in row-major order is in that order too,
+so torch is asked once for all shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -44,6 +48,7 @@ _BY_DESCRIPTION: Final = frozenset(
 """Operators that torch works out anew each time; so it does all that give lists of tensors. What is known of values is lost on the
 way through the operators that they are made of, so that they are asked about where something is."""
 _WITH_LISTS: Final = "aten::_foreach_"
+_TO_COPY: Final = torch.ops.aten._to_copy.default
 _NOTHING: Final = ((0,), (1,))
 """Shape and stride of a tensor that is about to get another storage."""
 
@@ -88,6 +93,16 @@ class DispatchCache:
         self._recipes: dict[Any, tuple[type | None, tuple[Recipe, ...]]] = {}
         self._recipes_without_values: dict[Any, tuple[type | None, tuple[Recipe, ...]]] = {}
         """Recipes for calls whose arguments have no known values."""
+        self._copies: dict[Any, tuple[torch.dtype, torch.device, dict[str, Any]]] = {}
+        """Types, devices and attributes of copies in row-major order, by the types of their sources and the arguments."""
+
+    def copy(self, source: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """The copy of a tensor, real or not; ``None`` where torch must be asked."""
+        known = self._copies.get(_kind_of_copy(source, kwargs)) if self._copies else None
+        if known is None or not _is_row_major(source):
+            return None
+        dtype, device, attributes = known
+        return fake_tensor(empty_strided(source.shape, source.stride(), dtype=dtype, device="meta"), device, attributes)
 
     def answer(self, ask: Callable[..., Any], func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of ``ask``, from the cache if the description is known."""
@@ -105,12 +120,41 @@ class DispatchCache:
             return kind(_make(recipe, args) for recipe in recipes)
         before = num_recalled_by_torch()
         result = ask(func, types, args, kwargs)
+        if func is _TO_COPY:
+            self._note_copy(args[0], kwargs, result)
         is_recalled = num_recalled_by_torch() > before or func in _COLLECTIVES
         if (is_recalled or _follows_from_description(func, args)) and _NEVER.isdisjoint(func.tags):
             recipe = _write_down(args, result)
             if recipe is not None:
                 (self._recipes if is_recalled else self._recipes_without_values)[key] = recipe
         return result
+
+    def _note_copy(self, source: torch.Tensor, kwargs: dict[str, Any], made: torch.Tensor) -> None:
+        recipe = _write_down((source,), made)
+        if recipe is None or not _is_row_major(source) or made.stride() != source.stride():
+            return
+        (new,) = recipe[1]
+        if type(new) is _New and new.view_of < 0 and kwargs.get("memory_format") in (None, torch.preserve_format):
+            self._copies[_kind_of_copy(source, kwargs)] = new.dtype, new.device, new.attributes
+
+
+def _kind_of_copy(source: torch.Tensor, kwargs: dict[str, Any]) -> Any:
+    """What a copy of a tensor in row-major order depends on, but for its shape."""
+    return source.dtype, source.device, torch.is_inference_mode_enabled(), *sorted(kwargs.items(), key=itemgetter(0))
+
+
+def _is_row_major(tensor: torch.Tensor) -> bool:
+    """True of a tensor with elements, all of them in order without gaps, and with nothing lazy or known about them."""
+    if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_neg() or not tensor.numel():
+        return False
+    if type(tensor) is FakeTensor and tensor.constant is not None:
+        return False
+    step = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if type(size) is not int or stride != step:
+            return False
+        step *= size
+    return True
 
 
 def _follows_from_description(func: Any, args: Any) -> bool:
@@ -213,9 +257,12 @@ def _make(recipe: Recipe, args: Any) -> torch.Tensor | int | None:
         data.set_(args[recipe.view_of].untyped_storage(), recipe.offset, recipe.shape, recipe.stride)
     else:
         data = empty_strided(recipe.shape, recipe.stride, dtype=recipe.dtype, device="meta")
-    made: torch.Tensor = make_tensor_subclass(
-        FakeTensor, data, False, dispatch_device=True, device_for_backend_keys=inner(recipe.device)
-    )
+    return fake_tensor(data, recipe.device, recipe.attributes)
+
+
+def fake_tensor(data: torch.Tensor, device: torch.device, attributes: dict[str, Any]) -> torch.Tensor:
+    """A tensor on ``device`` as large as ``data``, which is on none; ``attributes`` are those of another there."""
+    made: torch.Tensor = make_tensor_subclass(FakeTensor, data, False, dispatch_device=True, device_for_backend_keys=inner(device))
     forbid_writing_by_pointer(made)
-    made.__dict__.update(recipe.attributes)
+    made.__dict__.update(attributes)
     return made

@@ -52,6 +52,7 @@ _FILLING = frozenset(
 """In-place operators that change only data: they do nothing here."""
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_PLAIN_OR_FAKE = _PLAIN | {FakeTensor}
 _TO_COPY = aten._to_copy.default
 
 _UPDATING = ("aten::_foreach_", "aten::_fused_", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat")
@@ -147,23 +148,27 @@ class PhantomMode(FakeTensorMode):
             if answered is not NotImplemented:
                 follow(func, args, kwargs, answered)
                 return answered
-        source = None
-        if on_gpu and FakeTensor not in types:
-            source = args[0] if func is _TO_COPY else None
-            args = tree_map_only(torch.Tensor, self._without_data, args)
-        try:
-            result = self._cache.answer(self.dispatch, func, types, args, kwargs)
-        except RuntimeError as error:
-            if not is_unknown_shape(error):
-                raise
-            again = functools.partial(self.dispatch, func, types, args, kwargs)
-            result = self._unknown.answer(again, self, func, args, kwargs)
+        source = args[0] if func is _TO_COPY and on_gpu and FakeTensor not in types else None
+        result = self._cache.copy(args[0], kwargs) if func is _TO_COPY and _PLAIN_OR_FAKE.issuperset(types) else None
+        if result is None:
+            if on_gpu and FakeTensor not in types:
+                args = tree_map_only(torch.Tensor, self._without_data, args)
+            result = self._asked(func, types, args, kwargs)
         self._note(func, args, kwargs, result)
         if source is not None:
             keep_host_data(result, source)
         elif func is _TO_COPY and result.dtype is torch.int64:
             _keep_jagged(result, args[0])
         return result
+
+    def _asked(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._cache.answer(self.dispatch, func, types, args, kwargs)
+        except RuntimeError as error:
+            if not is_unknown_shape(error):
+                raise
+            again = functools.partial(self.dispatch, func, types, args, kwargs)
+            return self._unknown.answer(again, self, func, args, kwargs)
 
     def _copied_to_host(self, types: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
         if _is_real_on_host(args[0]):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from memfit.ledger.schema import Array
+from memfit.phantom.tensors.dispatch_cache import fake_tensor
 from memfit.phantom.tensors.tensor_annotations import VALUES
 from memfit.predict.run.windows import LedgerWindow, NotRepeatableError, RunReason, Written
 from memfit.record.sources.operators.recorder import Recorder
@@ -46,6 +47,8 @@ class Maker:
 
     def __init__(self, recorder: Recorder, mode: FakeTensorMode) -> None:
         self._recorder, self._mode = recorder, mode
+        self._attributes: dict[torch.device, dict[str, Any]] = {}
+        """Of a new tensor, by its device."""
 
     def describe(
         self, tensor: torch.Tensor, first_block: int, window: LedgerWindow, numbers: list[int], *, with_values: bool = True
@@ -117,7 +120,10 @@ class Maker:
         if not is_whole:
             base = base if base.dtype is made.dtype else base.view(made.dtype)
             base = base.as_strided(shape, stride, offset)
-        return FakeTensor(self._mode, base, made.device)
+        attributes = self._attributes.get(made.device)
+        if attributes is None:
+            attributes = self._attributes[made.device] = dict(vars(FakeTensor(self._mode, base, made.device)))
+        return fake_tensor(base, made.device, attributes)
 
 
 def _dense_bytes(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> int:
