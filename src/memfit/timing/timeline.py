@@ -89,7 +89,8 @@ class Stretch:
     ready: dict[int, float]
     """When each used stream is done."""
     spans: Spans
-    queue: tuple[float, ...]
+    queue: Array
+    """When the launches end that are still queued."""
 
     def between(self, other: Stretch, share: float) -> Stretch:
         """Interpolates by a share towards another stretch that did the same with other sizes; returns this one if it did not."""
@@ -250,7 +251,7 @@ class Timeline:
             self._waited - began.waited,
             {stream: ready - began.host for stream, ready in used.items()},
             replace(spans, begin=spans.begin - began.host),
-            tuple(end - began.host for end in self._queue),
+            np.array(self._queue) - began.host,
         )
 
     def skip(self, stretch: Stretch, first_scope: int, outer_scope: int) -> None:
@@ -265,7 +266,7 @@ class Timeline:
                 until = float(begin[here[-1]] + stretch.spans.seconds[here[-1]])
             self._ready[stream] = max(began + ready, self._ready.get(stream, 0.0), until)
         self.host, self._waited = began + stretch.host, self._waited + stretch.waited
-        self._queue = deque(began + end for end in stretch.queue)
+        self._queue = deque((stretch.queue + began).tolist())
         if len(stretch.spans):
             scope = stretch.spans.scope
             moved = np.where(scope >= 0, scope + first_scope, outer_scope)

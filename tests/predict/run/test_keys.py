@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from memfit.predict.run.keys import state_of_modules
+from memfit.predict.run.keys import modules_of, parameters_of, state_of_modules
 
 
 class Block(nn.Module):
@@ -50,22 +50,31 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_changed_is_read_anew(change):
     block = Block()
-    before = state_of_modules(block)
-    assert state_of_modules(block) == before
+    before = state_of_modules(modules_of(block))
+    assert state_of_modules(modules_of(block)) == before
     change(block)
-    after = state_of_modules(block)
+    after = state_of_modules(modules_of(block))
     assert after != before
-    assert state_of_modules(block) == after
+    assert state_of_modules(modules_of(block)) == after
 
 
 def test_nothing_is_kept_alive():
     block = Block()
-    state_of_modules(block)
+    state_of_modules(modules_of(block))
     kept = weakref.ref(block.table), weakref.ref(block)
     block.table = None
     assert kept[0]() is None
     block.itself = block.forward  # as libraries that replace a module's forward do
-    state_of_modules(block)
+    state_of_modules(modules_of(block))
     del block
     gc.collect()
     assert kept[1]() is None
+
+
+def test_modules_and_parameters_are_those_of_torch_in_their_order():
+    shared, tied = nn.Linear(4, 4), nn.Linear(4, 4)
+    tied.weight = shared.weight
+    block = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), shared), nn.Sequential(shared, tied), shared, nn.Dropout()])
+    block.register_module("nothing", None)
+    assert modules_of(block) == list(block.modules())
+    assert [id(parameter) for parameter in parameters_of(modules_of(block))] == [id(each) for each in block.parameters()]

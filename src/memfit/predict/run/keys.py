@@ -49,18 +49,36 @@ class Key:
         return (kinds, tuple(others), own, beside)
 
 
-def state_of_call(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
+def modules_of(module: nn.Module) -> list[nn.Module]:
+    """What ``module.modules()`` has, in its order: asked for in every call, and without a generator for each module."""
+    found: dict[int, nn.Module] = {}
+    waiting = [module]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in found:
+            found[id(each)] = each
+            waiting += [child for child in reversed([*each._modules.values()]) if child is not None]
+    return list(found.values())
+
+
+def parameters_of(modules: Sequence[nn.Module]) -> list[torch.Tensor]:
+    """Each of their parameters once, as ``module.parameters()`` has them."""
+    own = (parameter for module in modules for parameter in module._parameters.values() if parameter is not None)
+    return list({id(parameter): parameter for parameter in own}.values())
+
+
+def state_of_call(modules: Sequence[nn.Module], args: Any, kwargs: Any) -> tuple[Any, ...]:
     """The arguments' structure, shapes, types and plain values; autocast; every module's plain attributes, number of hooks,
     parameters and their types."""
     leaves = tuple(_of_value(leaf) for leaf in tree_leaves((args, kwargs)))
     structure = str(tree_map(lambda leaf: None, (args, kwargs)))
-    return (leaves, structure, _modes(), state_of_modules(module))
+    return (leaves, structure, _modes(), state_of_modules(modules))
 
 
-def state_of_modules(module: nn.Module) -> tuple[Any, ...]:
-    """What of a module and those inside it decides a call."""
+def state_of_modules(modules: Sequence[nn.Module]) -> tuple[Any, ...]:
+    """What of them decides a call."""
     seen: dict[int, Any] = {}
-    return tuple(_of_module(each, seen) for each in module.modules())
+    return tuple(_of_module(each, seen) for each in modules)
 
 
 def kept_casts(casts: CastCache) -> tuple[int, ...]:
@@ -196,6 +214,8 @@ def _fact(value: Any, seen: dict[int, Any] | None) -> Any:
         return value
     if kind in _TYPES_OF_MANY:
         return len(value)
+    if seen is not None and (known := seen.get(id(value))) is not None:  # a configuration that all modules share
+        return known
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, _MANY):
@@ -203,10 +223,8 @@ def _fact(value: Any, seen: dict[int, Any] | None) -> Any:
     if isinstance(value, torch.Tensor):
         return (id(value), value.dtype)
     if seen is not None and not isinstance(value, (nn.Module, type)) and hasattr(value, "__dict__"):
-        known = seen.get(id(value))
-        if known is None:
-            known = seen[id(value)] = _plain_attributes(vars(value), None)
-        return known
+        found = seen[id(value)] = _plain_attributes(vars(value), None)
+        return found
     return _NOTHING
 
 

@@ -33,7 +33,7 @@ from torch import nn
 from memfit.phantom.torch_cuda.autocast import CastCache
 from memfit.predict.clock import TimedBuilder
 from memfit.predict.run.calls import Backward, WrittenCall
-from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, state_of_call, state_of_modules
+from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, modules_of, parameters_of, state_of_call, state_of_modules
 from memfit.predict.run.lengths import LengthFamily
 from memfit.predict.run.readings import Readings, ValueReading
 from memfit.predict.run.stand_ins import HELD, HeldGraph, KeptCast, Made, Maker, WrittenDown, array_of
@@ -165,10 +165,11 @@ class KnownCalls:
             self._reasons.append((type(module).__name__, history.reasons))
         if history.is_small or history.is_hopeless():
             return original(module, *args, **kwargs)
-        parameters: list[torch.Tensor] = list(module.parameters())
+        modules = modules_of(module)
+        parameters = parameters_of(modules)
         key: Key | None = None
         try:
-            key = Key.of(state_of_call(module, args, kwargs), (kept_casts(self._casts), gradients_of(parameters)))
+            key = Key.of(state_of_call(modules, args, kwargs), (kept_casts(self._casts), gradients_of(parameters)))
         except NotRepeatableError as error:
             history.fail(error.reason)
         if key is None:  # here, so that an error of the script's own has no other one before it
@@ -207,7 +208,7 @@ class KnownCalls:
         try:
             if readings.are_unclear:
                 raise NotRepeatableError(RunReason.VALUES)
-            state = state_of_call(module, args, kwargs)
+            state = state_of_call(modules_of(module), args, kwargs)
             held = frozenset(i for i, tensor in enumerate(inputs) if use_counts(tensor) != counts[i])
             window = self._tape.window(start, end, stretch)
             call = self._read(window, start, result, casts, held, tuple(readings.found))
@@ -339,7 +340,7 @@ class KnownCalls:
         segment, call = pending.segments[0], pending.call
         if len(pending.segments) != 1 or segment.stop is None:
             raise NotRepeatableError(RunReason.BACKWARD)
-        if state_of_modules(pending.module) != pending.key.state[-1]:
+        if state_of_modules(modules_of(pending.module)) != pending.key.state[-1]:
             raise NotRepeatableError(RunReason.CHANGES)
         stop, stretch = segment.stop
         first, last = pending.start.num_blocks, pending.end.num_blocks
