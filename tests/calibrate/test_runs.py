@@ -12,6 +12,7 @@ from memfit.calibrate.session import tables_of
 from memfit.cli import main
 from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
+from memfit.timing import Call, price
 
 SLOWER = 1.3
 
@@ -71,6 +72,25 @@ def test_tables_of_a_card_without_a_file_price_as_it_does(card_bound, tmp_path):
     (tmp_path / "same.toml").write_text(to_toml(tables_of(find_gpu("A100-80GB"))))
     again = memfit.predict(training(8192, 2, 16384), gpu=str(tmp_path / "same.toml"), steps=5)
     assert again.step_seconds == pytest.approx(card_bound.step_seconds, rel=1e-3)
+
+
+CALLS = (
+    "mm bf16[8192,4096] bf16[4096,4096] > bf16[8192,4096]",
+    "mul.Tensor f32[4096,4096] f32[4096,4096] > f32[4096,4096]",
+    "native_layer_norm bf16[8192,4096] > bf16[8192,4096]",
+    "convolution f16[64,256,56,56] f16[256,256,3,3] > f16[64,256,56,56]",
+    "index_select f32[100000,64] i64[400000] > f32[400000,64]",
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", ["T4", "A10G", "V100-16GB", "H100-80GB", "GB200", "MI300X"])
+def test_a_file_of_any_card_prices_calls_as_the_card_does(name, call, tmp_path):
+    from memfit.calibrate.file import to_toml
+
+    (tmp_path / "same.toml").write_text(to_toml(tables_of(find_gpu(name))))
+    again = find_gpu(str(tmp_path / "same.toml"))
+    assert price(Call.parse(call), again).seconds == pytest.approx(price(Call.parse(call), find_gpu(name)).seconds, rel=1e-3)
 
 
 def test_a_run_with_too_few_steps_is_refused(card_bound):

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from memfit import data
 from memfit.calibrate.card import card_table, table_of
 from memfit.calibrate.file import to_toml
 from memfit.calibrate.fitting import FittedRates, TimedCall, fit
 from memfit.calibrate.host import host_table, transfer_table
 from memfit.calibrate.leaves import LeafKind, find_leaves, scaled
 from memfit.calibrate.meter import CardMeter, Measurements
-from memfit.data import FOLDER, read_toml
 from memfit.hardware import Gpu
 from memfit.timing import Call
 from memfit.timing.basis import rates_of
@@ -83,7 +83,7 @@ def conclude(
     measured: Measurements, *, name: str = "", about: Mapping[str, Any] | None = None, template: Mapping[str, Any] | None = None
 ) -> Calibration:
     """The file's tables. ``about`` goes into its table ``calibration``: versions, date, seconds."""
-    known = dict(template if template is not None else read_toml(FOLDER / "rates" / TEMPLATE))
+    known = dict(template if template is not None else data.read_toml(data.FOLDER / "rates" / TEMPLATE))
     table = card_table(measured, _copied(measured), name)
     gpu = Gpu.from_table(table["name"], {key: value for key, value in table.items() if key != "name"}, "gpu")
     fitted = fit([*measured.calls, *_single_products(measured)], in_proportion(known, gpu), gpu)
@@ -110,15 +110,8 @@ def conclude(
 def tables_of(gpu: Gpu) -> dict[str, Any]:
     """The tables of a card's file; of a GPU without one those that stand for it, as a file would have them."""
     if gpu.file:
-        return read_toml(Path(gpu.file))
-    tables = in_proportion(read_toml(FOLDER / "rates" / TEMPLATE), gpu)
-    rates = rates_of(gpu)
-    shares = {"power_share": rates.products.power_share, "sustained_share": rates.products.sustained_share}
-    tables["products"] = {**tables["products"], **shares}
-    flash = rates.attention.kernels["flash"]
-    kernels = {**tables["attention"]["kernels"], "flash": {"forward": list(flash.forward), "backward": list(flash.backward)}}
-    tables["attention"] = {**tables["attention"], "kernels": kernels}
-    return {**tables, "gpu": table_of(gpu), "calibration": {}}
+        return data.read_toml(Path(gpu.file))
+    return {**data.table_of(rates_of(gpu)), "gpu": table_of(gpu), "calibration": {}}
 
 
 def in_proportion(template: Mapping[str, Any], gpu: Gpu) -> dict[str, Any]:

@@ -52,6 +52,18 @@ def parse_table(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     return kind(**values)
 
 
+def table_of(value: Any) -> Any:
+    """What ``parse_table`` reads as an equal dataclass. Fields that have their default are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [(field.name, getattr(value, field.name), field.default) for field in dataclasses.fields(value)]
+        return {name: table_of(each) for name, each, default in fields if each != default}
+    if isinstance(value, Mapping):
+        return {key: table_of(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return [table_of(each) for each in value]
+    return value.value if isinstance(value, Enum) else value
+
+
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
