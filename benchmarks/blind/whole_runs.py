@@ -66,6 +66,16 @@ OWN = (
     "remembered",
     "progressive_images",
     "experts_epoch",
+    "averaged_weights",
+    "equations",
+    "listener",
+    "meta_learning",
+    "molecules",
+    "packed_sharded",
+    "preconditioned",
+    "proximal_policy",
+    "radiance",
+    "scanned_states",
 )
 
 
