@@ -117,3 +117,26 @@ def test_torch_asks_for_other_kernels_forward_and_backward():
     assert sizes.workspace_bytes(0, is_forward=False) == 14733824
     packed = Sizes.of(torch.empty(28 * 64, 28, device="meta"), LSTM, (160, 0, 1, False, 0.0, True, False, [64] * 28, None))
     assert packed.workspace_bytes(0, is_forward=True) == 14733824
+
+
+def blocks_of_backward(cell: str) -> list[int]:
+    """Requests of at least 24 bytes that the backward pass of a cell makes beyond its results, in an H200's order."""
+
+    def build():
+        made = getattr(nn, cell)(256, 256).cuda()
+        x = torch.ones(6836, 256, device="cuda", requires_grad=True)
+        state = torch.ones(6836, 256, device="cuda")
+
+        def step():
+            out = made(x, state if cell == "GRUCell" else (state, state))
+            (out if cell == "GRUCell" else out[0]).sum().backward()
+
+        return step
+
+    events = memfit.predict(build, gpu="H200", steps=1).ledger.events
+    return [int(size) for size in events.size if size in (42074112, 56098816, 24)]
+
+
+def test_cells_add_up_the_gradients_of_biases_in_parts():
+    """As an H200 did for a GRU: twice 42,074,112 bytes and 24 of counters (benchmarks/workloads/whole/molecules.py)."""
+    assert [size for size in blocks_of_backward("GRUCell") if size != 24].count(42074112) >= 2

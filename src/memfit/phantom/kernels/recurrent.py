@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memfit.phantom.kernels.reduction import partial_bytes, staging_blocks
 from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Kept, Kernel, ResultPlace, Rule, TakenBlocks
 from memfit.phantom.target import Target
 from memfit.torch_compat.devices import is_cudnn_enabled
@@ -352,6 +353,23 @@ def _gru_cell_blocks(target: Target, args: Arguments, result: Any) -> TakenBlock
     return ResultPlace(1), ResultPlace(0)
 
 
+def _lstm_cell_backward_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """Partial sums over the rows for the gradient of the bias, which is summed up last."""
+    gates, _, bias = result
+    summed = staging_blocks(target, gates, (0,), partial_bytes(gates)) if bias is not None else ()
+    return ResultPlace(0), ResultPlace(1), *([] if bias is None else [ResultPlace(2)]), *summed
+
+
+def _gru_cell_backward_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """Partial sums over the rows for the gradient of one bias, then for that of the other."""
+    gates, biases = result[0], result[3:]
+    if biases[0] is None:
+        return ()
+    summed = staging_blocks(target, gates, (0,), partial_bytes(gates))
+    given_back = [-place for place in range(len(summed), 0, -1)]
+    return (*map(ResultPlace, range(4)), *summed, *given_back, ResultPlace(4), *summed)
+
+
 def _steps_first(batch_first: bool, *tensors: torch.Tensor | None) -> list[int]:
     """Copies of those whose memory does not have the steps first."""
     ordered = [tensor.transpose(0, 1) if batch_first else tensor for tensor in tensors if tensor is not None]
@@ -429,6 +447,7 @@ RULES = (
     Rule(operators=("_cudnn_rnn_backward",), returns=_backward, takes=_backward_blocks, source=CUDNN),
     Rule(operators=("_thnn_fused_lstm_cell",), takes=_lstm_cell_blocks, source=CELLS),
     Rule(operators=("_thnn_fused_gru_cell",), returns=_gru_cell, takes=_gru_cell_blocks, source=CELLS),
-    Rule(operators=("_thnn_fused_gru_cell_backward",), returns=_gru_cell_backward, source=CELLS),
+    Rule(operators=("_thnn_fused_lstm_cell_backward_impl",), takes=_lstm_cell_backward_blocks, source=CELLS),
+    Rule(operators=("_thnn_fused_gru_cell_backward",), returns=_gru_cell_backward, takes=_gru_cell_backward_blocks, source=CELLS),
     Rule(operators=("_pack_padded_sequence",), returns=_pack_padded_sequence, source="ATen/native/PackedSequence.cpp"),
 )

@@ -102,8 +102,8 @@ def _blocks(target: Target, args: Arguments, item: int, dims_at: int = 1) -> tup
     return staging_blocks(target, args[0], dims if isinstance(dims, (list, tuple)) else None, item)
 
 
-def _wide(x: torch.Tensor) -> int:
-    """A float32, or a number of the input's type where that is wider."""
+def partial_bytes(x: torch.Tensor) -> int:
+    """Of a partial sum: a float32, or a number of the input's type where that is wider."""
     return max(4, x.element_size())
 
 
@@ -111,19 +111,19 @@ def _sum_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     """Partial sums; integers and masks are copied to int64 first."""
     x = args[0]
     if x.dtype.is_floating_point or x.dtype.is_complex:
-        return _blocks(target, args, _wide(x))
+        return _blocks(target, args, partial_bytes(x))
     copied = () if x.dtype == torch.int64 else (8 * x.numel(),)
     return (*copied, *_blocks(target, args, 8))
 
 
 def _mean_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     """Partial results, in float32 where the type is narrower."""
-    return _blocks(target, args, _wide(args[0]))
+    return _blocks(target, args, partial_bytes(args[0]))
 
 
 def _norm_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     """Partial sums, in float32 where the type is narrower."""
-    return _blocks(target, args, _wide(args[0]), dims_at=2)
+    return _blocks(target, args, partial_bytes(args[0]), dims_at=2)
 
 
 def _extreme_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
