@@ -103,6 +103,13 @@ def test_a_gradient_handed_out_twice_is_not_the_engines_alone():
     assert adds.seen == [(True, False)]
 
 
+def test_a_pass_that_makes_a_graph_of_itself_adds_up_in_new_tensors():
+    x = torch.ones(4, requires_grad=True)
+    with Adds() as adds:
+        torch.autograd.grad((x.relu() + x.sigmoid()).sum(), x, create_graph=True)
+    assert adds.seen == [(True, False)]
+
+
 def test_sums_in_a_python_backward_are_not_the_engines():
     class Twice(torch.autograd.Function):
         @staticmethod

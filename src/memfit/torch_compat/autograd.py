@@ -145,7 +145,12 @@ _exclusive: tuple[int, int] | None = None
 
 
 def held_by_the_engine_alone(gradient: torch.Tensor) -> bool:
-    """True if autograd, without a dispatch mode, would have accumulated into this gradient in place."""
+    """True if autograd, without a dispatch mode, would have accumulated into this gradient in place.
+
+    It never does in a pass that makes a graph of itself: gradients are on in that pass, and what is added up may be needed again.
+    """
+    if torch.is_grad_enabled():
+        return False
     dense = gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
     return dense and use_counts(gradient) == _exclusive
 

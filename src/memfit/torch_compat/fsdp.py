@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from typing import Any
 
 import torch
@@ -110,6 +111,34 @@ def unsharded_gradients(group: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor
         for gradient in (getattr(managed, "unsharded_accumulated_grad", None), None if whole is None else whole.grad):
             if gradient is not None:
                 yield gradient, managed.sharded_param
+
+
+def facts_of_unit(module: nn.Module) -> tuple[Any, ...]:
+    """What FSDP2 keeps of a unit apart from the module's attributes, and what decides a call: switches, whether gradients are
+    reduced for one, and which shards, buffers and full gradients are there. Empty for other modules."""
+    fsdp = loaded("torch.distributed.fsdp._fully_shard._fully_shard")
+    if fsdp is None or not isinstance(module, fsdp.FSDPModule):
+        return ()
+    state = module._get_fsdp_state()
+    facts: list[tuple[Any, ...]] = [_facts(state), _facts(state._state_ctx), _facts(state._comm_ctx)]
+    for group in groups_of_unit(module):
+        facts.append(_facts(group))
+        for managed in group.fsdp_params:
+            whole = getattr(managed, "_unsharded_param", None)
+            accumulated = getattr(managed, "unsharded_accumulated_grad", None)
+            facts.append((managed.sharded_state, accumulated is None, whole is None or whole.grad is None))
+    return tuple(facts)
+
+
+def _facts(holder: Any) -> tuple[tuple[str, Any], ...]:
+    """Of each attribute: a plain value, a length, or whether it is there."""
+    return tuple((name, _fact(value)) for name, value in vars(holder).items())
+
+
+def _fact(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str, Enum, torch.dtype)):
+        return value
+    return len(value) if isinstance(value, (list, tuple, dict, set)) else True
 
 
 def holds_unsharded_gradients(modules: Iterable[nn.Module]) -> bool:

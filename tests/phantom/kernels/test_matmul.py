@@ -38,6 +38,32 @@ def test_an_operand_with_gaps_both_ways_is_copied():
     assert RULES.get(aten.addmm.default).takes(H200, (gaps[0], dense, gaps), None) == [8 * 8 * 4]
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "is_copied"),
+    [
+        ((6, 1), (0, 0), True),  # the gradient of a sum
+        ((6, 4), (0, 0), True),
+        ((6, 4), (0, 1), True),
+        ((1, 6), (0, 2), True),
+        ((6, 1), (3, 1), False),
+        ((1, 6), (0, 1), False),
+        ((1, 6), (1, 9), False),
+        ((1, 1), (0, 0), False),
+        ((5, 6, 1), (0, 0, 0), True),
+        ((5, 6, 1), (12, 2, 2), True),
+        ((5, 6, 4), (0, 4, 1), False),
+        ((5, 6, 1), (6, 1, 1), False),
+        ((5, 6, 1), (6, 1, 3), False),
+        ((5, 1, 1), (1, 0, 0), True),
+    ],
+)
+def test_operands_that_are_one_number_wide(shape: tuple[int, ...], strides: tuple[int, ...], is_copied: bool):
+    operand = torch.empty_strided(shape, strides, device="meta")
+    other = torch.empty(*shape[:-2], shape[-1], 8, device="meta")
+    multiply = aten.mm.default if len(shape) == 2 else aten.bmm.default
+    assert RULES.get(multiply).takes(H200, (operand, other), None) == [4 * operand.numel()] * is_copied
+
+
 def test_products_of_groups_in_any_type():
     with phantom():
         for dtype in (torch.bfloat16, torch.float32):

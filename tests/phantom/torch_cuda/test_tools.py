@@ -32,3 +32,32 @@ def test_a_loss_scaler_skips_the_steps_that_are_expected_to_overflow(overflows: 
     assert updated == [number >= overflows for number in range(3)]
     (named,) = [sentence for sentence in prediction.assumptions if "loss scaler" in sentence]
     assert named.endswith(f": {overflows or 'none'}")
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_lbfgs_makes_all_its_iterations(search: str | None):
+    kept: list[int] = []
+    tolerances: list[tuple[float, float]] = []
+
+    def build():
+        model = torch.nn.Linear(64, 64).cuda()
+        data = torch.randn(8, 64, device="cuda")
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, max_eval=40, history_size=9, line_search_fn=search)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(data).square().mean()
+            loss.backward()
+            return loss
+
+        def step():
+            optimizer.step(closure)
+            kept.append(len(optimizer.state[model.weight]["old_dirs"]))
+            tolerances.append((optimizer.param_groups[0]["tolerance_grad"], optimizer.param_groups[0]["tolerance_change"]))
+
+        return step
+
+    prediction = memfit.predict(build, gpu="H200", steps=3)
+    assert kept == [3, 7, 9]
+    assert set(tolerances) == {(1e-7, 1e-9)}
+    assert any("L-BFGS" in sentence for sentence in prediction.assumptions)

@@ -288,6 +288,48 @@ OF_SEVERAL = {
         optimizer.zero_grad()
 """,
 }
+ACCUMULATING = """
+    for number in range(24):
+        BEFORE
+        loss = model(torch.randn(16, 128, device="cuda")).pow(2).mean() / 6
+        loss.backward()
+        if number % 6 == 5:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+"""Between the first and the last batch of a step, calls are alike."""
+
+
+def accumulating(kind, before):
+    """``kind``, with several batches to a step, and ``before`` ahead of each."""
+    setting_up, _ = OF_SEVERAL[kind].split("    for step in")
+    return setting_up + ACCUMULATING.replace("BEFORE", before).lstrip("\n")
+
+
+OF_SEVERAL |= {
+    "fully sharded, with whole gradients added up": accumulating(
+        "fully sharded",
+        "model.set_requires_gradient_sync(number % 6 == 5)",
+    ),
+    "fully sharded, with whole gradients added up in float32": accumulating(
+        "fully sharded",
+        "model.set_requires_gradient_sync(number % 6 == 5)",
+    )
+    .replace("import fully_shard", "import MixedPrecisionPolicy, fully_shard")
+    .replace("fully_shard(layer)", "fully_shard(layer, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))"),
+    "sharded and replicated, with shards added up": accumulating(
+        "fully sharded",
+        "model.set_requires_all_reduce(number % 6 == 5)",
+    )
+    .replace("import fully_shard", "import fully_shard\n    from torch.distributed.device_mesh import init_device_mesh")
+    .replace("model = nn", 'mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))\n    model = nn')
+    .replace("fully_shard(layer)", "fully_shard(layer, mesh=mesh)")
+    .replace("fully_shard(model)", "fully_shard(model, mesh=mesh)"),
+    "data parallel, reduced in the last batch": accumulating(
+        "data parallel",
+        "model.require_backward_grad_sync = number % 6 == 5",
+    ),
+}
 
 RUN = ("a recurrent network",)
 """Small ones are run."""

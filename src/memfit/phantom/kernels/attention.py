@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, Rule
+from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, ResultPlace, Rule, TakenBlocks
 from memfit.phantom.target import Target
 from memfit.torch_compat.devices import KERNEL_QUESTIONS, TORCH_C
 from memfit.torch_compat.patches import Patches
@@ -191,18 +191,18 @@ def _run_flash(call: AttentionCall) -> torch.Tensor:
 
 def _run_efficient(call: AttentionCall) -> torch.Tensor:
     bias = _expand(_additive(call.mask, call.query), call)
-    out = aten._scaled_dot_product_efficient_attention(
+    out: torch.Tensor = aten._scaled_dot_product_efficient_attention(
         call.query, call.key, call.value, bias, call.needs_grad, call.dropout, call.is_causal, scale=call.scale
-    )
-    return out[0]  # type: ignore[no-any-return]
+    )[0]  # the bias outlives what else comes back
+    return out
 
 
 def _run_cudnn(call: AttentionCall) -> torch.Tensor:
     bias = _additive(call.mask, call.query)
-    out = aten._scaled_dot_product_cudnn_attention(
+    out: torch.Tensor = aten._scaled_dot_product_cudnn_attention(
         call.query, call.key, call.value, bias, call.needs_grad, call.dropout, call.is_causal, False, scale=call.scale
-    )
-    return out[0]  # type: ignore[no-any-return]
+    )[0]  # the bias outlives what else comes back
+    return out
 
 
 def _run_math(call: AttentionCall) -> torch.Tensor:
@@ -275,9 +275,9 @@ GRAPH_BYTES = 256
 """What every graph of cuDNN takes beside."""
 
 
-def _cudnn_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """256 bytes."""
-    return (GRAPH_BYTES,)
+def _cudnn_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """Dropout's seed and offset first, then the output and the sums, and 256 bytes."""
+    return (*map(ResultPlace, (6, 7, 0, 1)), GRAPH_BYTES)
 
 
 def _cudnn_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:

@@ -77,19 +77,24 @@ def _cublas_and_cublaslt(args: Arguments) -> Sequence[Kept]:
 
 
 def _copies_of_two(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """Copies of operands that have gaps both between their rows and between their columns: cuBLAS wants one without."""
-    return [bytes_of(x) for x in args[:2] if not _is_dense(x)]
+    """Copies of operands that cuBLAS cannot read where they are: with gaps both ways, or one number expanded to many rows."""
+    return [bytes_of(x) for x in args[:2] if not _is_readable(x)]
 
 
 def _copies_after_first(target: Target, args: Arguments, result: Any) -> Sequence[int]:
     """Copies of the two factors, likewise; what is added to their product is the first argument."""
-    return [bytes_of(x) for x in args[1:3] if not _is_dense(x)]
+    return [bytes_of(x) for x in args[1:3] if not _is_readable(x)]
 
 
-def _is_dense(x: torch.Tensor) -> bool:
+def _is_readable(x: torch.Tensor) -> bool:
+    """Whether each row, or each column, lies in one piece and after the one before."""
     *_, rows, columns = x.shape
     *_, down, across = x.stride()
-    return (across == 1 and down >= columns) or (down == 1 and across >= rows) or rows == 1 or columns == 1
+    if (across == 1 and down >= columns) or (down == 1 and across >= rows):
+        return True
+    if x.dim() == 2:
+        return x.is_contiguous() or x.t().is_contiguous()
+    return x.is_contiguous() and down != 0 and across != 0
 
 
 # -- products in another type --------------------------------------------------------------------------------------------------

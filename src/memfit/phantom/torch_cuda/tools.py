@@ -1,9 +1,11 @@
-"""What ``torch.cuda`` has beside its answers: markers, sensors, memory history, tensor types; and what torch remembers of it."""
+"""What ``torch.cuda`` has beside its answers: markers, sensors, memory history, tensor types; what torch remembers of it; and what
+data tell torch."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -13,10 +15,14 @@ import torch
 
 from memfit.phantom.device.streams import PrivatePool
 from memfit.phantom.passthrough.refusals import refuse
+from memfit.phantom.tensors.tensor_annotations import CONSTANT
 from memfit.phantom.values.assumptions import Assumptions, Expected
 from memfit.torch_compat.devices import REMEMBER_THE_GPU, ProfilerBase, factory_functions
 from memfit.torch_compat.fake_tensors import forget_fake_answers
 from memfit.torch_compat.patches import Patches
+from memfit.torch_compat.versions import need_in
+
+need_in(torch.optim.LBFGS.__module__, "_strong_wolfe")
 
 # -- markers and profilers, which find nothing to do -------------------------------------------------------------------------------
 
@@ -68,6 +74,52 @@ def install_loss_scaler(patches: Patches, assumptions: Assumptions, expected: Ex
 _OVERFLOWS = (
     "steps that a loss scaler skips because a gradient overflows (on a GPU often the first ones, until the scale has fallen: then "
     "optimizer state comes later, and reserved memory may differ; --expected overflows=2)"
+)
+
+
+# -- L-BFGS: when it is content with a step, only data can tell --------------------------------------------------------------------
+
+
+def install_lbfgs(patches: Patches, assumptions: Assumptions) -> None:
+    """``torch.optim.LBFGS`` makes all the iterations that it may, and keeps the direction of each; a search along a line tries two
+    points."""
+    running: list[torch.optim.LBFGS] = []
+
+    def around_step(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: torch.optim.LBFGS, closure: Callable[[], Any]) -> Any:
+            assumptions.add(_LBFGS_GOES_ON)
+            (group,) = self.param_groups
+            chosen = {name: group[name] for name in ("tolerance_grad", "tolerance_change")}
+            group.update(dict.fromkeys(chosen, -math.inf))
+            running.append(self)
+            try:
+                return original(self, closure)
+            finally:
+                running.pop()
+                group.update(chosen)
+
+        return step
+
+    def around_search(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, max_ls=1, **kwargs: original(*args, max_ls=min(max_ls, 1), **kwargs)
+
+    def around_dot(original: Callable[..., Any]) -> Callable[..., Any]:
+        def dot(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            product: torch.Tensor = original(self, other)
+            if running and product.is_cuda:
+                setattr(product, CONSTANT, 1.0)  # a direction is kept where the loss is curved upwards along it
+            return product
+
+        return dot
+
+    patches.wrap(torch.optim.LBFGS, "step", around_step)
+    patches.wrap(sys.modules[torch.optim.LBFGS.__module__], "_strong_wolfe", around_search)
+    patches.wrap(torch.Tensor, "dot", around_dot)
+
+
+_LBFGS_GOES_ON = (
+    "L-BFGS makes all the iterations that each of its steps may have (max_iter): one that is content sooner calls its closure less "
+    "often, and keeps fewer directions"
 )
 
 

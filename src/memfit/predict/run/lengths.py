@@ -27,8 +27,9 @@ from memfit.predict.run.sizes import Fit, Unclear
 
 WATCHED: Final = 2
 """Number of calls with arguments of the same sizes that must be alike."""
-FIRST_CHECK: Final = 32
-"""After this many replaced calls, those whose number is a power of two are run again as a check."""
+FIRST_CHECK: Final = 5
+"""Of replaced calls, numbers 2**5 + 5, 2**6 + 6, ... are run again as a check, so that checks do not always meet
+the same batch of a step."""
 FEWEST_SAMPLES: Final = 4
 MOST_SAMPLES: Final = 64
 MOST_VARIABLES: Final = 3
@@ -85,7 +86,7 @@ class LengthFamily:
         if call is None or not call.finds_its_storages():
             return None
         self._num_told += 1
-        if self._num_told >= FIRST_CHECK and self._num_told & (self._num_told - 1) == 0:
+        if _is_check(self._num_told):
             self._expected[sizes] = call
             return None
         return call
@@ -139,6 +140,11 @@ class _Sample:
         """``shape`` is one object for all samples of a family whose calls have equal shapes."""
         self.call, self.shape = call, shape
         self.num_alike: int = 1 + (before.num_alike if before is not None and before.call.is_like(call) else 0)
+
+
+def _is_check(number: int) -> bool:
+    power = number.bit_length() - 1
+    return power >= FIRST_CHECK and number == 2**power + power
 
 
 def _variables(rows: Sequence[Sizes]) -> tuple[int, ...]:
