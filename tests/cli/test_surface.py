@@ -117,6 +117,7 @@ def test_every_command_has_examples_that_can_be_read():
         (["pred"], "memfit: error: there is no command 'pred'; did you mean predict?"),
         (["train.py"], "a script is predicted by memfit run train.py"),
         (["predict", "--modle", "gpt2"], "memfit predict: error: unrecognized arguments: --modle; did you mean --model?"),
+        (["predict", "--model", "gpt2", "--budget", "4GiB"], "unrecognized arguments: --budget; memfit plan has --budget"),
         (["predict", "train.py"], "train.py is a script: memfit run train.py predicts it as it is"),
         (["predict", "--hf", "org/never-fetched"], "hf download org/never-fetched config.json"),
     ],
@@ -143,7 +144,7 @@ def test_out_means_the_same_in_every_command():
         assert ("--out" in flags) == ("-o" in flags)
 
 
-@pytest.mark.parametrize("argv", [[], ["dance"], ["report"], ["show", "--loud", "x"]], ids=str)
+@pytest.mark.parametrize("argv", [[], ["dance"], ["diff"], ["show", "--loud", "x"]], ids=str)
 def test_a_command_line_that_cannot_be_meant(argv: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         main(argv)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -12,6 +13,8 @@ from helpers.browsing import Visit
 from helpers.hanging import wait_until
 
 from memfit.choices import AXES
+from memfit.ledger.storage import RUNNING
+from memfit.testing import ledger
 
 EXACT = '.now[data-kind="exact"]'
 BOUND = '.now[data-kind="bound"]'
@@ -89,6 +92,19 @@ def test_every_control_says_what_it_is_set_to(served, open_served):
         assert str(words[name]) == value
         field.select_option("") if axis.choices else field.fill("")
         assert name not in asked_by(visit)["words"]
+    for name, value in (("alloc_conf", "expandable_segments:True"), ("interconnect", "none")):
+        page.fill(f"#c-{name}", value)
+        assert asked_by(visit)[name] == value
+        page.fill(f"#c-{name}", "")
+    for slider in page.locator(".slider").all():
+        number = slider.locator("input[type=number]")
+        slider.locator("input[type=range]").fill("3")
+        shown = number.input_value()
+        assert int(shown) > 1
+        name = str(number.get_attribute("id")).removeprefix("c-")
+        asked = asked_by(visit)
+        assert str((asked["words"] | asked)[name]) == shown
+        slider.locator("input[type=range]").fill("0")
     page.select_option("#gpu", "T4")
     page.locator(".slider input[type=range]").first.fill("5")
     page.fill("#c-price", "2.5")
@@ -127,6 +143,17 @@ def test_a_dropped_config_and_a_wrong_one(served, open_served, tmp_path: Path):
     visit.page.wait_for_selector(".ask .alarm:not([hidden])")
     assert "no config.json of Hugging Face" in visit.text(".ask .alarm")
     visit.page.set_input_files(".drop input", served.folder / "config.json")
+    wait_until(lambda: visit.page.input_value("#subject").startswith("dropped:"))
+    visit.page.get_by_role("button", name="Model").click()
+    dropped = visit.page.evaluate_handle(
+        """text => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([text], "config.json"));
+            return transfer;
+        }""",
+        (served.folder / "config.json").read_text(),
+    )
+    visit.page.dispatch_event("body", "drop", {"dataTransfer": dropped})  # anywhere on the page
     wait_until(lambda: visit.page.input_value("#subject").startswith("dropped:"))
     visit.page.fill("#c-seq", "16")
     visit.page.fill("#c-world_size", "1")
@@ -167,6 +194,36 @@ def test_side_by_side_copy_and_what_makes_it_fit(served, open_served):
     assert "batch 8" in visit.text(".kept .recipe")
     visit.page.get_by_role("button", name="Take away").click()
     assert visit.page.locator(".kept .card").count() == 0
+
+
+def test_an_answer_is_copied_as_python_and_as_a_plan_and_its_report_opens(served, open_served):
+    visit = open_served(served, permissions=["clipboard-read", "clipboard-write"])
+    wait_for_answer(visit)
+    for label, says in (("Copy Python", "memfit.predict(model='llama3-8b', "), ("Copy plan", '"gpu": "H100-80GB"')):
+        visit.page.get_by_role("button", name=label).click()
+        wait_until(lambda says=says: says in visit.page.evaluate("navigator.clipboard.readText()"))
+    with visit.page.context.expect_page() as opened:
+        visit.page.get_by_role("link", name="Open the full report").click()
+    opened.value.wait_for_selector("html[data-ready]")
+    assert opened.value.locator(".answer").count() == 1
+
+
+def test_a_script_says_what_was_seen_of_it_and_what_its_time_rests_on(served, open_served):
+    """The one answer that no worker of the page makes: memfit run does."""
+    (served.folder / "trains.py").write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(8, 8).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(2):\n"
+        "    model(torch.ones(4, 8, device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    visit = open_served(served, question={"kind": "script", "subject": "trains.py", "gpu": "T4", "world_size": 1})
+    wait_for_answer(visit)
+    said = visit.text(".card")
+    assert "trains.py on T4" in said
+    assert "Seen: 2 training steps" in said
+    assert "No operator was timed on T4" in said
 
 
 def test_two_windows_do_not_disturb_each_other(served, open_served):
@@ -219,6 +276,36 @@ def test_ledgers_are_opened_laid_over_and_compared_and_their_names_are_text(serv
     page.frame_locator("iframe.report").locator("html[data-ready]").wait_for()
 
 
+def test_a_watched_job_is_live_and_several_ledgers_are_one_page(served, open_served):
+    visit = open_served(served)
+    page = visit.page
+    path = served.folder / "live.memfit"
+
+    def stand(size: int, problem: str) -> None:
+        made = ledger(f"alloc {size}MiB parameter w on cuda:0; step")
+        object.__setattr__(made, "info", replace(made.info, source="measured", problem=problem))
+        made.save(path)
+
+    try:
+        stand(4, RUNNING)
+        page.get_by_role("button", name="Ledgers").click()
+        page.locator("tr.running").get_by_role("button", name="Live").click()
+        page.get_by_text("live.memfit, live").wait_for()
+        assert "4.00 MiB in use" in visit.text(".rank")
+        stand(64, RUNNING)
+        page.get_by_text("64.00 MiB in use").wait_for()
+        stand(64, "")
+        page.get_by_text("live.memfit, as it ended").wait_for()
+    finally:
+        path.unlink()
+    for name in ("run.memfit", "other.memfit"):
+        page.get_by_label(f"choose {name}", exact=True).check()
+    page.get_by_role("button", name="One page of all").click()
+    shown = page.frame_locator("iframe.report")
+    shown.locator("html[data-ready]").wait_for()
+    assert shown.locator(".tab").count() >= 2
+
+
 def test_a_server_that_ends_is_told(served, open_served):
     visit = open_served(served, forgive=True)
     wait_for_answer(visit)
@@ -255,3 +342,8 @@ def test_on_a_phone_nothing_is_wider_than_the_page(served, open_served, scheme: 
     visit = open_served(served, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True)
     wait_for_answer(visit)
     assert visit.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    glance = visit.page.locator(".glance")  # the answer in a line, while the controls take the screen
+    assert glance.inner_text() == visit.text(".now .answer")
+    glance.click()
+    wait_until(lambda: glance.is_hidden())
+    assert visit.page.evaluate("scrollY > 0")

@@ -97,6 +97,19 @@ def test_a_dropped_config_can_be_asked_about(folder: Path, tmp_path: Path):
     assert found.configuration is not None
     assert found.configuration.subject.hf == str((tmp_path / subject.removeprefix("dropped:")).resolve())
 
+    assert "--hf config.json" in found.command
+    assert "hf='config.json'" in found.python
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "offered"),
+    [("llama3-8b", {}, {"lora": 16}), ("llama3-8b", {"lora": 16, "seq": 512}, {"quantize": "nf4"})],
+)
+def test_adapters_are_offered_where_weights_do_not_fit(folder: Path, model: str, words: dict[str, Any], offered: dict[str, Any]):
+    found = instant_answer(read(folder, subject=model, gpu="T4", world_size=1, words=words), None)
+    assert found["tone"] == "bad"
+    assert offered in [way["change"] for way in found["ways"]]
+
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_by_name_has_an_instant_answer_that_is_marked(folder: Path, model: str):

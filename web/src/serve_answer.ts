@@ -85,6 +85,7 @@ export interface Acts {
 export function drawAnswer(answer: Answer, acts: Acts, waiting = ""): HTMLElement {
   const badge = make("p", { class: "badge" }, [BADGES[answer.kind], waiting].filter(Boolean).join(" · "));
   const card = make("article", { class: `card ${answer.tone}`, "data-kind": answer.kind, "aria-live": "polite" }, badge, make("h2", { class: "answer" }, answer.headline), make("p", { class: "recipe" }, answer.recipe));
+  if (answer.covered) card.append(make("p", { class: "recipe" }, answer.covered));
   const side = make("div", { class: "acts" }, copying("Copy command", answer.command));
   if (answer.python) side.append(copying("Copy Python", answer.python));
   if (answer.plan) side.append(copying("Copy plan", answer.plan));

@@ -38,6 +38,7 @@ export interface Answer {
   tone: "good" | "bad" | "open";
   headline: string;
   recipe: string;
+  covered?: string;
   command: string;
   python: string;
   plan?: string;

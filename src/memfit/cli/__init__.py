@@ -131,7 +131,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     args.program = program
     if left:
         named: CommandParser = parser.commands.choices[args.command]
-        named.error(f"unrecognized arguments: {' '.join(map(printable, left))}")
+        named.refuse([*map(printable, left)], build_parser().commands.choices)
     return args
 
 

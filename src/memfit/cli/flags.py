@@ -42,13 +42,18 @@ def add_recipe(parser: argparse.ArgumentParser, title: str) -> None:
     group.add_argument("--axis", action="append", default=[], metavar="NAME=A,B", help="any other argument of your function")
 
 
-DESCRIBED: Final = "as it is described: 24GiB, RTX-4090=48GiB, A100-80GB=0.5, 'A100-80GB MIG 3g.40gb', my-card.toml"
+_DESCRIBED: Final = "as it is described: 24GiB, RTX-4090=48GiB, A100-80GB=0.5, 'A100-80GB MIG 3g.40gb', my-card.toml"
+
+
+def known_gpus() -> str:
+    """What ``--gpu`` takes."""
+    return f"{', '.join(gpu.name for gpu in gpus())}, another by its name, or {_DESCRIBED}"
 
 
 def add_options(parser: argparse.ArgumentParser, *, several: bool = False, launches: bool = False) -> None:
     """On what is predicted, and how. ``several`` GPUs and world sizes for a grid; ``launches`` where a launcher may say how many
     processes there are."""
-    which = f"the kind of GPU: {', '.join(gpu.name for gpu in gpus())}, another by its name, or {DESCRIBED}; H200 by default"
+    which = f"the kind of GPU: {known_gpus()}; H200 by default"
     more = ",..." if several else ""
     parser.add_argument("--gpu", default="H200", metavar=f"GPU{more}", help=which)
     number = "processes, one per GPU; " + ("not needed where a launcher says it" if launches else "1 by default")

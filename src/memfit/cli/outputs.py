@@ -29,6 +29,9 @@ PIPE_WIDTH: Final = 120
 SELDOM_SECONDS: Final = 10.0
 """Between lines about progress in the log of a job."""
 
+RUN: Final = Path("run.memfit")
+"""The ledger that commands write, and read where none is named."""
+
 STDOUT: Final = Path("-")
 """As the name of a file: the standard output."""
 

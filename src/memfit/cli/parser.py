@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 _MISUSED = 2
 _INDENT = 2
 _HELP_COLUMN = 14
+_FEW = 2
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -24,10 +25,13 @@ class CommandParser(argparse.ArgumentParser):
         return super().format_help() + ("\nexamples:\n" + "".join(lines) if lines else "")
 
     def error(self, message: str) -> NoReturn:
-        _, found, left = message.partition("unrecognized arguments: ")
-        words = left.split() if found else []
-        close = [suggest(word.partition("=")[0], self._option_string_actions) for word in words if word.startswith("-")]
-        self.exit(_MISUSED, f"{self.prog}: error: {message}{''.join(close)}\n{self.prog} --help shows what there is\n")
+        self.exit(_MISUSED, f"{self.prog}: error: {message}\n{self.prog} --help shows what there is\n")
+
+    def refuse(self, words: Sequence[str], others: Mapping[str, CommandParser]) -> NoReturn:
+        """Arguments that the command does not have; ``others`` are all commands by name, one of which may have them."""
+        flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+        advice = "".join(suggest(flag, self._option_string_actions) or _where_it_is(flag, others) for flag in flags)
+        self.error(f"unrecognized arguments: {' '.join(words)}{advice}")
 
 
 class TopParser(CommandParser):
@@ -52,6 +56,14 @@ def _group(title: str, names: Iterable[str], helps: Mapping[str, str]) -> Iterat
     for name in names:
         if name in helps:
             yield f"{' ' * _INDENT}{name:<{_HELP_COLUMN - _INDENT}}{helps[name]}"
+
+
+def _where_it_is(flag: str, commands: Mapping[str, CommandParser]) -> str:
+    """``; memfit plan has --budget``, or nothing where no command has such a flag, or so many have it that it says little."""
+    having = [f"memfit {name}" for name, command in commands.items() if flag in command._option_string_actions]
+    if not 0 < len(having) <= _FEW:
+        return ""
+    return f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} {flag}"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

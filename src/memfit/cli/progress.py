@@ -10,11 +10,17 @@ from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from memfit.views.escaping import printable
 
 QUIET_SECONDS: Final = 3.0
 """What is over by then needs no line."""
+
+_WIDE_ENOUGH: Final = 80
+"""Columns of a terminal in which there is room for a bar beside words and times."""
+_MOST_COLUMNS: Final = 100
+"""Of a line of progress, so that its times stand near its words."""
 
 Tell = Callable[[int, int | None, str], None]
 """``tell(parts that are done, parts in all if that is known, what there is to say)``."""
@@ -26,14 +32,16 @@ def telling(what: str) -> Iterator[Tell]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
+    console = Console(stderr=True)
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.fields[said]}", markup=False),
-        BarColumn(bar_width=20),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[said]}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        *([BarColumn(bar_width=20)] if console.width >= _WIDE_ENOUGH else []),
+        TimeElapsedColumn(table_column=_of_a_time()),
+        TimeRemainingColumn(table_column=_of_a_time()),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console.width = min(console.width, _MOST_COLUMNS)
+    with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("", total=None, said=what)
 
         def tell(done: int, total: int | None, said: str) -> None:
@@ -41,6 +49,10 @@ def telling(what: str) -> Iterator[Tell]:
             bar.update(task, completed=done, total=total, said=f"{what}: {counted}{f', {said}' if said else ''}")
 
         yield tell
+
+
+def _of_a_time() -> Column:
+    return Column(min_width=len("0:00:00"), no_wrap=True)
 
 
 class _Lines:

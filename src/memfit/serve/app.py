@@ -179,6 +179,7 @@ def _exact(question: Question, seen: dict[str, Any]) -> dict[str, Any]:
         "kind": "exact",
         "tone": OPEN if seen["is_open"] and seen["fits"] else GOOD if seen["fits"] else BAD,
         "headline": seen["headline"],
+        "covered": seen["covered"],
         "gpus": bars(seen["smallest_fit"], tuple(seen["communicators"]), is_bound=False, wanted=question.options.gpu),
         "categories": categories(seen["breakdown"]),
         "modules": [*module_rows([(path, size) for path, size in seen["modules"]])],

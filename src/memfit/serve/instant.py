@@ -18,6 +18,8 @@ from memfit.views.words.recipe import in_words
 
 _NOTICED: Final = 0.98
 """A change that saves less is not worth a line."""
+_RANK: Final = 16
+"""Of the LoRA adapters that are offered."""
 _MOST_WAYS: Final = 6
 _FEWEST_WAYS: Final = 3
 """So many of them, where none is enough by itself."""
@@ -45,7 +47,7 @@ def _from_figures(question: Question, figures: CellResult) -> dict[str, Any]:
         "headline": headline,
         "gpus": bars(figures.smallest_fit, _communicators(question), is_bound=False, wanted=gpu),
         "categories": categories(figures.breakdown),
-        "time": [step_line(figures.step_seconds, figures.tokens_per_second, None)],
+        "time": [step_line(figures.step_seconds, figures.tokens_per_second)],
         "cost": cost_line(question, figures.tokens_per_second),
         "ways": [] if figures.fits else [*ways_to_fit(question)],
     }
@@ -62,7 +64,7 @@ def _from_bounds(question: Question, asked: Configuration) -> dict[str, Any]:
         "tone": OPEN if may_fit else BAD,
         "headline": f"It may fit on {gpu.name}: {words}." if may_fit else f"It cannot fit on {gpu.name}: {words}.",
         "gpus": bars(least, _communicators(question), is_bound=True, wanted=gpu.name),
-        "time": [step_line(seconds, tokens, None, is_bound=True)],
+        "time": [step_line(seconds, tokens, is_bound=True)],
         "cost": "",
         "ways": [] if may_fit else [*ways_to_fit(question)],
     }
@@ -106,6 +108,10 @@ def _changes(asked: Configuration) -> Iterator[dict[str, Any]]:
     yield from ({"optimizer": row.name} for row in OPTIMIZERS.values() if row.name != recipe.optimizer)
     if recipe.precision != "bf16":
         yield {"precision": "bf16"}
+    if not recipe.lora:
+        yield {"lora": _RANK}
+    elif recipe.quantize == "none":
+        yield {"quantize": "nf4"}
     if asked.world_size > 1 and recipe.offload == "none":
         yield {"offload": "params"}
     if recipe.strategy not in ("", "full_shard") and not recipe.is_parallel:

@@ -21,6 +21,8 @@ KINDS: Final = ("model", "hf", "function", "script")
 _MOST_CONFIG_BYTES: Final = 1 << 20
 _ODD: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MOST_LETTERS: Final = 40
+_DROPPED: Final = "config.json"
+"""What the user has of a config that was dropped onto the page."""
 _OPTIONS: Final = ("alloc_conf", "interconnect", "torch_version")
 
 
@@ -35,6 +37,8 @@ class Question:
     """The script and its arguments."""
     words: Mapping[str, Any] = field(default_factory=dict)
     """What was said of the recipe; all else is as usual."""
+    is_dropped: bool = False
+    """The config was dropped onto the page: it is kept in a folder that goes with the server."""
     price: float = 0.0
     """Of one GPU for an hour, in whatever currency; 0 where none was given."""
 
@@ -43,12 +47,13 @@ class Question:
         """What it is about, in plain values."""
         if self.configuration is not None:
             return self.configuration.inputs
-        return {"script": shlex.join(self.script), "gpu": self.options.gpu, "world_size": self.options.world_size}
+        script = shlex.join((Path(self.script[0]).name, *self.script[1:]))
+        return {"script": script, "gpu": self.options.gpu, "world_size": self.options.world_size}
 
     @property
     def key(self) -> str:
         """The same for the same question, whatever it costs."""
-        plain = self.configuration.to_json() if self.configuration is not None else {"asked": self.asked}
+        plain = self.configuration.to_json() if self.configuration is not None else {"asked": self.asked, "script": self.script}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, default=list).encode()).hexdigest()[:32]
 
     @property
@@ -80,12 +85,15 @@ class Question:
         if self.options.world_size > 1:
             given["world_size"] = self.options.world_size
         given |= {name: value for name in _OPTIONS if (value := getattr(self.options, name))} | dict(self.words)
-        first = next(repr(value) if name == "function" else f"{name}={value!r}" for name, value in subject.inputs.items())
+        plain = {"hf": _DROPPED} if self.is_dropped else subject.inputs
+        first = next(repr(value) if name == "function" else f"{name}={value!r}" for name, value in plain.items())
         return f"memfit.predict({', '.join((first, *(f'{name}={value!r}' for name, value in given.items())))})"
 
     @property
     def _subject_word(self) -> str:
         assert self.configuration is not None
+        if self.is_dropped:
+            return _DROPPED
         return shlex.quote(self.configuration.subject.model or self.configuration.subject.hf)
 
 
@@ -111,7 +119,13 @@ def read_question(plain: Any, folder: Path, configs: Path) -> Question:
         check_arguments(named.function, chosen)
     elif unknown := [name for name in chosen if name not in AXES]:
         raise ConfigError(f"a recipe has no {unknown[0]!r}: it has {', '.join(AXES)}")
-    return Question(options=options, configuration=Configuration.of(named, chosen, options), words=chosen, price=float(price))
+    return Question(
+        options=options,
+        configuration=Configuration.of(named, chosen, options),
+        words=chosen,
+        is_dropped=plain["kind"] == "hf" and subject.startswith("dropped:"),
+        price=float(price),
+    )
 
 
 def keep_config(data: bytes, configs: Path) -> str:

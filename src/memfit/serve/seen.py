@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from memfit.allocator import Verdict
@@ -10,10 +11,11 @@ from memfit.errors import MemfitError
 from memfit.explain import explain
 from memfit.ledger import Ledger
 from memfit.serve.picture import draw_step
-from memfit.serve.wording import step_line
+from memfit.timing.basis import what_times_are_from
 from memfit.units import format_bytes
 from memfit.views.html.runs import study
-from memfit.views.verdicts import answer, growth_words, ladder, remarks
+from memfit.views.verdicts import answer, coverage_words, growth_words, ladder, remarks
+from memfit.views.words.timing import speed_line
 
 MOST_MODULES: Final = 12
 
@@ -23,7 +25,7 @@ def see_file(ledger: Ledger) -> dict[str, Any]:
     run = study("run", ledger)
     if run.verdict is None:
         raise MemfitError("there is no verdict: nothing of it is on a GPU")
-    return see(ledger, run.verdict, run.report)
+    return see(ledger, run.verdict, run.report) | {"time": [*_time_words(ledger, run.verdict)]}
 
 
 def see(ledger: Ledger, verdict: Verdict, report: Report) -> dict[str, Any]:
@@ -31,10 +33,10 @@ def see(ledger: Ledger, verdict: Verdict, report: Report) -> dict[str, Any]:
     info, speed = ledger.info, ledger.info.speed
     growth = find_growth(ledger, ledger.device_order[0])
     modules = [(group.path, group.bytes_at_peak) for group in report.devices[0].module_groups[:MOST_MODULES]]
-    seconds, tokens = speed.get("step_seconds", 0.0), speed.get("tokens_per_second", 0.0)
     return {
         "headline": answer(verdict, info.problem, info.covered),
         "fits": verdict.fits and not info.problem,
+        "covered": coverage_words(info.covered),
         "is_open": bool(info.problem) or not info.covered.is_whole,
         "smallest_fit": verdict.smallest_fit,
         "communicators": info.communicators,
@@ -43,14 +45,21 @@ def see(ledger: Ledger, verdict: Verdict, report: Report) -> dict[str, Any]:
         "breakdown": dict(verdict.largest),
         "peak_allocated": verdict.peak_allocated,
         "peak_reserved": verdict.peak_reserved,
-        "step_seconds": seconds,
+        "step_seconds": speed.get("step_seconds", 0.0),
         "modules": modules,
-        "time": [line for line in (step_line(seconds, tokens, speed.get("mfu")),) if line],
-        "tokens_per_second": tokens,
+        "tokens_per_second": speed.get("tokens_per_second", 0.0),
         "picture": draw_step(ledger),
         "tried": [] if verdict.fits else _tried(ledger, verdict),
         "assumptions": [*info.assumptions],
     }
+
+
+def _time_words(ledger: Ledger, verdict: Verdict) -> Iterator[str]:
+    """How long a step takes, and what that rests on; nothing where no step was timed."""
+    if line := speed_line(ledger.info):
+        yield line
+        basis = what_times_are_from(verdict.gpu, ledger.info.world_size)
+        yield f"{basis[0].upper()}{basis[1:]}."
 
 
 def _tried(ledger: Ledger, verdict: Verdict) -> list[dict[str, Any]]:

@@ -72,14 +72,12 @@ def cost_line(question: Question, tokens_per_second: float) -> str:
     return f"{cost:,.3g} for a million tokens, at {question.price:g} an hour for each GPU"
 
 
-def step_line(seconds: float, tokens_per_second: float, mfu: float | None, *, is_bound: bool = False) -> str:
+def step_line(seconds: float, tokens_per_second: float, *, is_bound: bool = False) -> str:
     if not seconds:
         return ""
     facts = [f"A step takes {'at least ' if is_bound else ''}{format_seconds(seconds)}"]
     if tokens_per_second:
         facts.append(f"{'at most ' if is_bound else ''}{tokens_per_second:,.0f} tokens a second on each GPU")
-    if mfu:
-        facts.append(f"MFU {mfu:.1%}")
     return ", ".join(facts) + "."
 
 

@@ -300,12 +300,27 @@ def test_a_red_page_says_what_would_help_and_every_page_what_it_is_about(open_pa
     info = replace(
         RUN.info, gpu="T4", asked={"model": "gpt2", "gpu": "T4"}, command="memfit predict --model gpt2", speed={"mfu": 0.5}
     )
-    run = replace(RUN, info=replace(info, made_at="2026-11-18 02:10 UTC", speed={"step_seconds": 0.5, "mfu": 0.5}))
+    versions = {"memfit": "0.9", "torch": "2.11+cu130"}
+    info = replace(info, made_at="2026-11-18 02:10 UTC", speed={"step_seconds": 0.5, "mfu": 0.5}, versions=versions)
+    run = replace(RUN, info=info)
     visit = open_page({"run": run})
+    assert "memfit 0.9, torch 2.11+cu130" in visit.text("header")
     assert visit.text(".origin") == "Made 2026-11-18 02:10 UTC by memfit predict --model gpt2"
     assert visit.page.locator(".verdict .lead").all_inner_texts() == ["gpt2 on T4", "A step takes 500 ms, MFU 50.0%."]
     if "does not fit" in visit.text(".answer"):
         assert visit.rows(".helps")
+
+
+def test_the_table_of_blocks_fits_a_desktop(open_page):
+    """Names of many parts break between these, so that all columns are seen at once."""
+    module = "transformers.models.llama.modeling_llama"
+    run = ledger(
+        "enter forward model.layers.12.post_attention_layernorm; "
+        "alloc 4MiB parameter model.layers.12.post_attention_layernorm.weight on cuda:0; exit; step"
+    )
+    visit = open_page({"run": replace(run, info=replace(run.info, sources={"Module": f"{module}:364"}))})
+    assert visit.page.evaluate("(box => box.scrollWidth <= box.clientWidth)(document.querySelector('.blocks'))")
+    assert visit.page.evaluate("document.querySelector('.blocks tbody tr').offsetHeight") < 100
 
 
 # -- over milliseconds -------------------------------------------------------------------------------------------------------

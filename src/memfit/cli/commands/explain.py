@@ -6,10 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
-from memfit.cli.flags import add_report
-from memfit.cli.outputs import check_output, stdout_console, told_to, working, write_report
+from memfit.cli.flags import add_report, known_gpus
+from memfit.cli.outputs import RUN, check_output, stdout_console, told_to, working, write_report
 from memfit.explain import explain
-from memfit.hardware import gpus
 from memfit.views.explanation import show_explanation
 from memfit.views.html.results.explanation import explanation_page
 
@@ -27,13 +26,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "file",
+        nargs="?",
+        default=RUN,
         type=Path,
         metavar="FILE",
-        help="what memfit.track(..., on_oom=FILE) wrote, a PyTorch memory snapshot, or any ledger",
+        help=f"what memfit.track(..., on_oom=FILE) wrote, a PyTorch memory snapshot, or any ledger; {RUN} by default",
     )
     parser.add_argument(
         "--gpu",
-        help=f"in place of the GPU it ran on, one of {', '.join(gpu.name for gpu in gpus())}; needed if the run completed",
+        help=f"the kind of GPU, in place of the one that FILE names: {known_gpus()}; needed where it names none",
     )
     add_report(parser)
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object")

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from memfit.allocator import Requests, Verdict, judge, load_requests, parse_alloc_conf
 from memfit.allocator.settings import DEFAULT_TORCH_VERSION, NEWEST, OLDEST, version_text
-from memfit.cli.outputs import stdout_console, working
-from memfit.hardware import find_gpu, gpus
+from memfit.cli.flags import known_gpus
+from memfit.cli.outputs import RUN, stdout_console, working
+from memfit.hardware import find_gpu
 from memfit.views.escaping import printable
 from memfit.views.verdicts import verdict_sections
 
@@ -31,8 +32,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             ),
         ),
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a ledger, an allocator trace (.npz) or a PyTorch memory snapshot")
-    parser.add_argument("--gpu", required=True, help=f"one of {', '.join(gpu.name for gpu in gpus())}")
+    parser.add_argument(
+        "file",
+        nargs="?",
+        default=RUN,
+        type=Path,
+        metavar="FILE",
+        help=f"a ledger, an allocator trace (.npz) or a PyTorch memory snapshot; {RUN} by default",
+    )
+    parser.add_argument("--gpu", required=True, help=f"the kind of GPU: {known_gpus()}")
     parser.add_argument(
         "--alloc-conf", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF; by default what FILE was recorded with"
     )

@@ -114,7 +114,8 @@ def tell(prediction: Prediction, args: argparse.Namespace) -> None:
     finally:
         _say(prediction, args)
     if not args.json and args.out != STDOUT:
-        stdout_console().print(Text(f"The ledger is in {printable(str(args.out))}: memfit show {printable(str(args.out))}"))
+        asks = "show" if prediction.verdict.fits else "explain"
+        stdout_console().print(Text(f"The ledger is in {printable(str(args.out))}: memfit {asks} {printable(str(args.out))}"))
 
 
 def tell_job(job: JobPrediction, args: argparse.Namespace, pipeline_seconds: float | None = None) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from memfit.cli.outputs import STDOUT, check_output, working, write_output
-from memfit.hardware import find_gpu, gpus
+from memfit.cli.flags import known_gpus
+from memfit.cli.outputs import RUN, STDOUT, check_output, working, write_output
+from memfit.hardware import find_gpu
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
 from memfit.views.escaping import printable
@@ -25,7 +26,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             ("memfit report rank0.memfit rank1.memfit -o job.html", "several runs on one page"),
         ),
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a ledger that memfit wrote: run.memfit")
+    parser.add_argument(
+        "files", nargs="*", default=[RUN], type=Path, metavar="FILE", help=f"a ledger that memfit wrote; {RUN} by default"
+    )
     parser.add_argument(
         "--out",
         "-o",
@@ -34,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="FILE",
         help="where to write the page; - for the standard output; report.html by default",
     )
-    parser.add_argument("--gpu", help=f"one of {', '.join(gpu.name for gpu in gpus())}; by default the one that the ledger names")
+    parser.add_argument("--gpu", help=f"the kind of GPU: {known_gpus()}; by default the one that the ledger names")
 
 
 def run(args: argparse.Namespace) -> int:

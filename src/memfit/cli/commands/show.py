@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.text import Text
 
 from memfit.analysis import Report, build_report
-from memfit.cli.outputs import stdout_console, working
+from memfit.cli.outputs import RUN, stdout_console, working
 from memfit.ledger import Ledger
 from memfit.views import show
 from memfit.views.escaping import printable
@@ -27,9 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             ("memfit show --assumptions", "what the last prediction assumed"),
         ),
     )
-    parser.add_argument(
-        "files", nargs="*", type=Path, default=[Path("run.memfit")], metavar="FILE", help="a ledger; run.memfit by default"
-    )
+    parser.add_argument("files", nargs="*", type=Path, default=[RUN], metavar="FILE", help=f"a ledger; {RUN} by default")
     parser.add_argument("--assumptions", action="store_true", help="what it rests on, sentence by sentence, and nothing else")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object per file, each on its own line")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.live import Live
 
 from memfit.analysis.status import Status, find_status, worst_first
-from memfit.cli.outputs import stdout_console
+from memfit.cli.outputs import RUN, stdout_console
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.views.status import draw_status
@@ -27,7 +27,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             ("memfit top run.memfit --json", "once, for a program"),
         ),
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="run.memfit; with several ranks, all files are found")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        default=[RUN],
+        type=Path,
+        metavar="FILE",
+        help=f"what memfit watch writes; with several ranks, all files are found; {RUN} by default",
+    )
     parser.add_argument("--once", action="store_true", help="show it once, and end")
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="how often to look, 2 by default")
     parser.add_argument("--json", action="store_true", help="for programs: one JSON object for each rank, once")

@@ -358,6 +358,8 @@ class StopWatch(ModuleListener):
             _count(self.num_forwards, "forward pass", "forward passes"),
             _count(self.num_backwards, "backward pass", "backward passes"),
         ]
+        if not (self.num_steps or self.num_forwards or given):
+            done = ["the script is getting ready"]
         spent = self._told - self._start
         share = self.num_steps / in_all if in_all else given / batches if batches else 0
         left = f", about {spent / share - spent:.0f} s left" if 0 < share < 1 else ""

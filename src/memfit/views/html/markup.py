@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Final
 
 from memfit.views.escaping import printable
 
@@ -13,6 +15,9 @@ class Markup(str):
 
     __slots__ = ()
 
+
+_PARTS: Final = re.compile(r"(?<=[./])(?=\w)|(?<=[A-Za-z0-9]_)(?=\w)")
+"""Places in a name at which a line may break."""
 
 Child = Markup | str | Iterable["Markup | str"]
 Attribute = str | int | float | bool | None
@@ -27,6 +32,12 @@ def element(name: str, *children: Child, **attributes: Attribute) -> Markup:
 def join(*children: Child) -> Markup:
     """One after the other."""
     return Markup("".join(_html(child) for child in children))
+
+
+def dotted(text: str, tag: str = "code", **attributes: Attribute) -> Markup:
+    """A name of code, or where it is written; where there is little room, it breaks between its parts."""
+    parts = _PARTS.split(text)
+    return element(tag, *(join(Markup("<wbr>") if number else "", part) for number, part in enumerate(parts)), **attributes)
 
 
 def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[Child]], *, class_: str = "") -> Markup:

@@ -8,7 +8,7 @@ import numpy as np
 
 from memfit.analysis import Family, ModuleNode, grow_tree
 from memfit.units import format_bytes
-from memfit.views.html.markup import Markup, element, table
+from memfit.views.html.markup import Markup, dotted, element, table
 from memfit.views.html.packing import Texts
 from memfit.views.html.runs import Run
 from memfit.views.words.moments import count
@@ -92,7 +92,7 @@ def _as_table(nodes: list[ModuleNode]) -> Markup:
     headings = ("module", "class", "peak>", *(f"{family.value}>" for family in Family), "while forward>", "while backward>")
     rows = [
         (
-            element("code", f"{node.path}{f' × {node.num_modules:,}' if node.num_modules > 1 else ''}"),
+            dotted(f"{node.path}{f' × {node.num_modules:,}' if node.num_modules > 1 else ''}"),
             node.kind,
             *(format_bytes(size) for size in (node.bytes_at_peak, *node.highest.values())),
             *(format_bytes(size) for size in (node.peak_forward_bytes, node.peak_backward_bytes)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from typing import Any
+from typing import Any, Final
 
 from memfit.units import format_bytes
 from memfit.views.html.document import document
@@ -24,6 +24,9 @@ from memfit.views.html.steps import steps_section
 from memfit.views.html.verdict import verdict_section
 from memfit.views.words.moments import count, name_moment
 from memfit.views.words.recipe import origin_line
+
+_VERSIONS: Final = ("memfit", "torch")
+"""Versions that stand in the head; all are at the end of the page."""
 
 
 def render_page(runs: list[Run], title: str) -> str:
@@ -63,6 +66,7 @@ def _subtitle(runs: list[Run]) -> str:
     facts = [info.source, runs[0].device.name, count(report.num_steps, "step"), count(report.num_events, "event")]
     if info.world_size > 1:
         facts.append(f"rank {info.rank} of {info.world_size:,}")
+    facts += [f"{name} {info.versions[name]}" for name in _VERSIONS if name in info.versions]
     return ", ".join(facts)
 
 

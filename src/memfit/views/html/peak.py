@@ -10,10 +10,10 @@ import numpy as np
 from memfit.analysis import BlockLife, Breakdown, bytes_by_op, largest_blocks_at
 from memfit.ledger import Category, Ledger, moments_at
 from memfit.units import format_bytes
-from memfit.views.html.markup import Markup, element, join, table
+from memfit.views.html.markup import Markup, dotted, element, join, table
 from memfit.views.html.packing import percent
 from memfit.views.html.runs import Run
-from memfit.views.words.moments import count, format_duration, name_moment
+from memfit.views.words.moments import count, format_duration, name_moment, name_op
 
 NUM_GROUPS: Final = 14
 NUM_OPS: Final = 14
@@ -70,7 +70,7 @@ def _categories(run: Run) -> Markup:
 def _modules(run: Run) -> Markup:
     device = run.device
     rows = [
-        (element("code", group.path), f"{group.num_modules:,}", format_bytes(group.bytes_at_peak))
+        (dotted(group.path), f"{group.num_modules:,}", format_bytes(group.bytes_at_peak))
         for group in device.module_groups[:NUM_GROUPS]
     ]
     if device.bytes_outside_modules:
@@ -82,7 +82,7 @@ def _modules(run: Run) -> Markup:
 
 def _ops(run: Run) -> Markup:
     shares = bytes_by_op(run.ledger, run.device.peak.event, run.device_number)
-    rows = [(element("code", share.op), f"{share.num_blocks:,}", format_bytes(share.size_bytes)) for share in shares[:NUM_OPS]]
+    rows = [(dotted(name_op(share.op)), f"{share.num_blocks:,}", format_bytes(share.size_bytes)) for share in shares[:NUM_OPS]]
     left = len(shares) - NUM_OPS
     note = f"and {count(left, 'smaller operator')}" if left > 0 else ""
     return _column("By operator", table("The peak by operator", ("operator that made it", "blocks>", "bytes>"), rows), note)
@@ -101,7 +101,7 @@ def _blocks(run: Run) -> Markup:
             format_bytes(life.size_bytes),
             swatch(life.category),
             _owner(life, written),
-            element("code", life.op),
+            dotted(name_op(life.op)),
             f"event {life.birth_event:,}",
             birth.label,
             _lifetime(run, life),
@@ -111,7 +111,7 @@ def _blocks(run: Run) -> Markup:
     headings = ("bytes>", "category", "belongs to", "operator", "born at>", "in", "lives for>")
     listed = f"The {count(len(lives), 'largest block')} of the {run.num_blocks_at_peak:,} in use at the peak."
     return element(
-        "div", table("The largest blocks at the peak", headings, rows, class_="tall"), element("p", listed, class_="quiet")
+        "div", table("The largest blocks at the peak", headings, rows, class_="tall blocks"), element("p", listed, class_="quiet")
     )
 
 
@@ -127,14 +127,14 @@ def _where_classes_are(ledger: Ledger) -> dict[str, str]:
 
 def _owner(life: BlockLife, written: Mapping[str, str]) -> Markup:
     """What a block belongs to, and where that is written."""
-    name = element("code", life.name or life.module or "–")
+    name = dotted(life.name or life.module or "–")
     where = written.get(life.module, "")
-    return join(name, " ", element("span", where, class_="quiet", title="the forward of its module")) if where else name
+    return join(name, " ", dotted(where, "span", class_="quiet", title="the forward of its module")) if where else name
 
 
-def _lifetime(run: Run, life: BlockLife) -> str:
+def _lifetime(run: Run, life: BlockLife) -> Markup | str:
     end = len(run.ledger.events) if life.death_event is None else life.death_event
-    words = count(end - life.birth_event, "event")
-    if run.report.info.has_clock:
-        words = f"{format_duration(life.lifetime_ns)}, {words}"
-    return words if life.death_event is not None else f"{words}, to the end"
+    words = count(end - life.birth_event, "event") + ("" if life.death_event is not None else ", to the end")
+    if not run.report.info.has_clock:
+        return words
+    return join(f"{format_duration(life.lifetime_ns)} ", element("span", words, class_="quiet"))

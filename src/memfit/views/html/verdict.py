@@ -25,7 +25,7 @@ def verdict_section(run: Run) -> Markup:
     kind = "" if verdict is None or (is_open and verdict.fits) or run.ended_early else ("fits" if verdict.fits else "fails")
     info = run.report.info
     parts = [element("h2", _headline(run), class_=f"answer {kind}".strip())]
-    parts += [element("p", line, class_="lead") for line in (recipe_line(info.asked), speed_line(info.speed)) if line]
+    parts += [element("p", line, class_="lead") for line in (recipe_line(info.asked), speed_line(info)) if line]
     if seen := coverage_words(run.report.info.covered):
         parts.append(element("p", seen, class_="lead"))
     parts += [element("p", sentence, class_="alarm") for sentence in _alarms(run)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from memfit.timing.basis import MEASURED
 
 if TYPE_CHECKING:
+    from memfit.ledger import RunInfo
     from memfit.predict.result import Prediction
     from memfit.timing.breakdown import RunTime
 
@@ -25,13 +26,18 @@ def format_seconds(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 0.1 else f"{1000 * seconds:.0f} ms"
 
 
-def speed_line(speed: Mapping[str, float]) -> str:
+def speed_line(info: RunInfo) -> str:
     """``A step takes 1.07 s, 7,647 tokens a second, MFU 40.6%.``, from what a ledger has of it; empty where it has nothing."""
-    seconds, tokens, mfu = (speed.get(name) for name in ("step_seconds", "tokens_per_second", "mfu"))
-    if not seconds:
-        return ""
+    speed = info.speed
+    seconds = speed.get("step_seconds")
+    return _speed(seconds, speed.get("tokens_per_second"), speed.get("mfu"), info.world_size) if seconds else ""
+
+
+def _speed(seconds: float, tokens: float | None, mfu: float | None, world_size: int) -> str:
     facts = [f"A step takes {format_seconds(seconds)}"]
-    facts += [f"{tokens:,.0f} tokens a second on this rank"] if tokens else []
+    if tokens:
+        # GPUs of a tensor parallel group look up the same ones, and nothing here says which GPUs those are.
+        facts.append(f"{tokens:,.0f} tokens a second{'' if world_size == 1 else ' on this rank'}")
     facts += [f"MFU {mfu:.1%}"] if mfu else []
     return ", ".join(facts) + "."
 
@@ -41,14 +47,7 @@ def time_words(prediction: Prediction) -> Iterator[str]:
     parts = prediction.time_breakdown
     if parts is None or prediction.step_seconds is None or prediction.time is None:
         return
-    facts = [f"A step takes {format_seconds(prediction.step_seconds)}"]
-    if prediction.tokens_per_second:
-        # GPUs of a tensor parallel group look up the same ones, and nothing here says which GPUs those are.
-        where = "" if prediction.ledger.info.world_size == 1 else " on this rank"
-        facts.append(f"{prediction.tokens_per_second:,.0f} tokens a second{where}")
-    if prediction.mfu:
-        facts.append(f"MFU {prediction.mfu:.1%}")
-    yield ", ".join(facts) + "."
+    yield _speed(prediction.step_seconds, prediction.tokens_per_second, prediction.mfu, prediction.ledger.info.world_size)
     shares = {
         "computing": parts.compute - parts.recompute,
         "computing again what was not kept": parts.recompute,

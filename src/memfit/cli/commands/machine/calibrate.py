@@ -19,14 +19,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "calibrate",
         help=summary,
         description=(
-            f"{summary.capitalize()}: what a process takes beside its tensors, kernels, copies, the host's pace. It takes less "
-            "than three minutes and at most a fifth of the GPU's memory; nothing else should run on it. Ctrl-C keeps what was "
-            "measured until then. --gpu FILE uses the file anywhere. With --from, nothing is measured: step times of real runs "
-            "correct the rates with which they were predicted."
+            "Measures the GPU of this machine, and writes what memfit needs of it: what a process takes beside its tensors, "
+            "kernels, copies, the host's pace. It takes less than three minutes and at most a fifth of the GPU's memory; nothing "
+            "else should run on it. Ctrl-C keeps what was measured until then. --gpu FILE uses the file anywhere. With --from, "
+            "nothing is measured: step times of real runs correct the rates with which they were predicted."
         ),
         examples=(("memfit calibrate -o mine.toml", "then, anywhere: memfit predict --model gpt2 --gpu mine.toml"),),
     )
-    parser.add_argument("-o", "--out", type=Path, default=Path("gpu.toml"), metavar="FILE", help="gpu.toml by default")
+    parser.add_argument(
+        "--out", "-o", type=Path, default=Path("gpu.toml"), metavar="FILE", help="where to write it; gpu.toml by default"
+    )
     parser.add_argument("--seconds", type=float, default=150.0, metavar="S", help="no part begins after these; 150 by default")
     parser.add_argument("--name", default="", help="what to call the card: nothing that is published of it is used then")
     parser.add_argument(

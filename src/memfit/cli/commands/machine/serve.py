@@ -30,7 +30,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ),
     )
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=Path(), metavar="FOLDER", help="whose ledgers and scripts are offered"
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="whose ledgers and scripts are offered; this one by default",
     )
     parser.add_argument("--port", type=int, default=0, metavar="N", help=f"the first free one from {_FIRST_PORT} on by default")
     parser.add_argument(

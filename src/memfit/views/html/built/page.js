@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:df2fd6e58df4d4bbdb8a8f4950190718e5ca95d95dab0c264a5477df74451882 */
+/* Built from web/ by "make page"; do not edit. sources sha256:ecc861c401031efd608f6744b3b1f2930408d3f16f5fcc17b6855065347e633c */
 /*
 This file contains:
 

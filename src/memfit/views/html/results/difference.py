@@ -12,7 +12,7 @@ from memfit.ledger import Ledger
 from memfit.units import format_bytes
 from memfit.views.diff import describe_side, diff_answer, notes, number_of_blocks, side_names, signed_bytes
 from memfit.views.html.document import document
-from memfit.views.html.markup import Child, Markup, element, join, table
+from memfit.views.html.markup import Child, Markup, dotted, element, join, table
 from memfit.views.html.results.pictures import Line, change_bar, overlay
 from memfit.views.html.results.sections import headline, section, sentences
 from memfit.views.words.moments import name_step
@@ -50,7 +50,7 @@ def _part(title: str, heading: str, changes: Sequence[Change], names: tuple[str,
     if not changes:
         return join()
     most = max(abs(change.change_bytes) for change in changes)
-    rows = [(element("code", change.name or nameless), *_compared(change, most)) for change in changes[:NUM_ROWS]]
+    rows = [(dotted(change.name or nameless), *_compared(change, most)) for change in changes[:NUM_ROWS]]
     headings = (heading, "", "change>", *(f"{name}>" for name in names))
     return element("div", element("h3", title), table(title, headings, rows))
 
@@ -66,8 +66,8 @@ def _blocks(diff: Diff, names: tuple[str, str]) -> Markup:
     most = max(abs(change.change_bytes) for change in diff.blocks)
     rows = [
         (
-            element("code", change.kind.module or "–"),
-            element("code", change.kind.op),
+            dotted(change.kind.module or "–"),
+            dotted(change.kind.op),
             change.kind.category.label,
             change.kind.phase.label if change.kind.phase is not None else "",
             number_of_blocks(change),

@@ -15,7 +15,7 @@ from memfit.views.explanation import (
     unusable_title,
 )
 from memfit.views.html.document import document
-from memfit.views.html.markup import Markup, element, join, table
+from memfit.views.html.markup import Markup, dotted, element, join, table
 from memfit.views.html.peak import swatch
 from memfit.views.html.results.pictures import bar
 from memfit.views.html.results.sections import headline, section, sentences
@@ -85,7 +85,7 @@ def _owners(explanation: Explanation) -> Markup:
     by = "module" if explanation.knows_modules else "place in the code"
     unowned = "outside all modules" if explanation.knows_modules else "no stack was recorded"
     rows = [
-        (element("code", owner.owner or unowned), f"{owner.num_members:,}", format_bytes(owner.size_bytes))
+        (dotted(owner.owner or unowned), f"{owner.num_members:,}", format_bytes(owner.size_bytes))
         for owner in explanation.holdings.owners[:20]
     ]
     return element("div", element("h3", f"By {by}"), table(f"In use, by {by}", (by, "number>", "bytes>"), rows))
@@ -108,8 +108,8 @@ def _blocks(explanation: Explanation) -> Markup:
     rows = [
         (
             format_bytes(block.size_bytes),
-            *((block.category, element("code", block.op)) if known else ()),
-            element("code", block.owner),
+            *((block.category, dotted(block.op)) if known else ()),
+            dotted(block.owner),
         )
         for block in explanation.holdings.blocks
     ]
