@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from memfit.allocator import Verdict
@@ -11,11 +10,10 @@ from memfit.errors import MemfitError
 from memfit.explain import explain
 from memfit.ledger import Ledger
 from memfit.serve.picture import draw_step
-from memfit.timing.basis import what_times_are_from
 from memfit.units import format_bytes
 from memfit.views.html.runs import study
 from memfit.views.verdicts import answer, coverage_words, growth_words, ladder, remarks
-from memfit.views.words.timing import speed_line
+from memfit.views.words.timing import speed_words
 
 MOST_MODULES: Final = 12
 
@@ -25,7 +23,7 @@ def see_file(ledger: Ledger) -> dict[str, Any]:
     run = study("run", ledger)
     if run.verdict is None:
         raise MemfitError("there is no verdict: nothing of it is on a GPU")
-    return see(ledger, run.verdict, run.report) | {"time": [*_time_words(ledger, run.verdict)]}
+    return see(ledger, run.verdict, run.report) | {"time": [*speed_words(ledger.info, run.verdict.gpu)]}
 
 
 def see(ledger: Ledger, verdict: Verdict, report: Report) -> dict[str, Any]:
@@ -52,14 +50,6 @@ def see(ledger: Ledger, verdict: Verdict, report: Report) -> dict[str, Any]:
         "tried": [] if verdict.fits else _tried(ledger, verdict),
         "assumptions": [*info.assumptions],
     }
-
-
-def _time_words(ledger: Ledger, verdict: Verdict) -> Iterator[str]:
-    """How long a step takes, and what that rests on; nothing where no step was timed."""
-    if line := speed_line(ledger.info):
-        yield line
-        basis = what_times_are_from(verdict.gpu, ledger.info.world_size)
-        yield f"{basis[0].upper()}{basis[1:]}."
 
 
 def _tried(ledger: Ledger, verdict: Verdict) -> list[dict[str, Any]]:

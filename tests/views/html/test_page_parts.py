@@ -214,7 +214,7 @@ def test_several_runs_are_summed_up_by_the_worst_of_them():
     well, large = study("well", training()), study("large", training(scale=500))
     early = study("early", replace(training(), info=RunInfo(versions={"torch": "2.11"}, problem="it died")))
     sums = {
-        "All 2 runs fit.": [well, well],
+        "Both runs fit.": [well, well],
         "1 of 2 runs does not fit.": [well, large],
         "1 of 3 runs ended early.": [well, early, large],
     }

@@ -106,7 +106,7 @@ def _headline(runs: list[Run]) -> str:
     failing = sum(not verdict.fits for verdict in verdicts)
     if failing:
         return f"{failing} of {count(len(runs), 'run')} {'does' if failing == 1 else 'do'} not fit."
-    return f"All {count(len(runs), 'run')} fit."
+    return "Both runs fit." if len(runs) == 2 else f"All {count(len(runs), 'run')} fit."
 
 
 def _row(run: Run, number: int) -> tuple[Markup | str, ...]:

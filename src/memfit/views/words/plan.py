@@ -97,7 +97,7 @@ def command(cell: Cell) -> str:
 # -- what to do -------------------------------------------------------------------------------------------------------------------
 
 
-def closing(found: PlanSearch) -> Iterator[str]:
+def closing(found: PlanSearch, *, with_command: bool = True) -> Iterator[str]:
     """What to run, how sure that is, and what more memory would buy; or what would fit."""
     if found.by_checkpointing is not None:
         yield from _checkpointed(found, found.by_checkpointing)
@@ -109,7 +109,7 @@ def closing(found: PlanSearch) -> Iterator[str]:
     run = "Run" if found.by_checkpointing is None else "Without the plan, run"
     yield f"{run} {whole_configuration(best, found)}: {_time(best)}, {memory}."
     again = command(best)
-    if again:
+    if again and with_command:
         yield f"See it in full: {again}"
     if found.unrefined is not None:
         yield f"Nothing was decided operator by operator: {found.unrefined.value}."

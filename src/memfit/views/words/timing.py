@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from memfit.timing.basis import MEASURED
+from memfit.timing.basis import MEASURED, what_times_are_from
 
 if TYPE_CHECKING:
+    from memfit.hardware import Gpu
     from memfit.ledger import RunInfo
     from memfit.predict.result import Prediction
     from memfit.timing.breakdown import RunTime
@@ -31,6 +32,14 @@ def speed_line(info: RunInfo) -> str:
     speed = info.speed
     seconds = speed.get("step_seconds")
     return _speed(seconds, speed.get("tokens_per_second"), speed.get("mfu"), info.world_size) if seconds else ""
+
+
+def speed_words(info: RunInfo, gpu: Gpu) -> Iterator[str]:
+    """The same, and what it rests on."""
+    if line := speed_line(info):
+        yield line
+        basis = what_times_are_from(gpu, info.world_size)
+        yield f"{basis[0].upper()}{basis[1:]}."
 
 
 def _speed(seconds: float, tokens: float | None, mfu: float | None, world_size: int) -> str:

@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:ecc861c401031efd608f6744b3b1f2930408d3f16f5fcc17b6855065347e633c */
+/* Built from web/ by "make page"; do not edit. sources sha256:af08acd2daf0cd49824dbe25c73efbb07bf8ae2e904737f361906cbce261e83c */
 /*
 This file contains:
 

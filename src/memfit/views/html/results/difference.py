@@ -15,7 +15,7 @@ from memfit.views.html.document import document
 from memfit.views.html.markup import Child, Markup, dotted, element, join, table
 from memfit.views.html.results.pictures import Line, change_bar, overlay
 from memfit.views.html.results.sections import headline, section, sentences
-from memfit.views.words.moments import name_step
+from memfit.views.words.moments import name_op, name_step
 
 NUM_ROWS: Final = 40
 
@@ -43,7 +43,7 @@ def diff_page(diff: Diff, ledgers: tuple[Ledger, Ledger], files: tuple[str, str]
 
 def _figures(diff: Diff, names: tuple[str, str]) -> Markup:
     rows = [(figure.name, *_amounts(figure), "" if figure.growth is None else f"{figure.growth:+.2%}") for figure in diff.figures]
-    return table("The peaks", ("peak", *(f"{name}>" for name in names), "change>", ">"), rows, class_="cells")
+    return table("The peaks", ("peak", *(f"{name}>" for name in names), "change>", ">"), rows)
 
 
 def _part(title: str, heading: str, changes: Sequence[Change], names: tuple[str, str], nameless: str) -> Markup:
@@ -67,7 +67,7 @@ def _blocks(diff: Diff, names: tuple[str, str]) -> Markup:
     rows = [
         (
             dotted(change.kind.module or "–"),
-            dotted(change.kind.op),
+            dotted(name_op(change.kind.op)),
             change.kind.category.label,
             change.kind.phase.label if change.kind.phase is not None else "",
             number_of_blocks(change),

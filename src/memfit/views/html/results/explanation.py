@@ -20,6 +20,7 @@ from memfit.views.html.peak import swatch
 from memfit.views.html.results.pictures import bar
 from memfit.views.html.results.sections import headline, section, sentences
 from memfit.views.verdicts import coverage_words
+from memfit.views.words.moments import name_op
 from memfit.views.words.recipe import recipe_line
 
 
@@ -108,7 +109,7 @@ def _blocks(explanation: Explanation) -> Markup:
     rows = [
         (
             format_bytes(block.size_bytes),
-            *((block.category, dotted(block.op)) if known else ()),
+            *((block.category, dotted(name_op(block.op))) if known else ()),
             dotted(block.owner),
         )
         for block in explanation.holdings.blocks

@@ -15,7 +15,7 @@ from memfit.analysis.timeline import trace_total
 from memfit.ledger import Ledger
 from memfit.ledger.schema import Array
 from memfit.units import format_bytes
-from memfit.views.html.markup import Markup, element
+from memfit.views.html.markup import Markup, element, join
 from memfit.views.html.packing import HEIGHT as TOP
 from memfit.views.html.packing import Scale, percent
 from memfit.views.words.moments import count
@@ -225,5 +225,6 @@ def change_bar(change_bytes: int, most: int) -> Markup:
 
 
 def copied(text: str) -> Markup:
-    """A line of code with a button that copies it."""
-    return element("p", element("code", text), " ", element("button", "Copy", type="button", data_copy=text), class_="copied")
+    """A command with a button that copies it; a line of it does not end within a flag."""
+    words = [join(" " if number else "", element("span", word)) for number, word in enumerate(text.split(" "))]
+    return element("p", element("code", *words), " ", element("button", "Copy", type="button", data_copy=text), class_="copied")

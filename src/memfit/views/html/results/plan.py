@@ -14,7 +14,7 @@ from memfit.views.words.timing import format_seconds
 
 def plan_page(found: PlanSearch) -> str:
     """One HTML file that needs nothing else."""
-    first, *others = [*closing(found)] or ["Nothing was predicted."]
+    first, *others = [*closing(found, with_command=False)] or ["Nothing was predicted."]
     parts = [headline(first, fits=found.plan is not None), sentences(others)]
     if found.best is not None and (again := command(found.best)):
         parts.append(copied(again))
