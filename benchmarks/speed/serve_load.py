@@ -12,6 +12,7 @@ import argparse
 import http.client
 import json
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -93,13 +94,15 @@ def in_browser(address: str) -> None:
     """From the change of a control to the answer on the page, for models by name that were not asked about before."""
     from playwright.sync_api import sync_playwright
 
+    from memfit.models import MODELS as ALL
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(address)
         page.wait_for_selector(".now .card")
-        found = []
-        for model in MODELS:
+        found = {}
+        for model in ALL:
             took = page.evaluate(
                 """model => new Promise(done => {
                     const now = document.querySelector(".now"), field = document.querySelector("#subject");
@@ -115,8 +118,10 @@ def in_browser(address: str) -> None:
                 })""",
                 model,
             )
-            found.append(took)
-            print(f"{model}: {took:.0f} ms to the first answer")
+            found[model] = took
+        slowest = max(found, key=lambda model: found[model])
+        print(f"first answer of {len(found)} models: median {statistics.median(found.values()):.0f} ms, ", end="")
+        print(f"worst {found[slowest]:.0f} ms ({slowest})")
         browser.close()
 
 
