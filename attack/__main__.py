@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from attack.protocol import Attack
 from attack.runner import Result, run_attack
-from attack.table import show_table
+from attack.table import show_falls, show_table
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
     for attack in attacks:
         seconds = None if args.cases is not None else args.seconds * attack.share / total
         result = run_attack(attack, args.seed, seconds=seconds, num_cases=args.cases, only_case=args.case)
-        _tell(result)
+        _tell(result, args.seed)
         results.append(result)
     print(show_table(results, args.seed))
     return 1 if any(result.fallen or not result.cases for result in results) else 0
@@ -40,8 +40,10 @@ def find_attacks(package: str) -> list[Attack]:
     return [module.ATTACK for module in modules]
 
 
-def _tell(result: Result) -> None:
-    print(f"{result.attack.name}: {result.cases:,} cases, {len(result.fallen)} fell", file=sys.stderr, flush=True)
+def _tell(result: Result, seed: int) -> None:
+    """What fell is shown when its attack is over: the whole takes an hour, and may be cut short."""
+    lines = [f"{result.attack.name}: {result.cases:,} cases, {len(result.fallen)} fell", *show_falls(result, seed)]
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

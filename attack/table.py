@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attack.runner import Result
 
-MOST_SHOWN, MOST_TEXT = 5, 3000
+MOST_TEXT = 3000
 
 
 def show_table(results: list[Result], seed: int) -> str:
@@ -19,10 +19,18 @@ def show_table(results: list[Result], seed: int) -> str:
     if idle := [result.attack.name for result in results if not result.cases]:
         lines.append(f"NOT TRIED, so nothing is known of: {', '.join(idle)}")
     for result in results:
-        for case, what in sorted(result.fallen.items())[:MOST_SHOWN]:
-            again = f"python -m attack --only '{result.attack.name}' --case {case} --seed {seed}"
-            lines.append(f"\n{result.attack.name}, case {case} fell; to see it again: {again}\n{what.rstrip()[-MOST_TEXT:]}")
+        lines += show_falls(result, seed)
     return "\n".join(lines)
+
+
+def show_falls(result: Result, seed: int) -> list[str]:
+    """Each case that fell: how to see it again, and the end of what happened."""
+    name = result.attack.name
+    return [
+        f"\n{name}, case {case} fell; to see it again: python -m attack --only '{name}' --case {case} --seed {seed}\n"
+        + what.rstrip()[-MOST_TEXT:]
+        for case, what in sorted(result.fallen.items())
+    ]
 
 
 def _line(name: str, width: int, cases: int, result: Result, rest: str) -> str:

@@ -77,6 +77,7 @@ def test_what_falls_is_seen(number: int, said: str):
     done = attack("--attacks", "helpers.falling_attacks", "--cases", "1", FALL=str(number))
     assert done.returncode == 1
     assert said in done.stdout
+    assert said in done.stderr, "what fell is shown when its attack is over"
     assert "python -m attack --only 'falls' --case 0 --seed 0" in done.stdout
 
 
