@@ -127,6 +127,49 @@ for _ in range(5):
     optimizer.zero_grad()
 """
 
+LOOKING_WITHOUT_AN_OPTIMIZER = """
+model = nn.Linear(64, 32).cuda()
+for _ in range(3):
+    inputs = data().requires_grad_()
+    torch.autograd.grad(model(inputs).sum(), inputs)
+for _ in range(5):
+    model(data()).mean().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= parameter.grad
+            parameter.grad = None
+"""
+
+LEARNING_TO_LEARN = """
+weight = torch.randn(64, 64, device="cuda", requires_grad=True)
+for _ in range(5):
+    fast = weight
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad((data() @ fast).pow(2).sum(), fast, create_graph=True)
+        fast = fast - gradient
+    (data() @ fast).sum().backward()
+    with torch.no_grad():
+        weight -= weight.grad
+        weight.grad = None
+"""
+
+STANDING_IN = """
+model = nn.Linear(64, 32).cuda()
+weights = {name: parameter.detach().requires_grad_() for name, parameter in model.named_parameters()}
+for _ in range(5):
+    loss = torch.func.functional_call(model, weights, data()).sum()
+    gradients = torch.autograd.grad(loss, list(weights.values()))
+    pairs = zip(weights.items(), gradients)
+    weights = {name: (weight - gradient).detach().requires_grad_() for (name, weight), gradient in pairs}
+"""
+
+LOOKING_ALONE = """
+model = nn.Linear(64, 32).cuda()
+for _ in range(5):
+    inputs = data().requires_grad_()
+    torch.autograd.grad(model(inputs).sum(), inputs)
+"""
+
 EVALUATING_FIRST = """
 model = nn.Linear(64, 64).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
@@ -340,6 +383,18 @@ def test_gradients_that_are_only_looked_at_before_training_are_no_training_steps
     prediction, _ = run(LOOKING_FIRST)
     assert prediction.covered.training_steps == 5
     assert prediction.fits
+
+
+@pytest.mark.parametrize("script", [LOOKING_WITHOUT_AN_OPTIMIZER, LEARNING_TO_LEARN, STANDING_IN])
+def test_without_an_optimizer_every_change_of_weights_is_a_step_and_no_other_gradient(script: str, run: Run):
+    prediction, _ = run(script)
+    assert prediction.covered.training_steps == 5
+    assert prediction.fits
+    assert not prediction.problem
+
+
+def test_gradients_of_inputs_alone_are_no_training(run: Run):
+    assert run(LOOKING_ALONE)[0].covered.training_steps == 0
 
 
 def test_a_gan_is_predicted_with_its_generators_step(run: Run):

@@ -7,6 +7,7 @@ A *training step* is over when every optimizer that trains has stepped since the
     critic  critic  critic  critic  critic  generator │ critic ...      a GAN: six steps of optimizers, one training step
     backward  backward  backward  backward  AdamW │ backward ...        gradients are added up: one training step
     forward  forward  forward  forward                                  an evaluation: none
+    gradients of inputs, or of gradients (``torch.autograd.grad``)      a look, or a part of the loss: none
     backward  (gradients taken away)  backward │ ...                    an optimizer that is not torch's: somebody took them
 
 Bounds: what the user says (``Bounds``), and ``PATIENCE`` steps of one optimizer while another never steps. When time is up, the
@@ -42,6 +43,7 @@ from memfit.record import run_hooks
 from memfit.record.listener import ModuleListener
 from memfit.record.sources.operators.recorder import Recorder
 from memfit.torch_compat.attributes import LoaderIterator
+from memfit.torch_compat.dispatch import tree_leaves
 from memfit.torch_compat.dynamo import is_traced_by
 from memfit.torch_compat.fsdp import holds_unsharded_gradients
 from memfit.torch_compat.patches import Patches
@@ -141,6 +143,7 @@ class StopWatch(ModuleListener):
             try:
                 with _ended_by_signals(self._stop):
                     yield
+                self._count_last_step()
             except RunIsOver:
                 self._is_whole = False
         except Exception as error:
@@ -178,7 +181,7 @@ class StopWatch(ModuleListener):
                 "data loader of torch gives whole numbers, a row for each sequence"
             )
         is_waiting = not self._optimizers.num_steps and bool(self._optimizers.waiting())  # what came before it was a warm-up
-        if not is_waiting and (self.num_steps or self._is_taken_at_the_end()):
+        if not is_waiting and self.num_steps:
             return ""
         if self._is_whole and self.num_forwards and not self.num_backwards and not self._optimizers.were_made:
             return ""  # no training at all: a generation, an evaluation, features of data
@@ -188,8 +191,12 @@ class StopWatch(ModuleListener):
         ]
         return f"no training step was seen: {', '.join(seen)}, and no optimizer's step"
 
-    def _is_taken_at_the_end(self) -> bool:
-        return bool(self.num_backwards) and not self._optimizers.waiting() and self._gradients.are_taken()
+    def _count_last_step(self) -> None:
+        """Without an optimizer of torch a step is seen to be over when the next backward begins: the last one has none."""
+        if self._optimizers.num_steps or not self.num_backwards or self._optimizers.waiting() or not self._gradients.are_taken():
+            return
+        self.num_steps += 1
+        self._coverage.step()
 
     # -- what happens --------------------------------------------------------------------------------------------------------------
 
@@ -264,7 +271,8 @@ class StopWatch(ModuleListener):
         return backward
 
     def _gradients_asked_for(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A gradient that is handed out is a backward pass too; beside passes of the usual kind it is a part of the loss."""
+        """Gradients of weights that are handed out are a backward pass too; beside passes of the usual kind they are a part of the
+        loss."""
 
         def grad(*args: Any, **kwargs: Any) -> Any:
             if not self.listening() or self._is_asked:
@@ -273,6 +281,7 @@ class StopWatch(ModuleListener):
                 not is_traced_by(sys._getframe(1))
                 and not self._backward_depth
                 and (not self.num_backwards or self._gradients.are_handed_out)
+                and self._gradients.train_weights(*args, **kwargs)
             ):
                 self._gradients.are_handed_out = True
                 self._before_backward()
@@ -446,10 +455,22 @@ class _Gradients:
         """Are they whole, with FSDP2, which shares them out when the last pass is done?"""
         self.num_taken = 0
 
+    def train_weights(self, outputs: Any, inputs: Any, *args: Any, create_graph: bool = False, **kwargs: Any) -> bool:
+        """True if these arguments of ``torch.autograd.grad`` ask for gradients that change weights: of parameters, of tensors that
+        stand in for them (``functional_call``), or of a script's own where no module trains. Those of inputs are only looked at,
+        and those that are differentiated again are a part of the loss."""
+        if create_graph or any(args[2:3]):
+            return False
+        leaves = [tensor for tensor in tree_leaves(inputs) if isinstance(tensor, torch.Tensor) and tensor.is_leaf]
+        shapes = {parameter.shape for parameter in self._parameters() if parameter.requires_grad}
+        return any(isinstance(leaf, nn.Parameter) or not shapes or leaf.shape in shapes for leaf in leaves)
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        return (parameter for module, _ in self._recorder.modules() for parameter in module.parameters(recurse=False))
+
     def watch(self) -> None:
         """One of them tells for all."""
-        parameters = (parameter for module, _ in self._recorder.modules() for parameter in module.parameters(recurse=False))
-        found = next((parameter for parameter in parameters if parameter.grad is not None), None)
+        found = next((parameter for parameter in self._parameters() if parameter.grad is not None), None)
         gradient = None if found is None else found.grad
         self._are_hidden = found is None and holds_unsharded_gradients(module for module, _ in self._recorder.modules())
         self._watched = (
