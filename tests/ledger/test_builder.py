@@ -168,6 +168,53 @@ def test_scopes_nest_in_whatever_order_they_come(actions: list[tuple[bool, int]]
     builder.build().check()
 
 
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(-1, 5)), max_size=6),
+    st.sets(st.integers(0, 5)),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=12),
+)
+def test_columns_nest_whatever_is_open(actions: list[tuple[bool, int]], supposed: set[int], in_columns: list[tuple[bool, int]]):
+    """Columns were taken from where some scopes were open around them, and are written where others are."""
+    builder = LedgerBuilder()
+    for begins, number in actions:
+        if begins:
+            builder.enter(Phase.FORWARD, parent=min(number, builder.num_scopes - 1))
+        elif 0 <= number < builder.num_scopes:
+            builder.exit(number)
+    around = sorted(number for number in supposed if number < builder.num_scopes)
+    events: list[tuple[int, int]] = []
+    parents: list[int] = []
+    for begins, number in in_columns:
+        if begins:
+            parents.append([-1, *around][number % (1 + len(around))])
+            around.append(builder.num_scopes + len(parents) - 1)
+            events.append((int(EventKind.ENTER), around[-1]))
+        elif around:
+            events.append((int(EventKind.EXIT), around.pop()))
+    builder.append(
+        Events.from_rows([value for kind, scope in events for value in (kind, scope, 0, 0)]),
+        Blocks.empty(),
+        Scopes.from_rows([value for parent in parents for value in (int(Phase.FORWARD), -1, parent)]),
+        Roles.empty(),
+    )
+    assert len(builder.build().check().scopes) == builder.num_scopes
+
+
+def test_columns_inside_a_scope_that_is_open_are_left_as_they_are():
+    builder = LedgerBuilder()
+    outer = builder.enter(Phase.BACKWARD)
+    events = [(EventKind.ENTER, 1), (EventKind.EXIT, 1), (EventKind.EXIT, outer)]
+    builder.append(
+        Events.from_rows([value for kind, scope in events for value in (int(kind), scope, 0, 0)]),
+        Blocks.empty(),
+        Scopes.from_rows([int(Phase.BACKWARD), -1, outer]),
+        Roles.empty(),
+    )
+    built = builder.build().check()
+    assert built.scopes.parent.tolist() == [-1, outer]
+    assert not built.info.assumptions
+
+
 def test_scopes_that_nest_are_not_spoken_of():
     builder = LedgerBuilder()
     outer = builder.enter(Phase.FORWARD)

@@ -186,7 +186,10 @@ class LedgerBuilder:
 
     def append(self, events: Events, blocks: Blocks, scopes: Scopes, roles: Roles) -> None:
         """Rows that are columns already, about blocks and scopes whose numbers follow those there are; ``time_ns`` since the
-        recording began."""
+        recording began. They nest with what was around them where they come from; where that is not what is open, they are made
+        to nest with that."""
+        if not self._nest_with_open(events, scopes):
+            events, scopes = self._made_to_nest(events, scopes)
         with self._flushing:
             self._flush()
             for part in (events, blocks, scopes, roles):
@@ -199,6 +202,40 @@ class LedgerBuilder:
             if self._open or len(entered) != len(left):
                 over = set(left.tolist())
                 self._open = [scope for scope in (*self._open, *entered.tolist()) if scope not in over]
+
+    def _nest_with_open(self, events: Events, scopes: Scopes) -> bool:
+        """True if what is around these scopes is open, and the open ones that end here are the innermost."""
+        around = scopes.parent[(scopes.parent >= 0) & (scopes.parent < self.num_scopes)]
+        ended = events.subject[(events.kind == _EXIT) & (events.subject < self.num_scopes)].tolist()
+        return set(around.tolist()) <= set(self._open) and ended == self._open[: -len(ended) - 1 : -1]
+
+    def _made_to_nest(self, events: Events, scopes: Scopes) -> tuple[Events, Scopes]:
+        """As ``enter`` and ``exit`` would write them."""
+        opened, parents, first = list(self._open), scopes.parent.copy(), self.num_scopes
+        row_of: list[int] = []
+        subjects: list[int] = []
+
+        def write(row: int, subject: int) -> None:
+            row_of.append(row)
+            subjects.append(subject)
+
+        for row, (kind, subject) in enumerate(zip(events.kind.tolist(), events.subject.tolist(), strict=True)):
+            if kind == _ENTER:
+                if parents[subject - first] != -1 and parents[subject - first] not in opened:
+                    parents[subject - first] = -1
+                    self._num_misplaced += 1
+                opened.append(subject)
+            elif kind == _EXIT:
+                if subject not in opened:
+                    self._num_misplaced += 1
+                    continue
+                while opened[-1] != subject:
+                    self._num_misplaced += 1
+                    write(row, opened.pop())
+                opened.pop()
+            write(row, subject)
+        columns = {name: column[row_of] for name, column in events.columns().items()}
+        return Events(**columns | {"subject": np.array(subjects, dtype=np.int64)}), replace(scopes, parent=parents)
 
     @property
     def num_events(self) -> int:
