@@ -413,6 +413,32 @@ def test_operators_that_never_run_are_refused_by_name_before_weights_change():
     train_once(model)
 
 
+@pytest.mark.parametrize("way", ["blocks", "model"])
+def test_operators_that_never_run_are_refused_by_name_while_they_are_compiled(way: str):
+    torch.compiler.reset()
+    model = memfit.apply(Model(), NEVER_RUN)
+    before = copy.deepcopy(model.state_dict())
+    if way == "blocks":
+        compile_blocks(model)
+    compiled = torch.compile(model, backend="aot_eager") if way == "model" else model
+    with pytest.raises(
+        Exception, match=r"ConfigError: .*aten\.mm\.default \(call 0\), aten\.addmm\.default \(call 7\).*another model"
+    ):
+        train_once(compiled)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own look
+def test_what_only_training_runs_is_not_missed_in_a_compiled_evaluation():
+    torch.compiler.reset()
+    model = memfit.apply(Model(), policy(("aten.bernoulli_.float", 0, KEEP)))
+    compile_blocks(model)
+    model.eval()
+    model(torch.ones(2, DIM)).backward()
+    with torch.no_grad():
+        model.train()(torch.ones(2, DIM))
+
+
 def test_a_call_that_one_unit_of_several_makes_is_no_reason_to_refuse():
     """As with experts: how often a unit calls an operator depends on its data."""
     model = Model()

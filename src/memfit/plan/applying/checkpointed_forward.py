@@ -19,7 +19,7 @@ from memfit.plan.applying.caches import GivenCache, is_cache
 from memfit.plan.applying.host_copies import HostLink
 from memfit.plan.applying.kept_outputs import Choices, compiled_contexts, contexts
 from memfit.plan.applying.running_statistics import Statistics
-from memfit.plan.policy import Action, UnitPolicy
+from memfit.plan.policy import UnitPolicy
 from memfit.record.run_hooks import seen_as_call
 from memfit.torch_compat.autograd import graph_task_id
 
@@ -31,24 +31,33 @@ _STATISTICS: Final = "memfit_statistics"
 class CheckpointOptions:
     """How a unit is checkpointed: the arguments of ``torch.utils.checkpoint``, for eager and for compiled code."""
 
-    def __init__(self, eager: Callable[[], Any] | None, compiled: Callable[[], Any] | None, choices: Choices | None = None) -> None:
-        """The first two make the contexts of a forward; ``None`` computes all of it again. ``choices`` are those of the first."""
+    def __init__(
+        self,
+        eager: Callable[[], Any] | None,
+        compiled: Callable[[], Any] | None,
+        evaluated: Callable[[], Any] | None,
+        choices: Choices | None = None,
+    ) -> None:
+        """The first three make the contexts of a forward: of eager code, and of compiled code in training and in evaluation.
+        ``None`` computes all of it again. ``choices`` are those of eager code."""
         self.choices = choices
-        self.eager: dict[str, Any] = {"use_reentrant": False} | ({} if eager is None else {"context_fn": eager})
-        self.compiled: dict[str, Any] = {"use_reentrant": False} | ({} if compiled is None else {"context_fn": compiled})
+        self.eager, self.compiled, self.evaluated = (
+            {"use_reentrant": False} | ({} if made is None else {"context_fn": made}) for made in (eager, compiled, evaluated)
+        )
 
     @classmethod
     def of_unit(cls, policy: UnitPolicy, link: HostLink) -> Self:
         if not policy.choices:
-            return cls(None, None)
-        keeps = tuple((choice.operator, choice.call) for choice in policy.choices if choice.action is Action.KEEP)
+            return cls(None, None, None)
+        actions = tuple((choice.operator, choice.call, choice.action.value) for choice in policy.choices)
         choices = Choices(policy.choices)
-        return cls(functools.partial(contexts, choices, link), functools.partial(compiled_contexts, keeps), choices)
+        compiled, evaluated = (functools.partial(compiled_contexts, actions, is_training) for is_training in (True, False))
+        return cls(functools.partial(contexts, choices, link), compiled, evaluated, choices)
 
     @classmethod
     def of_contexts(cls, made: Callable[[], Any] | None) -> Self:
         """What ``torch.utils.checkpoint`` takes as ``context_fn``; ``None`` computes all of it again."""
-        return cls(made, made)
+        return cls(made, made, made)
 
     def __deepcopy__(self, memo: Any) -> CheckpointOptions:
         return self
@@ -78,7 +87,7 @@ def restore_forward(unit: nn.Module) -> None:
 def _checkpointed(unit: nn.Module, *args: Any, **kwargs: Any) -> Any:
     options: CheckpointOptions = unit.memfit_checkpointing  # type: ignore[assignment]
     if torch.compiler.is_compiling():
-        return checkpoint(unit.memfit_forward, *args, **options.compiled, **kwargs)
+        return checkpoint(unit.memfit_forward, *args, **(options.compiled if unit.training else options.evaluated), **kwargs)
     if not torch.is_grad_enabled():
         return unit.memfit_forward(*args, **kwargs)  # type: ignore[operator]
     given = {id(value): GivenCache(value) for value in (*args, *kwargs.values()) if is_cache(value)}

@@ -6,9 +6,11 @@ operator that is not chosen costs one lookup.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from memfit.errors import ConfigError
@@ -73,13 +75,17 @@ class Choices(dict[Any, Actions | None]):
         """
         if self._is_known_to_run:
             return
-        never = [f"{one.operator} (call {one.call})" for one in self._choices if one.call >= self._most_calls.get(one.operator, 0)]
-        if never:
-            raise ConfigError(
-                f"the plan keeps outputs of {', '.join(never[:3])}{' and more' if len(never) > 3 else ''}, which its units never "
-                "ran: it is a plan for another model, or for another device. Make one for this model, with memfit plan"
-            )
+        _refuse_what_never_ran(((choice.operator, choice.call) for choice in self._choices), self._most_calls)
         self._is_known_to_run = True
+
+
+def _refuse_what_never_ran(calls: Iterable[tuple[str, int]], counts: Mapping[str, int]) -> None:
+    never = [f"{operator} (call {call})" for operator, call in calls if call >= counts.get(operator, 0)]
+    if never:
+        raise ConfigError(
+            f"the plan keeps outputs of {', '.join(never[:3])}{' and more' if len(never) > 3 else ''}, which its units never "
+            "ran: it is a plan for another model, or for another device. Make one for this model, with memfit plan"
+        )
 
 
 class _Kept:
@@ -202,17 +208,38 @@ def contexts(choices: Choices, link: HostLink) -> tuple[TorchDispatchMode, Torch
     return _Keeping(choices, kept, copies), _Taking(choices, kept, copies)
 
 
-def compiled_contexts(keeps: tuple[tuple[str, int], ...]) -> Any:
-    """The same for the compiler, in the form that it knows. Outputs are kept or computed again there, and none is offloaded."""
+def compiled_contexts(actions: tuple[tuple[str, int, str], ...], is_training: bool) -> Any:
+    """The same for the compiler, in the form that it knows. Outputs are kept or computed again there, and none is offloaded.
+
+    A training unit that lacks some of the calls raises ``ConfigError`` while it is compiled: the compiler has all of its calls.
+    """
     from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-    counts: dict[tuple[str, bool], int] = {}
+    keeps = {(name, call) for name, call, action in actions if action == Action.KEEP}
+    counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
 
     def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        name = str(operator)
-        key = (name, context.is_recompute)
-        call = counts.get(key, 0)
-        counts[key] = call + 1
-        return CheckpointPolicy.MUST_SAVE if (name, call) in keeps else CheckpointPolicy.PREFER_RECOMPUTE
+        name, counted = str(operator), counts[context.is_recompute]
+        counted[name] += 1
+        return CheckpointPolicy.MUST_SAVE if (name, counted[name] - 1) in keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
-    return create_selective_checkpoint_contexts(policy)
+    def forward_is_over() -> None:
+        if is_training and torch.is_grad_enabled():
+            _refuse_what_never_ran(((name, call) for name, call, _ in actions), counts[False])
+
+    forward, again = create_selective_checkpoint_contexts(policy)
+    return _telling(forward, forward_is_over), again
+
+
+def _telling(mode: TorchDispatchMode, is_over: Callable[[], None]) -> TorchDispatchMode:
+    """The same mode, which says when it is left."""
+    kind: Any = type(mode)
+
+    class Telling(kind):  # type: ignore[misc]
+        def __exit__(self, error_kind: Any, error: Any, trace: Any) -> None:
+            super().__exit__(error_kind, error, trace)
+            if error is None:
+                is_over()
+
+    mode.__class__ = Telling
+    return mode
