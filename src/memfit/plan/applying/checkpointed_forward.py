@@ -41,9 +41,7 @@ class CheckpointOptions:
         """The first three make the contexts of a forward: of eager code, and of compiled code in training and in evaluation.
         ``None`` computes all of it again. ``choices`` are those of eager code."""
         self.choices = choices
-        self.eager, self.compiled, self.evaluated = (
-            {"use_reentrant": False} | ({} if made is None else {"context_fn": made}) for made in (eager, compiled, evaluated)
-        )
+        self.eager, self.compiled, self.evaluated = map(_arguments, (eager, compiled, evaluated))
 
     @classmethod
     def of_unit(cls, policy: UnitPolicy, link: HostLink) -> Self:
@@ -61,6 +59,10 @@ class CheckpointOptions:
 
     def __deepcopy__(self, memo: Any) -> CheckpointOptions:
         return self
+
+
+def _arguments(made: Callable[[], Any] | None) -> dict[str, Any]:
+    return {"use_reentrant": False} | ({} if made is None else {"context_fn": made})
 
 
 def is_checkpointed(unit: nn.Module) -> bool:
