@@ -119,6 +119,7 @@ def test_every_command_has_examples_that_can_be_read():
         (["predict", "--modle", "gpt2"], "memfit predict: error: unrecognized arguments: --modle; did you mean --model?"),
         (["predict", "--model", "gpt2", "--budget", "4GiB"], "unrecognized arguments: --budget; memfit plan has --budget"),
         (["predict", "train.py"], "train.py is a script: memfit run train.py predicts it as it is"),
+        (["predict", "gpt2"], "or name a model: --model gpt2, model='gpt2' in Python"),
         (["predict", "--hf", "org/never-fetched"], "hf download org/never-fetched config.json"),
     ],
 )
@@ -171,3 +172,17 @@ def test_a_prediction_of_a_model_loads_neither_comparisons_nor_plans(tmp_path: P
     )
     words = ["predict", "--model", "gpt2", "--seq", "64", "--steps", "1", "--out", str(tmp_path / "run.memfit")]
     assert subprocess.run([sys.executable, "-c", code, *words], capture_output=True).returncode == 0
+
+
+def test_a_function_that_reads_the_command_line_finds_none_of_memfits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(
+        "import argparse\nimport torch\n"
+        "def build():\n"
+        "    parser = argparse.ArgumentParser()\n"
+        "    parser.add_argument('--width', type=int, default=8)\n"
+        "    model = torch.nn.Linear(parser.parse_args().width, 8).cuda()\n"
+        "    return lambda: model(torch.ones(1, 8, device='cuda')).sum().backward()\n"
+    )
+    monkeypatch.setattr("sys.argv", ["memfit", "predict", "train.py:build"])
+    assert main(["predict", "train.py:build", "--gpu", "T4"]) == 0

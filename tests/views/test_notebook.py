@@ -122,6 +122,7 @@ def test_a_prediction_says_whether_it_fits():
 
     html = memfit.predict(build, gpu="T4", steps=1)._repr_html_()
     assert "It fits on T4" in words(html)
+    assert "A step takes" in words(html)
     assert "predicted, 1 step" in words(html)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from memfit.errors import ConfigError
+from memfit.models import MODELS
 
 _HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 """``meta-llama/Meta-Llama-3-8B``."""
@@ -66,7 +67,7 @@ def locate(function: str | Callable[..., Any]) -> str:
                 f"step, write {function}:build"
             )
         if not path.endswith(".py") or not name or not Path(path).is_file():
-            raise ConfigError(f"cannot read {function!r} as a function in a file: write it like train.py:build")
+            raise _no_function(function)
         return f"{Path(path).resolve()}:{name}"
     source = inspect.getsourcefile(function) if inspect.isfunction(function) else None
     if source is None or "<" in function.__qualname__ or not Path(source).is_file():
@@ -106,12 +107,17 @@ def _in_cache(name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def _no_function(where: str) -> ConfigError:
+    named = f"; or name a model: --model {where}, model={where!r} in Python" if where in MODELS else ""
+    return ConfigError(f"cannot read {where!r} as a function in a file: write it like train.py:build{named}")
+
+
 def load_function(where: str) -> Callable[..., Any]:
     """Runs the file, not as ``__main__``, and takes the function out of it."""
     path, _, name = where.rpartition(":")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None or not Path(path).is_file():
-        raise ConfigError(f"cannot read {where!r} as a function in a file: write it like train.py:build")
+        raise _no_function(where)
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(Path(path).resolve().parent))
     sys.modules[module.__name__] = module

@@ -23,6 +23,8 @@ from memfit.units import format_bytes
 from memfit.views.escaping import printable
 from memfit.views.verdicts import answer
 from memfit.views.words.moments import count, name_moment
+from memfit.views.words.recipe import recipe_line
+from memfit.views.words.timing import speed_line
 
 COLOURS: Final = {
     Category.PARAMETER: "#0b65ab",
@@ -75,6 +77,7 @@ def _parts(report: Report, step_starts: dict[int, int], verdict: Verdict | None)
             answer(verdict, problem, report.info.covered),
             f"font-weight:600;color:{_GOOD if verdict.fits and not problem else _BAD}",
         )
+        yield from (_line(line, "opacity:.7") for line in (recipe_line(report.info.asked), speed_line(report.info)) if line)
         yield from (_line(f"assumed: {sentence}", "padding-left:1em") for sentence in report.info.assumptions)
     if not report.devices:
         yield _line("nothing was recorded", "opacity:.7")

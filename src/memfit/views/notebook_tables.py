@@ -49,7 +49,8 @@ def search_html(found: PlanSearch) -> str:
         bar = _bar(point.needed / largest, good=point.fits)
         is_best = point.cell is found.best
         state = _text(state_of(point, found))
-        rows.append([f"<b>{name}</b>" if is_best else name, _text(format_seconds(seconds)), format_bytes(point.needed), bar, state])
+        figures = (_figure(format_seconds(seconds)), _figure(format_bytes(point.needed)))
+        rows.append([f"<b>{name}</b>" if is_best else name, *figures, bar, state])
     headings = ("configuration", "a step", "memory", "", found.gpu)
     return _page(title(found), how_it_was_searched(found), _table(headings, rows), [*closing(found)])
 
@@ -73,6 +74,11 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f'<th style="{_CELL};opacity:.7;font-weight:400">{_text(heading)}</th>' for heading in headings)
     body = "".join("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in row) + "</tr>" for row in rows)
     return f'<table style="border-collapse:collapse;margin:6px 0"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _figure(text: str) -> str:
+    """A number keeps its unit beside it."""
+    return f'<span style="white-space:nowrap">{_text(text)}</span>'
 
 
 def _bar(share: float, *, good: bool) -> str:

@@ -25,7 +25,7 @@ Work = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def main() -> None:
-    work: Work = importlib.import_module(sys.argv[1]).work
+    work: Work = importlib.import_module(sys.argv.pop()).work  # user code that reads the command line finds nothing of ours
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, sys.stdout.fileno())  # what the user's code prints is no answer

@@ -87,6 +87,7 @@ def test_a_function_is_planned_to_a_budget(train: str):
     assert "(--report FILE writes them out)" in shown(found), "what the prediction assumed is told, too"
     assert any("kernels and allocator are those of" in each for each in found.to_json()["assumptions"])
     assert repr(found).startswith("PlanSearch(")
+    assert "\n" not in repr(found)
 
 
 def test_a_function_that_cannot_fit_says_the_least(train: str):

@@ -80,8 +80,9 @@ def run(args: argparse.Namespace) -> int:
         recipe = asked.recipe if asked.is_model and asked.recipe.pp > 1 else None
         if recipe is not None and args.ranks is None and args.rank is None:
             asked = asked.with_options(ranks="all")  # the stages of a pipeline need different memory
-        with telling("Predicting") as progress:
-            found = predict_configuration(asked, progress).about(asked.inputs, *made_now())
+        origin = made_now()
+        with telling("Predicting") as progress, _arguments_of(asked.subject.function):
+            found = predict_configuration(asked, progress).about(asked.inputs, *origin)
     if isinstance(found, JobPrediction):
         tell_job(found, args, _pipeline_seconds(found, recipe))
     else:
@@ -94,6 +95,17 @@ def _pipeline_seconds(job: JobPrediction, recipe: Recipe | None) -> float | None
     from memfit.predict.step_time import job_step_seconds
 
     return job_step_seconds(job, recipe.schedule, recipe.pp, recipe.microbatches) if recipe is not None else None
+
+
+@contextmanager
+def _arguments_of(function: str) -> Iterator[None]:
+    """A function whose file reads the command line finds none but its file's name: what was typed is memfit's."""
+    words = sys.argv
+    sys.argv = [function.rpartition(":")[0]] if function else words
+    try:
+        yield
+    finally:
+        sys.argv = words
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class PlanSearch(Drawn):
     space_assumptions: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        found = self.plan if self.plan is not None else "nothing fits"
+        found = repr(self.plan) if self.plan is not None else "nothing fits"
         return f"PlanSearch({self.subject.name}, {found})"
 
     @property
