@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -76,3 +77,16 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(folder: Path
     with temporary_store() as store:
         assert Path(store).is_dir()
     assert len(locks) == 2
+
+
+def test_a_file_system_without_locks_is_no_obstacle(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    import fcntl
+
+    def refused(number: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    (folder / "memfit-dry-run-of-another").mkdir()
+    with temporary_store() as store:
+        assert Path(store).is_dir()
+    assert [path.name for path in folder.iterdir()] == ["memfit-dry-run-of-another"]

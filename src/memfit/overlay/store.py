@@ -35,9 +35,10 @@ def _make() -> tuple[str, int]:
     """Makes a new folder and locks it. Tries again if another process has cleaned the folder up before it was locked."""
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
-        with suppress(OSError):
+        with suppress(FileNotFoundError):
             held = os.open(folder, _FOLDER_ITSELF)
-            fcntl.flock(held, fcntl.LOCK_EX)
+            with suppress(OSError):  # a file system without locks: there no process cleans up
+                fcntl.flock(held, fcntl.LOCK_EX)
             if _is_the_same(folder, held):
                 return folder, held
             os.close(held)

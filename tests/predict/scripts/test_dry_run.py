@@ -177,12 +177,22 @@ def test_where_nothing_protects_files_the_script_is_not_started(tmp_path: Path):
     assert list(folder.iterdir()) == []
 
 
-def test_a_script_that_the_fence_stops_is_told_why(keepers: dict[str, bool], tmp_path: Path):
+READS_IN_ANOTHER_PROGRAM = """
+import multiprocessing, os
+if __name__ == "__main__":
+    open("log.txt", "w").close()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        pool.map(os.remove, ["log.txt"])
+"""
+
+
+@pytest.mark.parametrize("source", ["import io\nio.FileIO('log.txt', 'w')", READS_IN_ANOTHER_PROGRAM], ids=["writes", "reads"])
+def test_a_script_that_the_fence_stops_is_told_why(keepers: dict[str, bool], tmp_path: Path, source: str):
     if not keepers["fence"]:
         pytest.skip("this system has no Landlock")
     folder = tmp_path / "folder"
     folder.mkdir()
-    (tmp_path / "train.py").write_text("import io\nio.FileIO('log.txt', 'w')")
+    (tmp_path / "train.py").write_text(source)
     done = memfit_run(folder, keeper="fence")
     assert done.returncode == 2
     assert "C libraries and other programs may not write" in done.stderr

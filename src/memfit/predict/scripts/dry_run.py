@@ -114,12 +114,18 @@ _BEYOND_THE_SYSTEM: Final = {
 
 def _beyond_the_system(error: BaseException) -> str:
     """Why an error is one of the operating system's overlay; empty if it is not."""
+    if in_force() is not BY_SYSTEM:
+        return ""
+    numbers = [cause.errno for cause in _causes(error) if isinstance(cause, OSError)]
+    return next((_BEYOND_THE_SYSTEM[number] for number in numbers if number in _BEYOND_THE_SYSTEM), "")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What the script met, and what led to that."""
     cause: BaseException | None = error.error if isinstance(error, StepFailedError) else error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _BEYOND_THE_SYSTEM and in_force() is BY_SYSTEM:
-            return _BEYOND_THE_SYSTEM[cause.errno]
+        yield cause
         cause = cause.__cause__ or cause.__context__
-    return ""
 
 
 _REFUSED: Final = ("permission denied", "readonly", "read-only", "cannot be opened", "unable to open")
@@ -127,7 +133,11 @@ _REFUSED: Final = ("permission denied", "readonly", "read-only", "cannot be open
 
 
 def _may_be_the_fence(error: BaseException) -> bool:
-    return in_force() is BY_FENCE and any(word in str(error).lower() for word in _REFUSED)
+    """Also where a program misses a file that this process sees: Python has written it, and other programs do not see that."""
+    if in_force() is not BY_FENCE:
+        return False
+    missed = [cause.filename for cause in _causes(error) if isinstance(cause, FileNotFoundError)]
+    return any(word in str(error).lower() for word in _REFUSED) or any(name and os.path.exists(name) for name in missed)
 
 
 def _in_a_child(overlay: Callable[[], AbstractContextManager[Any]], make: Callable[[], Answer]) -> Answer:
@@ -219,8 +229,8 @@ def _answer(overlay: Callable[[], AbstractContextManager[Any]], make: Callable[[
                 found = _NoOverlayError()
             elif _may_be_the_fence(error):
                 print(
-                    "memfit: in this dry run C libraries and other programs may not write: if that is why the script failed, leave "
-                    "out what it writes, or let it write for real (--write)",
+                    "memfit: in this dry run C libraries and other programs may not write, and do not see what Python has written: if "
+                    "that is why the script failed, leave that out, or let it write for real (--write)",
                     file=sys.stderr,
                 )
         sent = pickle.dumps(sendable(found) if isinstance(found, BaseException) else found)
