@@ -229,8 +229,8 @@ def _answer(overlay: Callable[[], AbstractContextManager[Any]], make: Callable[[
                 found = _NoOverlayError()
             elif _may_be_the_fence(error):
                 print(
-                    "memfit: in this dry run C libraries and other programs may not write, and do not see what Python has written: if "
-                    "that is why the script failed, leave that out, or let it write for real (--write)",
+                    "memfit: in this dry run C libraries and other programs may not write, and do not see what Python "
+                    "has written: if that is why the script failed, leave that out, or let it write for real (--write)",
                     file=sys.stderr,
                 )
         sent = pickle.dumps(sendable(found) if isinstance(found, BaseException) else found)
