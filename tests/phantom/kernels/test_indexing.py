@@ -7,6 +7,7 @@ import torch
 
 import memfit
 from memfit.phantom.kernels import indexing
+from memfit.phantom.kernels.rule import ResultPlace
 from memfit.phantom.target import Target
 
 H200 = Target.parse("H200", "2.11+cu130")
@@ -54,7 +55,11 @@ def test_sums_by_index_sort_only_where_they_add():
 
 def test_embeddings():
     grad, index = torch.empty(16, 512, 768, device="meta"), torch.empty(16, 512, dtype=torch.int64, device="meta")
-    assert indexing.embedding_backward(H200, (grad, index[:2], 30522), None) == ()
+    assert indexing.embedding_backward(H200, (grad, index[:2], 30522), None) == (ResultPlace(0),)
+    part, column = torch.empty(24, 1024, device="meta")[:, :512], torch.empty(24, 9, dtype=torch.int64, device="meta")[:, 1]
+    assert indexing.embedding_backward(H200, (part, column, 64), None) == (24 * 8, 24 * 512 * 4, ResultPlace(0))
+    turned = indexing.embedding_backward(H200, (grad.transpose(0, 1), index.t(), 512), None)
+    assert tuple(turned) == (8 * 8192, 4 * 8192 * 768, *indexing.embedding_backward(H200, (grad, index, 512), None))
     assert indexing.embedding_backward(H200, (grad, index, 512), None)[-1] == 4088832
     few = indexing.embedding_backward(H200, (grad.bfloat16(), index, 2), None)
     assert few[-1] == 4 * 2 * 768

@@ -64,6 +64,43 @@ def test_operands_that_are_one_number_wide(shape: tuple[int, ...], strides: tupl
     assert RULES.get(multiply).takes(H200, (operand, other), None) == [4 * operand.numel()] * is_copied
 
 
+@pytest.mark.parametrize(
+    ("is_turned", "made"),
+    [(False, ["aten.addmm"]), (True, ["aten.clone", "aten.mm"])],
+)
+def test_a_bias_is_added_in_place_to_an_input_in_pieces(is_turned: bool, made: list[str]):
+    def build():
+        layer = torch.nn.Linear(64, 96).cuda()
+        x = torch.randn(8, 16, 64, device="cuda")
+        x = x.transpose(0, 1) if is_turned else x
+
+        def step():
+            layer(x).sum().backward()
+
+        return step
+
+    ledger = memfit.predict(build, gpu="H200", steps=1).ledger
+    blocks = [ledger.strings[op].removesuffix(".default") for op in ledger.blocks.op]
+    assert [op for op in blocks if op in ("aten.clone", "aten.mm", "aten.addmm", "aten.add")][: len(made)] == made
+    assert not any(op.startswith("aten.add.") for op in blocks)
+
+
+def test_a_linear_layer_is_what_it_is_without_a_phantom():
+    """Shapes and strides of outputs and gradients, for inputs of each kind."""
+    for shape, turned in (((64,), False), ((8, 64), False), ((3, 8, 64), False), ((3, 8, 64), True), ((0, 8, 64), False)):
+
+        def run(device: str, shape=shape, turned=turned) -> tuple[object, ...]:
+            here = torch.nn.Linear(64, 96).to(device)
+            x = torch.zeros(shape, device=device, requires_grad=True)
+            y = here(x.transpose(0, 1) if turned else x)
+            y.sum().backward()
+            return y.shape, y.stride(), x.grad.shape, here.bias.grad.shape, here.weight.grad.shape
+
+        with phantom():
+            found = run("cuda")
+        assert found == run("cpu")
+
+
 def test_products_of_groups_in_any_type():
     with phantom():
         for dtype in (torch.bfloat16, torch.float32):

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, ResultPlace, Rule, TakenBlocks
+from memfit.phantom.kernels.rule import MEASURED_CUDNN, Arguments, ResultPlace, Rule, TakenBlocks, bytes_of
 from memfit.phantom.target import Target
 from memfit.torch_compat.devices import KERNEL_QUESTIONS, TORCH_C
 from memfit.torch_compat.patches import Patches
@@ -377,10 +377,13 @@ def _efficient_blocks(target: Target, args: Arguments, result: Any) -> Sequence[
     return (4 * batch * heads * length * value.shape[-1],)
 
 
-def _efficient_backward_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """A sum for every row, in float32 from a product of gradient and output; tiles of the query's gradient, and of those of key and
-    value where heads are wide."""
-    query, key, out = args[1], args[2], args[5]
+def _efficient_backward_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """A copy of a gradient that does not lie in memory as batch, length, head, dimension; after the results a sum for every row, in
+    float32 from a product of gradient and output; tiles of the query's gradient, and of those of key and value where heads are
+    wide."""
+    grad, query, key, out = args[0], args[1], args[2], args[5]
+    copies = () if grad.transpose(1, 2).is_contiguous() else (bytes_of(grad),)
+    first = len(copies)
     batch, heads, length, dim = query.shape
     rows, columns = _tile(query.dtype, dim)
     floats = -(-length // rows) * -(-dim // columns) * (rows * columns + 4)
@@ -388,11 +391,13 @@ def _efficient_backward_blocks(target: Target, args: Arguments, result: Any) -> 
         splits = max(1, min(-(-key.shape[2] // columns), 200 // (batch * heads)))
         floats += 2 * splits * columns * round_up(dim, rows)
     sums, tiles = 4 * batch * heads * length, 4 * batch * heads * round_up(floats, 4)
+    results = map(ResultPlace, range(4))
     if query.dtype != torch.float32:
-        return sums, tiles
+        return (*copies, *results, sums, tiles)
+    product = 4 * out.numel()
     if heads == 1 or length == 1:
-        return 4 * out.numel(), sums, -1, tiles
-    return 4 * out.numel(), sums, sums, -1, -2, tiles  # the sums are copied, heads before rows
+        return (*copies, *results, product, sums, -first - 1, tiles)
+    return (*copies, *results, product, sums, sums, -first - 1, -first - 2, tiles)  # the sums are copied, heads before rows
 
 
 def _tile(dtype: torch.dtype, dim: int) -> tuple[int, int]:

@@ -31,17 +31,20 @@ MAXIMUM = 2
 
 
 def embedding_backward(target: Target, args: Arguments, result: Any) -> TakenBlocks:
-    """Where indices are many: the indices sorted, and the sums of the rows that share an index, in parts."""
+    """Copies of indices and of a gradient that are not contiguous. Where indices are many: the indices sorted, and the sums of the
+    rows that share an index, in parts."""
     grad, indices, num_weights = args[:3]
     count, item = indices.numel(), indices.element_size()
+    copies = tuple(bytes_of(x) for x in (indices, grad) if not x.is_contiguous())
     if count <= SORTED_INDICES:
-        return ()
+        return (*copies, ResultPlace(0))
     segments = min(count, num_weights)
     parts = count // ROWS_PER_PART + segments
     sorting = pair_sort_bytes(count, item, item)
     # Where these are small, they make no difference: they end before the gradient comes, which is large.
-    while_sorting = (item * count, sorting, -3, -4) if sorting > SMALL_REQUEST else ()
-    sorts = (item * count, item * count, *while_sorting)
+    done = (-3 - len(copies), -4 - len(copies))
+    while_sorting = (item * count, sorting, *done) if sorting > SMALL_REQUEST else ()
+    sorts = (*copies, item * count, item * count, *while_sorting)
     numbers = (item * count, item * segments, item * segments, item * parts)
     if _has_few_segments(target, segments):
         sums = 4 * num_weights * grad.shape[-1] if grad.element_size() < 4 else 0

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from memfit.errors import PredictionError
-from memfit.phantom.kernels.rule import MEASURED, Arguments, Kept, Rule, bytes_of
+from memfit.phantom.kernels.rule import MEASURED, Arguments, Kept, Kernel, Rule, bytes_of
 from memfit.phantom.target import Target
 from memfit.torch_compat.devices import chosen_cublas_workspace, chosen_cublaslt_workspace
+from memfit.torch_compat.tensors import is_traceable_wrapper_subclass, is_transforming
 from memfit.units import KIB, MIB
 
 aten = torch.ops.aten
@@ -97,6 +99,28 @@ def _is_readable(x: torch.Tensor) -> bool:
     return x.is_contiguous() and down != 0 and across != 0
 
 
+# -- a product to which a bias is added ----------------------------------------------------------------------------------------
+
+
+def _linear(target: Target) -> Kernel:
+    """As torch composes it, but of an input in pieces, the bias is added to the product in place. Torch's own composition, which
+    takes the tensors of a prediction for a subclass, would make a second tensor."""
+
+    def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if bias is None:
+            return torch.matmul(x, weight.t())
+        if x.dim() == 2:
+            return torch.addmm(bias, x, weight.t())
+        *outer, width = x.shape
+        if x.is_contiguous():
+            product = torch.addmm(bias, x.reshape(math.prod(outer), width), weight.t())
+            return product.view(*outer, weight.shape[0])
+        product = torch.matmul(x, weight.t())
+        return product + bias if is_traceable_wrapper_subclass(bias) or is_transforming() else product.add_(bias)
+
+    return linear
+
+
 # -- products in another type --------------------------------------------------------------------------------------------------
 
 
@@ -152,7 +176,7 @@ RULES = (
     ),
     # As nested tensors and subclasses call them, below autograd: not in the parts that they are made of.
     Rule(operators=("matmul",), keeps=_cublas, source=BLAS),
-    Rule(operators=("linear",), keeps=_cublas_of_linear, source=BLAS),
+    Rule(operators=("linear",), runs=_linear, keeps=_cublas_of_linear, source=f"{BLAS}, ATen/native/Linear.cpp"),
     Rule(operators=("_scaled_mm",), returns=_scaled_mm, keeps=_cublas_and_cublaslt, source=f"{BLAS}, ScaledBlas.cpp"),
     Rule(
         operators=("_grouped_mm",),
