@@ -123,6 +123,7 @@ def test_every_model_by_name_has_an_instant_answer_that_is_marked(folder: Path, 
 def test_what_may_fit_is_offered_where_it_cannot(folder: Path):
     found = instant_answer(read(folder, subject="llama3-8b", gpu="RTX-4090", words={"batch": 8}), None)
     assert found["tone"] == "bad"
+    assert [way["mayFit"] for way in found["ways"]] == ["may fit" in way["text"] for way in found["ways"]]
     for way in found["ways"]:
         words = {"batch": 8} | {name: value for name, value in way["change"].items() if name != "world_size"}
         world = way["change"].get("world_size", 8)

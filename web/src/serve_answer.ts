@@ -99,7 +99,8 @@ export function drawAnswer(answer: Answer, acts: Acts, waiting = ""): HTMLElemen
   if (answer.ways?.length || answer.tried?.length) {
     const ways = (answer.ways ?? []).map((way) => button(way.text, "Change this control", () => acts.apply(way.change)));
     const [helps, fails] = [true, false].map((fits) => (answer.tried ?? []).filter((each) => each.fits === fits).map((each) => each.text));
-    const section = make("section", { class: "helps" }, make("h3", {}, "What makes it fit"), make("div", { class: "ways" }, ...ways), ...list("Tried by replaying this run: it fits with", helps));
+    const alone = ways.length && !answer.ways!.some((way) => way.mayFit) ? [make("p", { class: "quiet" }, "No change alone is enough; these help most:")] : [];
+    const section = make("section", { class: "helps" }, make("h3", {}, "What makes it fit"), ...alone, make("div", { class: "ways" }, ...ways), ...list("Tried by replaying this run: it fits with", helps));
     if (fails.length) section.append(folded(`${fails.length} more tried: not enough`, ...list("", fails)));
     card.append(section);
   }

@@ -52,7 +52,7 @@ export interface Answer {
   cost?: string;
   picture?: Picture | null;
   tried?: { text: string; fits: boolean }[];
-  ways?: { text: string; change: Change }[];
+  ways?: { text: string; change: Change; mayFit: boolean }[];
   assumptions?: string[];
 }
 

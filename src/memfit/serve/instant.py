@@ -93,7 +93,8 @@ def ways_to_fit(question: Question) -> list[dict[str, Any]]:
         if least < _NOTICED * now:
             words = ", ".join(in_words(name, value) for name, value in change.items())
             fits = "may fit" if least <= room else "still cannot fit"
-            found.append((least > room, least, {"text": f"{words}: at least {format_bytes(least)}, {fits}", "change": change}))
+            way = {"text": f"{words}: at least {format_bytes(least)}, {fits}", "change": change, "mayFit": least <= room}
+            found.append((least > room, least, way))
     may_fit = [each for each in found if not each[0]]
     return [way for _, _, way in sorted(may_fit or found, key=lambda each: each[:2])[: _MOST_WAYS if may_fit else _FEWEST_WAYS]]
 

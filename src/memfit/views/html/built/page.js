@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:af08acd2daf0cd49824dbe25c73efbb07bf8ae2e904737f361906cbce261e83c */
+/* Built from web/ by "make page"; do not edit. sources sha256:aeec88b45240df1bdcfed2e363ac6b578b148e69da6f1c1aabf92fc64978a1a0 */
 /*
 This file contains:
 
