@@ -110,3 +110,12 @@ def test_a_full_disk_does_not_take_the_answer(folder: Path):
     assert "It fits on H200" in done.stdout
     assert "cannot write" in done.stderr
     assert not (folder / "out.memfit").exists()
+
+
+def test_lines_in_a_pipe_end_where_their_words_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "run.memfit"
+    ledger("alloc 4MiB parameter layers.0.weight on cuda:0; step; alloc 8MiB x on cuda:0; free x; step").save(path)
+    assert main(["show", str(path)]) == 0
+    assert main(["fit", str(path), "--gpu", "T4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(" ")] == []

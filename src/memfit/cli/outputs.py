@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 from rich.console import Console
 from rich.status import Status
@@ -25,6 +26,8 @@ from memfit.views.escaping import printable
 PIPE_WIDTH: Final = 120
 """Of lines that go into a pipe or a file."""
 
+
+_BLANKS: Final = re.compile(r" +$", re.MULTILINE)
 
 SELDOM_SECONDS: Final = 10.0
 """Between lines about progress in the log of a job."""
@@ -45,8 +48,23 @@ def told_to(*outs: Path | None) -> TextIO:
 def stdout_console(*outs: Path | None) -> Console:
     """As wide as the terminal, or as ``COLUMNS`` says; on what ``told_to`` says."""
     stream = told_to(*outs)
-    known = stream.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if known else PIPE_WIDTH, stderr=stream is sys.stderr)
+    if stream.isatty():
+        return Console(stderr=stream is sys.stderr)
+    known = os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if known else PIPE_WIDTH, file=cast(TextIO, _Trimmed(stream)))
+
+
+class _Trimmed:
+    """A stream whose lines lose the blanks with which tables fill them up."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_BLANKS.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def working(words: str) -> Status:

@@ -144,11 +144,11 @@ def _against(figures: CellResult, best: CellResult) -> str:
 
 
 def cell_line(cell: Cell) -> str:
-    """A cell and what came out of it, in one line: for people who wait for others."""
+    """What came out of a cell, and the cell, in one line: for people who wait for others, on terminals that may cut it off."""
     about = recipe_line(cell.inputs)
     if cell.figures is None:
-        return f"{about}: {cell.error}"
-    return f"{about}: {format_bytes(cell.figures.smallest_fit)}, {answer_of(cell).text}"
+        return f"{cell.error}: {about}"
+    return f"{answer_of(cell).text}, needs {format_bytes(cell.figures.smallest_fit)}: {about}"
 
 
 def _failed_rows(rows: dict[tuple[str, ...], dict[str, Cell]], *, several: bool) -> Iterator[FailedRow]:
