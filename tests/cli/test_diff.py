@@ -24,7 +24,7 @@ def paths(tmp_path: Path) -> list[str]:
 def test_it_prints_the_diff(paths: list[str], capsys: pytest.CaptureFixture[str]):
     assert main(["diff", *paths]) == 0
     printed = capsys.readouterr()
-    assert printed.out.replace("\n", "").startswith(f"{paths[0]} -> {paths[1]}")
+    assert "".join(printed.out.split()).startswith(f"{paths[0]}->{paths[1]}")
     assert "The peak grew by 2.00 MiB (+5.00%)." in printed.out
     assert "\x1b" not in printed.out
     assert printed.err == ""
