@@ -228,7 +228,8 @@ def _fsdp1(strategy: Strategy, dtype: str, *, offloads: bool) -> str:
 def _loop(recipe: Mapping[str, Any]) -> str:
     """What belongs to the training loop, in comments: no line of it can stand by itself."""
     precision, row = PRECISIONS.get(str(recipe.get("precision"))), OPTIMIZERS.get(str(recipe.get("optimizer")))
-    lines = [f"each step: {recipe.get('batch', 1)} sequences of {recipe.get('seq')} tokens on this GPU"]
+    batch = _number(recipe, "batch")
+    lines = [f"each step: {batch} sequence{'' if batch == 1 else 's'} of {recipe.get('seq')} tokens on this GPU"]
     if (parts := _number(recipe, "microbatches")) > 1:
         through = "through the pipeline" if _number(recipe, "pp") > 1 else "forward and backward of each before optimizer.step()"
         lines.append(f"in {parts} microbatches: {through}")

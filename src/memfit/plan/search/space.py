@@ -91,7 +91,7 @@ class Space:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search took for granted."""
-        batch = f"a step of all GPUs has {self.global_batch} sequences of {self.seq} tokens"
+        batch = f"a step of all GPUs has {self.global_batch} sequence{'' if self.global_batch == 1 else 's'} of {self.seq} tokens"
         return (batch if self.global_batch != self.world_size else f"{batch}, one for each GPU unless you say otherwise",)
 
     # -- what is open -------------------------------------------------------------------------------------------------------------
