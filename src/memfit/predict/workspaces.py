@@ -53,16 +53,19 @@ class WorkspaceObserver:
             device = _gpu_of(result)
             sizes = rule.takes(self._target, args, result) if device is not None else [()] * len(result)
             trials = self._new_trials(rule, args, result) if device is not None else [None] * len(result)
-            of_call, *of_outputs = rule.copies(args) if device is not None and rule.copies else [()] * (len(result) + 1)
-            held = _take(blocks, func, device, of_call)
-            for output, copied, taken, trial in zip(result, of_outputs, sizes, trials, strict=True):
+            of_call, of_first, *of_outputs = rule.copies(args) if device is not None and rule.copies else [()] * (len(result) + 2)
+            held, held_at_first = _take(blocks, func, device, of_call), _take(blocks, func, device, of_first)
+            for place, (output, copied, taken, trial) in enumerate(zip(result, of_outputs, sizes, trials, strict=True)):
                 if output is None:
                     continue
+                if place == len(result) - 1:
+                    _give_back(blocks, *held_at_first)
+                    held_at_first = []
                 copies = _take(blocks, func, device, copied)
                 write_outputs(func, args, output)
                 self._try(blocks, func, output.device, trial)
                 _give_back(blocks, *copies, *_take(blocks, func, device, taken))
-            _give_back(blocks, *held)
+            _give_back(blocks, *held_at_first, *held)
 
         def plan_with_workspaces(func: Any, args: Any, result: Any) -> None:
             device = _gpu_of(result)

@@ -7,6 +7,7 @@ import torch
 from helpers.phantom_worlds import phantom
 from torch import nn
 
+import memfit
 from memfit.phantom.kernels.attention import AttentionCall, AttentionKernels
 from memfit.phantom.target import Target
 
@@ -45,6 +46,19 @@ def test_the_attention_kernel(target, asked, chosen):
 def test_users_can_switch_kernels_off():
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         assert AttentionKernels(H200).choose(call()) == "math"
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_cudnn_keeps_sums_where_a_gradient_is_asked_for(is_trained: bool):
+    """After the seeds and the output, before its graph's 256 bytes: as an H200 allocates them."""
+
+    def build():
+        query = torch.randn(2, 4, 16, 64, device="cuda", dtype=torch.bfloat16, requires_grad=is_trained)
+        return lambda: nn.functional.scaled_dot_product_attention(query, query, query)
+
+    ledger = memfit.predict(build, gpu="H200", torch_version="2.11+cu130", steps=1).ledger
+    asked = [size for size in ledger.events.size[ledger.birth].tolist() if size]
+    assert asked[-4 - is_trained :] == [8, 8, 2 * 4 * 16 * 64 * 2, *[2 * 4 * 16 * 4] * is_trained, 256]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

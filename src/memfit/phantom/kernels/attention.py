@@ -275,6 +275,14 @@ GRAPH_BYTES = 256
 """What every graph of cuDNN takes beside."""
 
 
+def _cudnn_attention(query: torch.Tensor, key: Any, value: Any, bias: Any, wants_sums: bool, *args: Any, **kwargs: Any) -> Any:
+    """As torch has it; without the sums for backward where no gradient is asked for."""
+    if wants_sums:
+        return NotImplemented
+    out, sums, *others = aten._scaled_dot_product_cudnn_attention(query, key, value, bias, True, *args, **kwargs)
+    return out, sums.new_empty(0), *others
+
+
 def _cudnn_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
     """Dropout's seed and offset first, then the output and the sums, and 256 bytes."""
     return (*map(ResultPlace, (6, 7, 0, 1)), GRAPH_BYTES)
@@ -420,7 +428,12 @@ RULES = (
         runs=AttentionKernels,
         source=f"{CUDA}/sdp_utils.cpp, ATen/native/transformers/attention.cpp",
     ),
-    Rule(operators=("_scaled_dot_product_cudnn_attention",), takes=_cudnn_blocks, source=MEASURED_CUDNN),
+    Rule(
+        operators=("_scaled_dot_product_cudnn_attention",),
+        returns=_cudnn_attention,
+        takes=_cudnn_blocks,
+        source=f"{CUDA}/attention.cu; {MEASURED_CUDNN}",
+    ),
     Rule(operators=("_scaled_dot_product_cudnn_attention_backward",), takes=_cudnn_backward_blocks, source=MEASURED_CUDNN),
     Rule(operators=("_scaled_dot_product_flash_attention",), takes=_flash_blocks, source=f"{CUDA}/flash_attn/flash_api.cpp"),
     Rule(

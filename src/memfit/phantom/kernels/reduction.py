@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from memfit.phantom.kernels.rule import Arguments, Rule, bytes_of
+from memfit.phantom.kernels.rule import Arguments, ResultPlace, Rule, TakenBlocks, bytes_of
 from memfit.phantom.target import Target
 
 MAX_THREADS = 512
@@ -156,10 +156,10 @@ def _cumsum_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int
     return (bytes_of(result),) if args[0].dtype != result.dtype else ()
 
 
-def _foreach_norm_blocks(target: Target, args: Arguments, result: Any) -> Sequence[int]:
-    """For every tensor as many partial sums as the largest one has."""
+def _foreach_norm_blocks(target: Target, args: Arguments, result: Any) -> TakenBlocks:
+    """For every tensor as many partial sums as the largest one has, before the norms."""
     largest = max((x.numel() for x in args[0]), default=0)
-    return (4 * len(args[0]) * -(-largest // 65536),)
+    return (4 * len(args[0]) * -(-largest // 65536), *map(ResultPlace, range(len(result))))
 
 
 REDUCE = "ATen/native/cuda/Reduce.cuh; sizes measured"

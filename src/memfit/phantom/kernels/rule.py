@@ -94,7 +94,7 @@ class Rule:
 
     copies: Callable[[Arguments], Sequence[Any]] | None = None
     """The sizes in bytes of the copies of its inputs that it makes before its results, and frees when it is done.
-    With ``by_output`` there are those of the whole call, then those of each output."""
+    With ``by_output`` there are those of the whole call, those of all outputs but the last, then those of each output."""
 
     takes: Callable[[Target, Any, Any], Sequence[Any]] | None = None
     """The ``TakenBlocks`` that it takes from the allocator while it runs, from target, arguments and result."""

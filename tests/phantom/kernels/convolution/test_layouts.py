@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import memfit
 from memfit.phantom.kernels.convolution import layouts
 from memfit.phantom.kernels.convolution.layouts import conv_tensor
 
@@ -22,12 +23,12 @@ def operands(x_last=False, weight_last=False, grad_last=False):
 
 
 def backward_copies(grad, x, weight, transposed=False, mask=(True, True, False)):
-    """Of the whole call, after the gradient of the input, before that of the weight."""
+    """Of the whole call and of both of cuDNN's gradients, after the gradient of the input, before that of the weight."""
     nothing = [0] * (x.dim() - 2)
     args = (grad, x, weight, None, nothing, nothing, nothing, transposed, nothing, 1, mask)
-    held, before_input, before_weight, before_bias = layouts.copies_of_backward(args)
+    whole, held, before_input, before_weight, before_bias = layouts.copies_of_backward(args)
     assert (before_input, before_bias) == ((), ())
-    return tuple(held), tuple(layouts.copies_after_input_gradient(args)), tuple(before_weight)
+    return (*whole, *held), tuple(layouts.copies_after_input_gradient(args)), tuple(before_weight)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -37,7 +38,7 @@ def test_what_lies_well_is_not_copied(last):
     assert backward_copies(grad, x, weight) == ((), (), ())
 
 
-def test_a_weight_with_channels_last_has_input_and_gradient_copied_for_the_whole_call():
+def test_a_weight_with_channels_last_has_input_and_gradient_copied_for_both():
     grad, x, weight = operands(weight_last=True)
     assert layouts.copies_of_forward((x, weight)) == (X,)
     assert layouts.copies_after_result((x, weight)) == ()
@@ -54,6 +55,22 @@ def test_an_input_with_channels_last_has_the_weight_copied_by_each_kernel_that_r
 def test_without_a_gradient_of_the_weight_the_input_is_left_alone():
     grad, x, weight = operands(weight_last=True)
     assert backward_copies(grad, x, weight, mask=(True, False, False)) == ((), (GRAD,), ())
+
+
+def test_copies_end_before_the_gradient_of_the_bias():
+    """As in the trace of unfreezing.py, whose patches are turned: only an input of one dimension is kept until the end."""
+
+    def build():
+        layer = torch.nn.Conv2d(3, 64, 16, 16).cuda()
+        images = torch.randn(8, 3, 64, 64, device="cuda")
+        return lambda: layer(images).flatten(2).transpose(1, 2).contiguous().square().sum().backward()
+
+    ledger = memfit.predict(build, gpu="H200", torch_version="2.11+cu130", steps=1).ledger
+    sizes = ledger.events.size[ledger.birth]
+    inside = [block for block, op in enumerate(ledger.blocks.op) if "convolution_backward" in ledger.strings[op]]
+    copy = next(block for block in inside if sizes[block] == 8 * 64 * 16 * 4)
+    bias = next(block for block in inside if sizes[block] == 64 * 4)
+    assert ledger.birth[copy] < ledger.death[copy] < ledger.birth[bias]
 
 
 def test_each_kernel_copies_a_gradient_with_gaps():

@@ -5,6 +5,7 @@
     forward     copy of input ──> result ──> copy of weight ──> cuDNN
     backward    copies of input and gradient, kept ──┬──> gradient of the input ──> copies of weight and gradient ──> cuDNN
                                                      └──> copy of gradient ──> gradient of the weight ──> cuDNN
+                given back ──> gradient of the bias
 
 Where one of two operands asks for channels last, everything gets channels last; otherwise everything is made contiguous. What lies
 so already is not copied (ATen/native/Convolution.cpp, cudnn/ConvShared.cpp).
@@ -72,31 +73,34 @@ def copies_after_result(args: Arguments) -> Sequence[int]:
 
 
 def copies_of_backward(args: Arguments) -> Sequence[Sequence[int]]:
-    """Input and gradient, unless they lie as the kernels want them: for the whole call, then for each gradient by itself."""
-    held, _, for_weight = _backward_copies(args)
-    return held, (), for_weight, ()
+    """Input and gradient, unless they lie as the kernels want them: for the whole call, for cuDNN's two gradients, then for each
+    gradient by itself."""
+    held, of_cudnn, _, for_weight = _backward_copies(args)
+    return held, of_cudnn, (), for_weight, ()
 
 
 def copies_after_input_gradient(args: Arguments) -> Sequence[int]:
-    return _backward_copies(args)[1]
+    return _backward_copies(args)[2]
 
 
-def _backward_copies(args: Arguments) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """For the whole call, for the gradient of the input after there is room for it, for that of the weight before."""
+def _backward_copies(args: Arguments) -> tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]:
+    """For the whole call, for the gradients of input and weight, for that of the input after there is room for it, for that of the
+    weight before."""
     grad, x, weight = map(conv_tensor, args[:3])
     is_transposed, mask = args[7], args[10]
     last = is_channels_last(args[1], args[2])
     held: list[int] = []
+    of_cudnn: list[int] = []
     if mask[1] or args[1].dim() == 3:
-        held += _copied(x, last)
+        (held if args[1].dim() == 3 else of_cudnn).extend(_copied(x, last))
         x = x.laid_out(last)
     asked = x.asks_for_channels_last
     if is_transposed or grad.asks_for_channels_last != asked:  # a gradient with gaps asks for nothing: each kernel copies it
-        held += _copied(grad, asked) if is_transposed else (grad.size_bytes,)
+        of_cudnn += _copied(grad, asked) if is_transposed else (grad.size_bytes,)
         grad = grad.laid_out(asked)
     last_of_input = grad.asks_for_channels_last or weight.asks_for_channels_last
     last_of_weight = grad.asks_for_channels_last or asked
-    return held, (*_copied(weight, last_of_input), *_copied(grad, last_of_input)), _copied(grad, last_of_weight)
+    return held, of_cudnn, (*_copied(weight, last_of_input), *_copied(grad, last_of_input)), _copied(grad, last_of_weight)
 
 
 def _copied(tensor: ConvTensor, channels_last: bool) -> tuple[int, ...]:
