@@ -172,6 +172,17 @@ def test_what_cannot_be_is_told_beside_the_controls(served, open_served):
     assert [line for line in visit.complaints if NETWORK not in line] == []
 
 
+def test_a_function_is_not_called_with_what_another_question_had_set(served, open_served):
+    """The page begins with a model and full checkpointing, an argument that few functions take."""
+    visit = open_served(served, forgive=True)
+    assert visit.page.input_value("#c-checkpointing") == "full"
+    visit.page.get_by_role("button", name="Function", exact=True).click()
+    visit.page.fill("#subject", "train.py:build")
+    wait_for_answer(visit, '.now[data-kind="none"]')
+    assert visit.page.locator(".ask .alarm").is_hidden()
+    assert asked_by(visit)["words"] == {}
+
+
 def test_an_error_of_the_users_code_is_shown(served, open_served):
     visit = open_served(served, question={"kind": "model", "subject": "gpt2", "gpu": "T4", "words": {"seq": 666}})
     wait_for_answer(visit, '.now[data-kind="error"]')
@@ -208,7 +219,7 @@ def test_an_answer_is_copied_as_python_and_as_a_plan_and_its_report_opens(served
     assert opened.value.locator(".answer").count() == 1
 
 
-def test_a_script_says_what_was_seen_of_it_and_what_its_time_rests_on(served, open_served):
+def test_a_script_says_what_was_seen_of_it_and_what_its_time_rests_on_or_why_it_failed(served, open_served):
     """The one answer that no worker of the page makes: memfit run does."""
     (served.folder / "trains.py").write_text(
         "import torch\n"
@@ -224,6 +235,11 @@ def test_a_script_says_what_was_seen_of_it_and_what_its_time_rests_on(served, op
     assert "trains.py on T4" in said
     assert "Seen: 2 training steps" in said
     assert "No operator was timed on T4" in said
+    (served.folder / "fails.py").write_text("import torch\ntorch.ones(2, 2).cuda() @ torch.ones(3, 3).cuda()\n")
+    visit.page.fill("#subject", "fails.py")
+    wait_for_answer(visit, '.now[data-kind="error"]')
+    assert visit.text(".answer") == "fails.py failed."
+    assert visit.text("pre.details").startswith("Traceback")
 
 
 def test_two_windows_do_not_disturb_each_other(served, open_served):

@@ -110,6 +110,8 @@ export class Form {
       const button = make("button", { type: "button", "data-kind": kind }, label);
       button.addEventListener("click", () => {
         this.choose(kind);
+        // A function is called with what is set here, and takes arguments of its own: none of another question is left over.
+        if (kind === "function") for (const axis of this.controls.axes) this.fields.get(axis.name)!.set("");
         this.subject.value = "";
         this.subject.focus();
         this.changed();

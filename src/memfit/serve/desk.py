@@ -42,6 +42,9 @@ MOST_WAITING: Final = 64
 """Windows that may wait at the same time: more are told to come back."""
 MOST_LANES: Final = 2
 _CANCEL_AGAIN_SECONDS: Final = 0.1
+_FAILED: Final = "memfit: error: "
+"""What ``memfit run`` begins with where it tells of an error; the user's own lines follow."""
+_MOST_LETTERS: Final = 8000
 _IS_OVER: Final = {"error": "the server has ended", "details": ""}
 
 COMMAND: Final = (sys.executable, "-m", "memfit.workers.worker", "memfit.serve.answers")
@@ -221,10 +224,11 @@ class AnswerLane:
         options = question.options
         flags = ["--gpu", options.gpu, "--world-size", str(options.world_size), "--out", str(ledger), "--json"]
         flags += ["--alloc-conf", options.alloc_conf] if options.alloc_conf else []
-        folder = Path(question.script[0]).parent
+        script, *arguments = question.script
+        words, folder = (Path(script).name, *arguments), Path(script).parent
         with tempfile.TemporaryFile() as errors:
             self._script = subprocess.Popen(
-                [sys.executable, "-m", "memfit", "run", *flags, *question.script],
+                [sys.executable, "-m", "memfit", "run", *flags, *words],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=folder,
@@ -238,5 +242,6 @@ class AnswerLane:
                 return {"seen": see_file(Ledger.load(ledger))}
             errors.seek(0)
             details = errors.read().decode(errors="replace")
-        line = next((line for line in details.splitlines() if line.startswith("memfit: error: ")), "the script failed")
-        return {"error": line.removeprefix("memfit: error: "), "details": details[-8000:]}
+        before, found, said = details.partition(_FAILED)
+        line, _, rest = said.partition("\n") if found else ("the script failed", "", before)
+        return {"error": line, "details": rest.strip("\n")[-_MOST_LETTERS:]}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from memfit.timing.basis import MEASURED, what_times_are_from
+from memfit.timing.basis import MEASURED, basis_of
 
 if TYPE_CHECKING:
     from memfit.hardware import Gpu
     from memfit.ledger import RunInfo
     from memfit.predict.result import Prediction
-    from memfit.timing.breakdown import RunTime
 
 LEAST_SHARE = 0.005
 """A part of a step below this is not worth a word."""
@@ -38,8 +37,9 @@ def speed_words(info: RunInfo, gpu: Gpu) -> Iterator[str]:
     """The same, and what it rests on."""
     if line := speed_line(info):
         yield line
-        basis = what_times_are_from(gpu, info.world_size)
-        yield f"{basis[0].upper()}{basis[1:]}."
+        yield from _how_sure(gpu.name, basis_of(gpu))
+        if info.world_size > 1:
+            yield "Links between GPUs are those of usual nodes; none was measured."
 
 
 def _speed(seconds: float, tokens: float | None, mfu: float | None, world_size: int) -> str:
@@ -69,16 +69,17 @@ def time_words(prediction: Prediction) -> Iterator[str]:
     if parts.idle > HOST_BOUND_SHARE * parts.total and prediction.step_seconds_range is not None:
         low, high = map(format_seconds, prediction.step_seconds_range)
         yield f"The host is the slow one, and hosts differ: expect {low} to {high} for a step."
-    yield from _how_sure(prediction.target.gpu.name, prediction.time, links=bool(parts.communication))
+    time = prediction.time
+    yield from _how_sure(prediction.target.gpu.name, time.basis, time.interconnect if parts.communication else "")
 
 
-def _how_sure(gpu: str, time: RunTime, *, links: bool) -> Iterator[str]:
-    """What was measured of it, in a line; ``links`` where collectives take part of it."""
-    of_links = f"links between GPUs are taken to be {time.interconnect}" if links else ""
-    if time.basis != MEASURED:
-        more = f", and {of_links}" if links else ""
+def _how_sure(gpu: str, basis: str, interconnect: str = "") -> Iterator[str]:
+    """What was measured of it, in a line; ``interconnect`` where collectives take part of it."""
+    of_links = f"links between GPUs are taken to be {interconnect}" if interconnect else ""
+    if basis != MEASURED:
+        more = f", and {of_links}" if interconnect else ""
         yield f"No operator was timed on {gpu}: its time is from published peaks{more} (memfit doctor --gpu {gpu})."
-    elif links:
+    elif interconnect:
         yield f"{of_links[0].upper()}{of_links[1:]}; none was measured."
 
 

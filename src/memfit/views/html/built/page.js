@@ -1,4 +1,4 @@
-/* Built from web/ by "make page"; do not edit. sources sha256:aeec88b45240df1bdcfed2e363ac6b578b148e69da6f1c1aabf92fc64978a1a0 */
+/* Built from web/ by "make page"; do not edit. sources sha256:675a59558e814cf26ff072645eb7ee8a17c394c1eeab1bcdd29bf9e2c0292793 */
 /*
 This file contains:
 
