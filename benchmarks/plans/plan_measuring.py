@@ -37,6 +37,8 @@ from memfit.plan.applying import undo
 from memfit.plan.applying.named_units import named_units, unwrapped
 
 ROUNDS, TIMED_A_ROUND = (int(number) for number in os.environ.get("PLAN_ROUNDS", "3,3").split(","))
+WARM_UP = 2
+"""Steps of a round before those that are timed: it begins with an empty cache."""
 COMPILER_BUDGETS = (0.05, 0.3, 0.6)
 """What the compiler's own budget is tried at; 1 is to keep all that it likes to keep."""
 EQUAL_STEPS = 4
@@ -222,7 +224,7 @@ def in_one_round(training: Training, way: Way, is_new: bool) -> list[float]:
                 training.renew(way)
             else:
                 training.switch(way)
-            training.steps(1)
+            training.steps(WARM_UP)
             return training.steps(TIMED_A_ROUND)
         except torch.OutOfMemoryError:
             pass  # the model is thrown away when nothing of the error holds it any more

@@ -2,7 +2,9 @@
 
     python benchmarks/plans/plan_on_gpu.py --predict [PLAN ...]   # anywhere, without a GPU: writes results/plans/NAME.json
     python benchmarks/plans/plan_on_gpu.py --measure [PLAN ...]   # on an H200: adds to truth/plans_h200.json
-    python benchmarks/plans/plan_on_gpu.py                        # anywhere: compares, and writes results/plan_on_gpu.md
+    python benchmarks/plans/plan_on_gpu.py --measure --into FILE [PLAN ...]   # the same, one by one, into another file
+    python benchmarks/plans/plan_on_gpu.py [--into FILE]          # anywhere: adds the rows of that file, compares, and writes
+                                                                  # results/plan_on_gpu.md
 
 Each plan runs in a process of its own, under ``torch.cuda.set_per_process_memory_fraction`` at exactly its budget. In the same
 process and under the same limit run what people do without a planner: full checkpointing, every second layer, what torch's own MILP
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import statistics
@@ -35,6 +38,8 @@ PLANS = BENCHMARKS / "results" / "plans"
 TORCH_MILP = PLANS / "torch_milp"
 TRUTH = BENCHMARKS / "truth" / "plans_h200.json"
 REPORT = BENCHMARKS / "results" / "plan_on_gpu.md"
+LONGEST = 90
+"""Seconds that one plan and its rivals may take where they are measured one by one."""
 NOISE = 0.01
 """Of a step: two medians of the same steps differ by so much."""
 
@@ -95,7 +100,23 @@ KINDS_CASES: dict[str, tuple[str, float, bool]] = {
     for share in shares
 }
 """Of the kinds in ``plan_kinds.py``, with the rivals measured beside."""
-CASES |= KINDS_CASES
+FRESH_CASES: dict[str, tuple[str, float, bool]] = {
+    f"{name}_{round(100 * share):03d}": (name, share, False)
+    for name, share in {
+        "neox": 0.35,
+        "phi3": 0.3,
+        "olmoe": 0.55,
+        "deberta": 0.45,
+        "segformer": 0.5,
+        "clip": 0.35,
+        "hubert": 0.6,
+        "mbart": 0.4,
+        "videomae": 0.5,
+        "gpt_sync": 0.45,
+    }.items()
+}
+"""Of the kinds in ``plan_fresh_kinds.py``."""
+CASES |= KINDS_CASES | FRESH_CASES
 """A plan's workload, its budget between the least that fits (0) and what the workload needs as it is (1), and offloading."""
 
 
@@ -173,17 +194,12 @@ def predict_beside_each_other(cases: list[str], jobs: int) -> None:
 # -- run on a GPU ------------------------------------------------------------------------------------------------------------------
 
 
-def measure(cases: list[str], jobs: int, into: pathlib.Path, *, is_quick: bool) -> None:
-    """Compiled plans come first, and losses are compared beside them: compilers use all of the host, and little of the GPU. A quick
-    measurement compares no losses, leaves out what ``into`` has, and gets more processes ready while one is timed."""
+def measure(cases: list[str], jobs: int) -> None:
+    """Compiled plans come first, and losses are compared beside them: compilers use all of the host, and little of the GPU."""
     is_compiled = {case: CASES[case][0].endswith(("_blocks", "_model")) for case in cases}
     eager = [case for case in cases if not is_compiled[case] and "fsdp2" not in case]  # the fake group gathers no parameters
     compared = {(CASES[case][0], CASES[case][2]): case for case in reversed(eager)}
-    before = into if is_quick else TRUTH
-    known = json.loads(before.read_text()) if before.exists() else {}
-    known.pop("about", None)  # it is of the measurement before
-    if is_quick:
-        cases, compared = [case for case in cases if "error" in known.get(case, {"error": ""})], {}
+    known = _known(TRUTH)
     writing = threading.Lock()
     with tempfile.TemporaryDirectory() as folder:
         lock = pathlib.Path(folder, "lock")
@@ -198,13 +214,46 @@ def measure(cases: list[str], jobs: int, into: pathlib.Path, *, is_quick: bool) 
             with writing:
                 before = known.get(case, {})
                 known[case] = before | {"equality": found} if what == "compare" else found | {"equality": before.get("equality")}
-                into.write_text(json.dumps(known, indent=1) + "\n")
+                TRUTH.write_text(json.dumps(known, indent=1) + "\n")
 
         first = [("measure", case) for case in cases if is_compiled[case]] + [("compare", case) for case in compared.values()]
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(in_a_process, first))
-        with ThreadPoolExecutor(4 if is_quick else 2) as pool:  # one is timed, the next gets ready
+        with ThreadPoolExecutor(2) as pool:  # one is timed, the next gets ready
             list(pool.map(in_a_process, [("measure", case) for case in cases if not is_compiled[case]]))
+
+
+def measure_one_by_one(cases: list[str], into: pathlib.Path) -> None:
+    """Each in a fork of this process, which has imported all that they need: nothing else uses the host or the GPU meanwhile.
+    What ``into`` has is left out."""
+    os.environ |= {"PLAN_ROUNDS": "4,3", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # whoever has asked CUDA itself cannot fork
+    import transformers  # noqa: F401 (the forks need it)
+
+    from benchmarks.plans import plan_measuring  # noqa: F401
+
+    known = _known(into)
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            if "error" not in known.get(case, {"error": ""}):
+                continue
+            file, lock = (pathlib.Path(folder, name) for name in (f"{case}.json", "lock"))
+            child = multiprocessing.get_context("fork").Process(target=run_here, args=("measure", file, lock, case))
+            child.start()
+            child.join(LONGEST)
+            if child.is_alive():
+                child.kill()
+                child.join()
+            if file.exists() and "forked subprocess" in file.read_text():
+                again = [sys.executable, __file__, "--here", "measure", str(file), str(lock), case]
+                subprocess.run(again, check=False, timeout=2 * LONGEST)
+            known[case] = json.loads(file.read_text()) if file.exists() else {"error": "the process died, or took too long"}
+            into.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def _known(file: pathlib.Path) -> dict[str, Any]:
+    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    known.pop("about", None)  # it is of the measurement before
+    return known
 
 
 def run_here(what: str, file: pathlib.Path, lock: pathlib.Path, case: str) -> None:
@@ -372,12 +421,14 @@ def main() -> None:
     parser.add_argument("--here", nargs=4, metavar=("WHAT", "FILE", "LOCK", "PLAN"), help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=int, default=0, help="processes beside each other")
     parser.add_argument(
-        "--into", type=pathlib.Path, default=TRUTH, help="where measurements are written, with those that are known"
+        "--into", type=pathlib.Path, help="measures one plan after the other, half a minute each, and writes to this file"
     )
-    parser.add_argument("--kinds", action="store_true", help="the plans of plan_kinds.py, each measured in a few seconds")
+    parser.add_argument("--kinds", action="store_true", help="the plans of plan_kinds.py")
+    parser.add_argument("--fresh", action="store_true", help="those of plan_fresh_kinds.py")
     parser.add_argument("plans", nargs="*", metavar="PLAN")
     given = parser.parse_args()
-    cases = given.plans or list(KINDS_CASES if given.kinds else CASES)
+    kinds = (KINDS_CASES if given.kinds else {}) | (FRESH_CASES if given.fresh else {})
+    cases = given.plans or list(kinds or CASES)
     if given.here is not None:
         what, file, lock, case = given.here
         run_here(what, pathlib.Path(file), pathlib.Path(lock), case)
@@ -389,10 +440,14 @@ def main() -> None:
             for case in cases:
                 predict_one(case)
     elif given.measure:
-        if given.kinds:
-            os.environ["PLAN_ROUNDS"] = "2,2"
-        measure([case for case in cases if (PLANS / f"{case}.json").exists()], given.jobs or 6, given.into, is_quick=given.kinds)
+        made = [case for case in cases if (PLANS / f"{case}.json").exists()]
+        if given.into is None:
+            measure(made, given.jobs or 6)
+        else:
+            measure_one_by_one(made, given.into)
     else:
+        if given.into is not None:
+            TRUTH.write_text(json.dumps(json.loads(TRUTH.read_text()) | _known(given.into), indent=1) + "\n")
         REPORT.write_text(report())
         print(REPORT.read_text())
 

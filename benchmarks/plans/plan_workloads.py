@@ -217,6 +217,7 @@ WORKLOADS: dict[str, Workload] = {
 
 def every_workload() -> dict[str, Workload]:
     """With the further kinds, which build on this module."""
+    from benchmarks.plans.plan_fresh_kinds import FRESH
     from benchmarks.plans.plan_kinds import KINDS
 
-    return WORKLOADS | KINDS
+    return WORKLOADS | KINDS | FRESH

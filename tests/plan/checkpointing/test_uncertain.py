@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from memfit.allocator import parse_alloc_conf, requests_from_ledger, smallest_fit
+from memfit.plan.checkpointing.trials import Trial
 from memfit.plan.checkpointing.uncertain import MORE_STEPS, most_needed, with_more_steps
 from memfit.testing import ledger
 from memfit.units import MIB
@@ -48,3 +52,17 @@ def test_the_last_step_goes_on_where_it_repeats() -> None:
     # What is older than the step before is freed only once.
     other = ledger("alloc 8MiB old; alloc 8MiB older; step; alloc 8MiB a; free old; step; alloc 8MiB b; free older")
     assert len(with_more_steps(other, requests_from_ledger(other))) == 6
+
+
+def test_what_gives_memory_back_in_its_third_step_is_not_steady_though_it_settles_later() -> None:
+    early = "alloc 60MiB a; free a; step; alloc 60MiB b; free b; step; alloc 60MiB c; free c"
+    late = "step; alloc 80MiB d; free d; step; alloc 80MiB e; free e"
+
+    def is_steady(text: str) -> bool:
+        made = ledger(text)
+        prediction: Any = SimpleNamespace(ledger=made, requests=requests_from_ledger(made), alloc_conf="", torch_version="2.11")
+        return Trial(None, prediction, 100 * MIB, 0.0).is_steady
+
+    assert is_steady(f"step; {early}")
+    assert not is_steady(f"step; {early}; {late}")
+    assert is_steady(f"{late}; {late}")

@@ -9,6 +9,7 @@ from torch import nn
 
 from memfit.errors import ConfigError, UnknownUnitError
 from memfit.fsdp.units import check_checkpointing, repeated_blocks, save_the_slow
+from memfit.plan.applying.caches import make_as_before, make_none_in_training
 from memfit.plan.applying.checkpointed_forward import CheckpointOptions, checkpoint_forward, is_checkpointed, restore_forward
 from memfit.plan.applying.host_copies import HostLink
 from memfit.plan.applying.named_units import depths_of, named_units, unwrapped
@@ -38,6 +39,8 @@ def apply_policy(model: Model, policy: CheckpointingPolicy | None, depths: Mappi
         options = CheckpointOptions.of_unit(group, link)
         for unit in group.units:
             checkpoint_forward(known[unit], options)
+    if policy.groups:
+        make_none_in_training(root)
     return model
 
 
@@ -45,7 +48,8 @@ def checkpoint_blocks(model: Model, how: str) -> Model:
     """Has each repeated block of the model compute again all of its forward (``"full"``), or all but products and attention
     (``"selective"``)."""
     check_checkpointing(how)
-    blocks = repeated_blocks(_untouched(model))
+    root = _untouched(model)
+    blocks = repeated_blocks(root)
     if not blocks:
         raise ConfigError(
             f"this plan computes the repeated blocks of a model again ({how} checkpointing), and {type(model).__name__} has none: "
@@ -54,6 +58,7 @@ def checkpoint_blocks(model: Model, how: str) -> Model:
     options = CheckpointOptions.of_contexts(save_the_slow if how == "selective" else None)
     for block in blocks:
         checkpoint_forward(block, options)
+    make_none_in_training(root)
     return model
 
 
@@ -102,4 +107,5 @@ def undo(model: Model) -> Model:
     for module in unwrapped(model).modules():
         if is_checkpointed(module):
             restore_forward(module)
+    make_as_before(unwrapped(model))
     return model

@@ -13,6 +13,7 @@ from torch import nn
 from memfit.errors import ConfigError, UnknownUnitError
 from memfit.fsdp.units import repeated_blocks
 from memfit.hardware import Gpu
+from memfit.plan.applying.caches import make_none_in_training
 from memfit.plan.applying.named_units import named_units
 from memfit.plan.applying.programs import described
 from memfit.plan.checkpointing.capture import Capture, capture_forward
@@ -21,6 +22,11 @@ from memfit.plan.plan_file import PlannedModel
 
 FEWEST_UNITS: Final = 8
 """With fewer, a decision on one of them is too coarse."""
+
+WITHOUT_CACHES: Final = (
+    "in training the model makes no cache of keys and values, as with transformers' own gradient checkpointing: pass "
+    "use_cache=True where one is read"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +77,8 @@ class UnitRecorder:
             self.notes.append(f"only {type(self._root).__name__} is planned: {type(model).__name__} runs beside it")
             return
         self._root = model
+        if make_none_in_training(model):
+            self.notes.append(WITHOUT_CACHES)
         for name in chosen:
             self._follow(name, known[name], _is_compiled(model, name))
 
