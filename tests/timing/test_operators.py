@@ -207,3 +207,14 @@ def microseconds(text: str) -> float:
 def test_how_memory_is_reached_decides_the_price(text: str, measured: float) -> None:
     """Groups of threads for rows, atomics on one place, steps that wait for each other: bytes alone are far off."""
     assert microseconds(text) == pytest.approx(measured, rel=0.4)
+
+
+@pytest.mark.parametrize("world", [8, 64])
+def test_shards_are_copied_once_and_whole_tensors_twice_over(world: int):
+    """Only a GPU's own part is written into what is gathered; what was gathered is read and written."""
+    own, whole = Operand("bf16", (2**27 // world,)), Operand("bf16", (2**27,))
+    into = price(Call("fsdp::all_gather_copy_in", ((own,), whole, (own.numel,), own.numel, 0), (own, whole)), H200)
+    apart = price(Call("fsdp::split_with_sizes_copy", (whole, (own.numel,), 1), ()), H200)
+    assert into.moved_bytes == 2 * own.size_bytes
+    assert apart.moved_bytes == 2 * whole.size_bytes
+    assert apart.seconds > apart.moved_bytes / H200.memory_bandwidth

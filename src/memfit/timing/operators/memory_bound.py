@@ -64,6 +64,18 @@ def price_row(call: Call, chip: Gpu, rates: Rates) -> Cost:
     return row_cost(call, chip, rates, row, count, moved=_MOVED[row.moved](call))
 
 
+def price_shards(call: Call, chip: Gpu, rates: Rates) -> Cost:
+    """FSDP2's copies between shards and whole tensors: what is copied is read once and written once.
+
+    Of a tensor that is gathered into, only this GPU's part is written. ``out=`` is no argument of a call: it is taken to be as
+    large as what is read.
+    """
+    given = call.arguments[0] if isinstance(call.arguments[0], tuple) else call.arguments[:1]
+    moved = 2.0 * sum(tensor.touched_bytes for tensor in given if isinstance(tensor, Operand))
+    seconds = rates.elementwise.start_us * MICRO + moved / (chip.memory_bandwidth * rates.elementwise.memory_share)
+    return Cost(call.operator, seconds, Bound.MEMORY, moved_bytes=moved)
+
+
 def price_fill(call: Call, chip: Gpu, rates: Rates) -> Cost:
     """Something is written everywhere, and nothing read."""
     return row_cost(call, chip, rates, rates.fill, moved=written(call))

@@ -33,6 +33,7 @@ from memfit.timing.operators.memory_bound import (
     price_reduction,
     price_row,
     price_scan,
+    price_shards,
     price_softmax,
     price_weight_norm,
     written,
@@ -124,6 +125,7 @@ FAMILIES: Final[dict[str, Price]] = _by_name(
         price_scan: "cumsum cumprod logcumsumexp",
         price_put_back: "slice_backward select_backward diagonal_backward",
         price_cat: "cat",
+        price_shards: "fsdp::all_gather_copy_in fsdp::split_with_sizes_copy fsdp::chunk_cat fsdp::chunk_cat_mixed_dtype",
         price_fill: "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full zero_ fill_ arange scalar_tensor "
         "eye linspace",
         _nothing: "empty empty_like empty_strided new_empty new_empty_strided empty_permuted _unsafe_view _reshape_alias "
