@@ -83,12 +83,14 @@ class ModelConfig:
     def num_parameters(self) -> int:
         """Number of parameters; a tied head counts once."""
         embeddings = self.vocab * self.dim * (1 if self.tied else 2) + (self.context * self.dim if self.gpt2 else 0)
-        return embeddings + sum(map(self.parameters_of_layer, range(self.layers))) + self._norm
+        first_of_kind = {True: self.layers - 1, False: 0}
+        layers = sum(count * self.parameters_of_layer(first_of_kind[kind]) for kind, count in self.kinds_of_layers().items())
+        return embeddings + layers + self._norm
 
     @property
     def num_expert_parameters(self) -> int:
         """Number of parameters of routed experts."""
-        return sum(map(self.has_experts, range(self.layers))) * self.experts_of_layer
+        return self.kinds_of_layers().get(True, 0) * self.experts_of_layer
 
     @property
     def experts_of_layer(self) -> int:
@@ -226,6 +228,8 @@ MODELS: Final = {name: _config(name, table) for name, table in _FACTS["models"].
 
 def find_model(name: str) -> ModelConfig:
     """Finds a model by name, in any spelling: ``llama3-8b``, ``Llama-3-8B``, ``meta-llama/Llama-3.1-8B``, ``Qwen3 30B A3B``."""
+    if name in MODELS:
+        return MODELS[name]
     wanted = _plain(name.rsplit("/", 1)[-1])
     for known, model in _FACTS["other_names"].items():
         if _plain(known) == wanted:

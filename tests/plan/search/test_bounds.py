@@ -34,6 +34,26 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "no_shard": ("qwen3-0.6b", {"strategy": "no_shard"}),
     "gpt2": ("gpt2", {"world_size": 1, "precision": "bf16"}),
     "experts": ("qwen3-30b-a3b", {"ep": 4}),
+    "experts, of GPUs of their own": ("qwen3-30b-a3b", {"ep": 8, "world_size": 64, "seq": 4096, "compile": "blocks"}),
+    "experts, whole ones beside tp": (
+        "qwen3-30b-a3b",
+        {"tp": 2, "batch": 2, "world_size": 64, "seq": 4096, "compile": "blocks", "strategy": "shard_grad_op"},
+    ),
+    "experts, sharded as a layer": ("qwen3-30b-a3b", {"world_size": 64, "seq": 4096, "compile": "blocks", "checkpointing": "full"}),
+    "experts, selective": ("qwen3-30b-a3b", {"ep": 8, "world_size": 64, "seq": 4096, "checkpointing": "selective"}),
+    "experts, selective and whole": (
+        "qwen3-30b-a3b",
+        {"world_size": 64, "seq": 4096, "checkpointing": "selective", "strategy": "shard_grad_op"},
+    ),
+    "experts in a pipeline": (
+        "qwen3-30b-a3b",
+        {"pp": 2, "ep": 8, "world_size": 64, "batch": 4, "microbatches": 4, "schedule": "interleaved-1f1b", "compile": "blocks"},
+    ),
+    "experts in a pipeline, beside tp": (
+        "qwen3-30b-a3b",
+        {"pp": 2, "tp": 2, "world_size": 64, "strategy": "hybrid_shard", "batch": 4, "microbatches": 2, "schedule": "1f1b"},
+    ),
+    "dense layers before experts": ("deepseek-v2-lite", {"ep": 8, "world_size": 64, "seq": 4096, "compile": "blocks"}),
     "latent": ("deepseek-v2-lite", {"optimizer": "sgd"}),
     "pipeline": ("llama3-8b", {"pp": 2, "microbatches": 6, "batch": 6}),
     "interleaved": ("llama3-8b", {"pp": 2, "microbatches": 4, "batch": 4, "schedule": "interleaved-1f1b", "tp": 2}),
@@ -55,7 +75,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline of rings": ("llama3-8b", {"pp": 2, "cp": 2, "microbatches": 4, "batch": 4, "seq": 4096, "strategy": "shard_grad_op"}),
 }
 
-CLOSE = {"large", "a ring, in parts", "a ring, selective", "a ring, compiled", "tp, two sequences", "pipeline of rings"}
+CLOSE = {
+    *("experts, of GPUs of their own", "experts, whole ones beside tp", "experts, sharded as a layer"),
+    *("large", "a ring, in parts", "a ring, selective", "a ring, compiled", "tp, two sequences", "pipeline of rings"),
+}
 """What computes for long enough that the bound of its time has to be near: that is what a search is quick by."""
 
 

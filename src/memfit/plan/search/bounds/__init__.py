@@ -4,7 +4,9 @@
 
     shapes.py       what one GPU computes of a layer┐
     job/states.py   which GPUs share weights ───────┼──> least_time.py    seconds that a step takes at least
-    layer_time.py   kernels at the clock's prices ──┘──> least_memory.py  bytes that the allocator must have at least
+    layer_time.py   kernels at the clock's prices   │
+    sharing.py      what is gathered and reduced    │
+    turns.py        what FSDP2 never does at once ──┘──> least_memory.py  bytes that the allocator must have at least
 
 A search leaves out by these, so that none may be above what is predicted: ``tests/plan/search/test_bounds.py`` compares.
 """

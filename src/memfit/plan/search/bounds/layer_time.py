@@ -41,6 +41,10 @@ class LayerSeconds:
     backward: float
     recompute: float
     """What is computed again, by the kind of checkpointing."""
+    experts_backward: float = 0.0
+    """Of backward, the experts' own part, which needs their weights."""
+    experts_again: float = 0.0
+    """The same of what is computed again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +74,24 @@ def layer_seconds(kind: LayerKind, chip: Gpu, links: Interconnect) -> LayerSecon
     products = [product_seconds(product, chip, kind.dtype, part.item_bytes) for product in of_all]
     gradients = [each for product in of_all for each in product.backward[: 1 if kind.is_frozen else 2]]
     backward = [product_seconds(each, chip, kind.dtype, part.item_bytes) for each in gradients]
-    if kind.has_experts:
-        grouped = _grouped(config, kind, chip)
-        products, backward = [*products, *grouped], [*backward, *grouped, *([] if kind.is_frozen else grouped)]
+    grouped = _grouped(config, kind, chip) if kind.has_experts else []
+    products, backward = [*products, *grouped], [*backward, *grouped, *([] if kind.is_frozen else grouped)]
     attention, attention_backward = _attention(shape, part, chip, kind)
     elements = _fused(shape, part, chip) if kind.compile != "none" else _in_eager_code(shape, part, chip, config.qk_norm)
     shared = _shared(shape, part, chip, links, kind)
     if kind.has_experts:
         elements = _with_routing(elements, config, kind, chip)
     sent = _sent_to_experts(config, kind, links)
+    # What experts gave first is needed going back, and no policy keeps it: rows are sent to them again.
+    again = grouped[0] + sent if kind.has_experts and kind.checkpointing != "none" else 0.0
+    sorting, sorting_back = _sorted_by_expert(config, kind, chip)
+    recompute = _recompute(kind, products, attention, elements, shared) + (sent if kind.checkpointing == "full" else 0.0)
     return LayerSeconds(
         forward=sum(products) + attention + elements.forward + shared.forward + 2 * sent,
         backward=sum(backward) + attention_backward + elements.backward + shared.backward + 2 * sent,
-        recompute=_recompute(kind, products, attention, elements, shared) + (sent if kind.checkpointing == "full" else 0.0),
+        recompute=max(again, recompute),
+        experts_backward=(1 if kind.is_frozen else 2) * sum(grouped) + 2 * sent + sorting_back,
+        experts_again=again + sorting if again else 0.0,
     )
 
 
@@ -134,6 +143,24 @@ def _grouped(config: ModelConfig, kind: LayerKind, chip: Gpu) -> list[float]:
         return price(Call("_grouped_mm", (given, weights, ends), (made,)), chip).seconds
 
     return [seconds(config.dim, 2 * config.hidden), seconds(config.hidden, config.dim)]
+
+
+def _sorted_by_expert(config: ModelConfig, kind: LayerKind, chip: Gpu) -> tuple[float, float]:
+    """Rows that arrived at the GPU of their expert, forward and going back: operator by operator, in compiled layers too, since a
+    compiler cannot know how many they are."""
+    if not kind.has_experts or kind.ep == 1:
+        return 0.0, 0.0
+    rows, dtype = _rows_to_experts(config, kind), "bf16" if kind.part.item_bytes == 2 else "f32"
+    spread, place = Operand(dtype, (rows, config.dim)), Operand("i64", (rows,))
+    hidden, both = Operand(dtype, (rows, config.hidden)), Operand(dtype, (rows, 2 * config.hidden))
+    forward = [Call("index", (spread, (place,)), (spread,)), Call("silu", (hidden,), (hidden,)), _of_two("mul", hidden)]
+    put_back = Call("index_put", (spread, (place,), spread, True), (spread,))
+    gate = [
+        *[_of_two("mul", hidden)] * 2,
+        Call("silu_backward", (hidden, hidden), (hidden,)),
+        Call("cat", ((hidden,) * 2,), (both,)),
+    ]
+    return _seconds(forward, chip), _seconds([*[put_back] * 2, *gate], chip)
 
 
 def _with_routing(elements: LayerSeconds, config: ModelConfig, kind: LayerKind, chip: Gpu) -> LayerSeconds:

@@ -85,12 +85,13 @@ def _in_pipeline(asked: Configuration) -> int:
     # The last stage keeps its output of every microbatch until the step is over: torch gives them back in one piece.
     outputs = (num_passes - 1) * part.tokens * (config.vocab // part.tp) * part.item_bytes
     least = max(of_a_stage * under_way + within + whole_weight_bytes(asked), outputs + of_a_stage + _loss(config, asked, part))
-    is_settled = num_passes > (pp if schedule.stages_a_rank == 1 else 2 * pp - 1)
-    if sharing_ranks(asked)[0] == 1 or not is_settled or schedule.name not in ("1f1b", "interleaved-1f1b"):
+    if sharing_ranks(asked)[0] == 1 or num_passes < 2 or schedule.name not in ("1f1b", "interleaved-1f1b"):
         return int(least)
-    numbers = numbers_of_a_rank(config, asked)
+    is_settled = num_passes > (pp if schedule.stages_a_rank == 1 else 2 * pp - 1)
+    # Of a few microbatches, one stage may be through with all before another one of the rank begins to go back.
+    numbers = numbers_of_a_rank(config, asked) / (1 if is_settled else schedule.stages_a_rank)
     gradients = numbers * PRECISIONS[asked.recipe.precision].weight_bytes
-    before_backward = gradients + of_a_stage * under_way + within + whole_weight_bytes(asked)
+    before_backward = gradients + of_a_stage * under_way + within + whole_weight_bytes(asked) if is_settled else 0
     after_backward = gradients + numbers * gathered_item_bytes(asked) + of_a_stage * (under_way - 1)
     return int(max(least, before_backward, after_backward))
 
@@ -141,6 +142,8 @@ def _kept(shape: LayerShape, checkpointing: str, is_compiled: bool) -> int:
         return shape.stream  # a compiled block is computed again as a whole: no policy sees the operators in it
     if is_compiled:
         return _kept_in_compiled_code(shape)
+    if checkpointing == "selective" and shape.spread:  # no policy keeps what the grouped products of experts give
+        return _by_attention(shape) + shape.stream + shape.gathered
     if checkpointing == "selective":
         return _by_products(shape) + shape.stream + 2 * shape.gathered
     return _kept_in_eager_code(shape)
@@ -148,17 +151,25 @@ def _kept(shape: LayerShape, checkpointing: str, is_compiled: bool) -> int:
 
 def _kept_in_compiled_code(shape: LayerShape) -> int:
     """What products and attention give, but for what is only added to something; and what goes into products, which the compiler
-    does not compute again, since backward needs it long after."""
+    does not compute again, since backward needs it long after. Of experts also what they give: the weights of each are trained."""
+    if shape.spread:
+        return _by_products(shape) + shape.gathered + 2 * shape.stream + shape.hidden + 2 * shape.spread
     return _by_products(shape) + shape.num_sums * (2 * shape.gathered + shape.hidden) // 3
 
 
 def _kept_in_eager_code(shape: LayerShape) -> int:
     """Besides: what went into the norms and came out of them, and what is done to each element between the products of the MLP."""
-    return _by_products(shape) + 2 * shape.stream + 2 * shape.gathered + (2 * shape.hidden if shape.has_gate else shape.hidden)
+    into_products = shape.stream + shape.gathered + 2 * shape.spread if shape.spread else 2 * shape.gathered
+    return _by_products(shape) + 2 * shape.stream + into_products + (2 * shape.hidden if shape.has_gate else shape.hidden)
 
 
 def _by_products(shape: LayerShape) -> int:
-    return 2 * shape.queries + 2 * shape.keys + shape.hidden * (2 if shape.has_gate else 1)
+    return _by_attention(shape) + shape.hidden * (2 if shape.has_gate else 1)
+
+
+def _by_attention(shape: LayerShape) -> int:
+    """And by the products before it."""
+    return 2 * shape.queries + 2 * shape.keys
 
 
 def _loss(config: ModelConfig, asked: Configuration, part: Pass) -> int:

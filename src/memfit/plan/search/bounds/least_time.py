@@ -19,20 +19,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
-from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, STRATEGIES, layers_of_stages
+from memfit.choices import OPTIMIZERS, PRECISIONS, SCHEDULES, layers_of_stages
 from memfit.hardware import Gpu, find_gpu
 from memfit.job import Configuration
-from memfit.job.states import Shared, gathered_item_bytes, shared_weights, trained_numbers_of_a_gpu
+from memfit.job.states import shared_weights, trained_numbers_of_a_gpu
 from memfit.models import ModelConfig, find_model
-from memfit.plan.search.bounds.layer_time import LayerKind, LayerSeconds, layer_seconds, product_seconds
+from memfit.plan.search.bounds.layer_time import LayerKind, layer_seconds, product_seconds
 from memfit.plan.search.bounds.shapes import Pass, head_product
+from memfit.plan.search.bounds.sharing import (
+    copies_of,
+    gather_seconds,
+    gathers,
+    reduce_seconds,
+    root_of,
+    seconds_of_call,
+    seconds_of_calls,
+)
+from memfit.plan.search.bounds.turns import Layers, around_a_rank, in_turns
 from memfit.timing import Interconnect, parse_interconnect, usual_interconnect
-from memfit.timing.collectives import all_gather_seconds, reduce_scatter_seconds
 from memfit.timing.operators.calls import Call, Operand
-from memfit.timing.operators.prices import price
 
 
 def least_seconds(asked: Configuration) -> float:
@@ -43,17 +50,19 @@ def least_seconds(asked: Configuration) -> float:
     layers = _layers(config, asked, part, chip, links)
     head, updating = _head(config, asked, part, chip), _updating(asked, chip)
     if asked.recipe.pp > 1:
-        within = _in_pipeline(config, asked, num_passes, min(map(sum, layers)), sum(head), chip, links)
+        within = _in_pipeline(config, asked, num_passes, layers, sum(head), chip, links)
         # Gradients are reduced once, and weights gathered once where a rank keeps them whole from one microbatch to the next.
-        gives_back = _gathers(asked, True) and SCHEDULES[asked.recipe.schedule].stages_a_rank == 1
+        gives_back = gathers(asked, True) and SCHEDULES[asked.recipe.schedule].stages_a_rank == 1
         links_alone = _on_links(config, asked, links, num_passes if gives_back else 1, 1) / asked.recipe.pp
         return max(within, links_alone) + updating
     one_pass_seconds = 0.0
+    turns = in_turns(config, asked, layers, head, chip, links)
     for is_back in (False, True):
-        computing = sum(count * seconds[is_back] for seconds, count in layers.items()) + head[is_back]
+        computing = sum(layer.num_computed * layer.seconds_of(is_back) for layer in layers) + head[is_back]
         computing += _copying(config, asked, chip, is_back) + _waiting(config, asked, links, is_back)
         num_reduced = int(is_back and not asked.recipe.lora)
-        one_pass_seconds += max(computing, _on_links(config, asked, links, int(_gathers(asked, is_back)), num_reduced))
+        on_links = _on_links(config, asked, links, int(gathers(asked, is_back)), num_reduced)
+        one_pass_seconds += max(computing, on_links, turns[is_back])
     return num_passes * one_pass_seconds + updating
 
 
@@ -76,11 +85,11 @@ def one_pass(asked: Configuration) -> tuple[Pass, int]:
 # -- the stream that computes -----------------------------------------------------------------------------------------------------
 
 
-def _layers(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu, links: Interconnect) -> Counter[tuple[float, float]]:
-    """Seconds of a layer in one pass, forward and going back, and how many layers take so long."""
+def _layers(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu, links: Interconnect) -> list[Layers]:
+    """In the order of the model: dense ones before those with experts."""
     # Torch takes cuDNN's kernels where they are the fastest, and never on older GPUs.
     is_old = find_gpu(asked.gpu).arch.startswith(("sm_7", "sm_8"))
-    found = Counter[tuple[float, float]]()
+    found = []
     for has_experts, count in config.kinds_of_layers().items():
         kind = LayerKind(
             model=config.name,
@@ -93,9 +102,10 @@ def _layers(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu, li
             attention="flash" if is_old else "cudnn",
             is_frozen=asked.recipe.lora > 0,
         )
-        layer: LayerSeconds = layer_seconds(kind, chip, links)
         # What is before the first adapter has no backward.
-        found[layer.forward, layer.backward + layer.recompute] += count - 1 if asked.recipe.lora else count
+        num_computed = count - 1 if asked.recipe.lora else count
+        seconds = layer_seconds(kind, chip, links)
+        found.append(Layers(count=count, num_computed=num_computed, has_experts=has_experts, seconds=seconds))
     return found
 
 
@@ -117,20 +127,23 @@ def _head(config: ModelConfig, asked: Configuration, part: Pass, chip: Gpu) -> t
     if asked.recipe.compile == "model":
         return forward, backward
     logits = Operand("f32", (product.rows, product.columns))
-    if part.tp > 1:  # on parts of the vocabulary, in several ways: each reads and writes all of it at least twice
-        twice = 2 * logits.size_bytes / chip.memory_bandwidth
-        return forward + twice, backward + twice
+    if part.tp > 1:  # on parts of the vocabulary: operator by operator
+        short, column = Operand("bf16" if part.item_bytes == 2 else "f32", logits.shape), Operand("f32", (product.rows, 1))
+        minus = Call("sub", (logits, column), (logits,))
+        exp = Call("exp", (logits,), (logits,))
+        widened = [Call("_to_copy", (short,), (logits,))] * (part.item_bytes == 2)
+        narrowed = [Call("_to_copy", (logits,), (short,))] * (part.item_bytes == 2)
+        back = [exp, Call("zeros_like", (logits,), (logits,)), Call("mul", (logits, column), (logits,))]
+        return forward + seconds_of_calls([*widened, minus, exp, minus], chip), backward + seconds_of_calls(
+            [*back, *narrowed], chip
+        )
     calls = [Call("_log_softmax", (logits,), (logits,))]
     calls_back = [Call("_log_softmax_backward_data", (logits, logits), (logits,)), Call("nll_loss_backward", (), (logits,))]
     if part.item_bytes == 2:
         short = Operand("bf16", logits.shape)
         calls.append(Call("_to_copy", (short,), (logits,)))
         calls_back.append(Call("_to_copy", (logits,), (short,)))
-    return forward + _seconds(calls, chip), backward + _seconds(calls_back, chip)
-
-
-def _seconds(calls: Sequence[Call], chip: Gpu) -> float:
-    return sum(price(call, chip).seconds for call in calls)
+    return forward + seconds_of_calls(calls, chip), backward + seconds_of_calls(calls_back, chip)
 
 
 def _updating(asked: Configuration, chip: Gpu) -> float:
@@ -142,7 +155,7 @@ def _updating(asked: Configuration, chip: Gpu) -> float:
     size = PRECISIONS[asked.recipe.precision].weight_bytes
     if asked.recipe.optimizer in _BY_LISTS:
         own = Operand("f32" if size == 4 else "bf16", (int(numbers),))
-        return _seconds([Call(name, ((own,) * count,), (own,)) for name, count in _BY_LISTS[asked.recipe.optimizer]], chip)
+        return seconds_of_calls([Call(name, ((own,) * count,), (own,)) for name, count in _BY_LISTS[asked.recipe.optimizer]], chip)
     moved = numbers * (3 * size + 2 * row.state_copies * (row.state_bytes or size))
     if row.state_bytes:
         moved /= 2  # a prediction counts less of it than the kernel moves
@@ -161,19 +174,26 @@ _BY_LISTS: Final = {"adamw": _ADAM}
 
 
 def _in_pipeline(
-    config: ModelConfig, asked: Configuration, num_passes: int, per_layer: float, head: float, chip: Gpu, links: Interconnect
+    config: ModelConfig,
+    asked: Configuration,
+    num_passes: int,
+    layers: Sequence[Layers],
+    head: float,
+    chip: Gpu,
+    links: Interconnect,
 ) -> float:
     schedule = SCHEDULES[asked.recipe.schedule]
     pp: int = asked.recipe.pp
-    layers = layers_of_stages(config.layers, pp * schedule.stages_a_rank)
-    kinds = [shared_weights(config, has_experts, asked) for has_experts in config.kinds_of_layers()]
+    stages = layers_of_stages(config.layers, pp * schedule.stages_a_rank)
+    kinds = [shared_weights(config, each.has_experts, asked) for each in layers]
     numbers = min(sum(shared.numbers for shared in kind) for kind in kinds)
-    one_layer = per_layer + _adding_up(asked, numbers, num_passes, chip)
-    ranks = [sum(layers[stage] for stage in schedule.stages_of(rank, pp)) for rank in range(pp)]
+    one_layer = min(each.seconds.forward + each.going_back for each in layers) + _adding_up(asked, numbers, num_passes, chip)
+    ranks = [sum(stages[stage] for stage in schedule.stages_of(rank, pp)) for rank in range(pp)]
     seconds = [count * one_layer for count in ranks]
-    seconds[next(rank for rank in range(pp) if len(layers) - 1 in schedule.stages_of(rank, pp))] += head
+    seconds[next(rank for rank in range(pp) if len(stages) - 1 in schedule.stages_of(rank, pp))] += head
     within = pipeline_least_seconds(seconds, num_passes, schedule.stages_a_rank, has_bubble=schedule.name in WITH_BUBBLE)
-    return within + min(ranks) * min(sum(_reduce(asked, shared, links) for shared in kind[:1]) for kind in kinds)
+    around = min(around_a_rank(config, asked, each, schedule.stages_a_rank, min(ranks), chip, links) for each in layers)
+    return within + around
 
 
 WITH_BUBBLE = ("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs")
@@ -198,7 +218,7 @@ def _adding_up(asked: Configuration, numbers: int, num_passes: int, chip: Gpu) -
     kept = "f32" if precision.weight_bytes == 4 else "bf16"
     fresh = Operand("bf16" if precision.computes else kept, (numbers,))
     call = Call("add_", (Operand(kept, (numbers,)), fresh), (Operand(kept, (numbers,)),))
-    return price(call, chip).seconds * (num_passes - 1) / num_passes
+    return seconds_of_call(call, chip) * (num_passes - 1) / num_passes
 
 
 # -- links ------------------------------------------------------------------------------------------------------------------------
@@ -210,49 +230,28 @@ def _on_links(config: ModelConfig, asked: Configuration, links: Interconnect, nu
     by_group = Counter[tuple[int, bool]]()
     for has_experts, count in config.kinds_of_layers().items():
         for shared in shared_weights(config, has_experts, asked):
-            spent = num_gathered * _gather(asked, shared, links) + num_reduced * _reduce(asked, shared, links)
+            spent = num_gathered * gather_seconds(asked, shared, links) + num_reduced * reduce_seconds(asked, shared, links)
             by_group[shared.ranks, shared.are_adjacent] += count * spent  # type: ignore[assignment]
     # Backward needs the last layer's weights while they are still there.
     return float(max(by_group.values(), default=0.0) * max(0, config.layers - 1) / config.layers)
-
-
-def _gathers(asked: Configuration, is_back: bool) -> bool:
-    """Are weights gathered, in forward or going back?"""
-    strategy = STRATEGIES.get(asked.recipe.strategy)
-    return not is_back or (strategy is not None and strategy.reshards)
 
 
 def _waiting(config: ModelConfig, asked: Configuration, links: Interconnect, is_back: bool) -> float:
     """In every pass, with nothing to compute meanwhile: the embedding and the head are gathered together, then the first layer; the
     gradients of both are reduced when there are no others any more. The next pass gathers after that."""
     first = shared_weights(config, config.has_experts(0), asked)[:1]
-    numbers = config.vocab * config.dim * (1 if config.tied else 2) // asked.recipe.tp
-    root = [replace(shared, numbers=numbers, moved=numbers) for shared in first]
-    if not is_back:
-        return sum(_gather(asked, shared, links) for shared in (*first, *root))
-    return 0.0 if asked.recipe.lora else sum(_reduce(asked, shared, links) for shared in (*first, *root))
-
-
-def _gather(asked: Configuration, shared: Shared, links: Interconnect) -> float:
-    return all_gather_seconds(float(shared.moved * gathered_item_bytes(asked)), shared.ranks, links, shared.are_adjacent)
-
-
-def _reduce(asked: Configuration, shared: Shared, links: Interconnect) -> float:
-    size = shared.moved * PRECISIONS[asked.recipe.precision].weight_bytes
-    return reduce_scatter_seconds(float(size), shared.ranks, links, shared.are_adjacent)
+    if not first or (is_back and asked.recipe.lora):
+        return 0.0
+    both = (first[0], root_of(first[0], config, asked))
+    return sum(reduce_seconds(asked, shared, links) if is_back else gather_seconds(asked, shared, links) for shared in both)
 
 
 def _copying(config: ModelConfig, asked: Configuration, chip: Gpu, is_back: bool) -> float:
-    """What was gathered lies rank by rank, and is copied to where weights are whole; gradients are copied to where they are reduced
-    from: by the stream that computes."""
-    precision = PRECISIONS[asked.recipe.precision]
-    fresh = "bf16" if precision.computes else {2: "bf16", 4: "f32"}[precision.weight_bytes]
-    kind = {1: "f8", 2: "bf16", 4: "f32"}[gathered_item_bytes(asked)]
+    """Of weights that were gathered and gradients that are reduced, by the stream that computes."""
     total = 0.0
     for has_experts, count in config.kinds_of_layers().items():
         for shared in shared_weights(config, has_experts, asked):
-            spread = Call("fsdp::split_with_sizes_copy", (Operand(kind, (shared.numbers,)),), ())
-            cut = Call("fsdp::chunk_cat", (Operand(fresh, (shared.numbers,)),), ())
-            calls = [spread] * _gathers(asked, is_back) + [cut] * (is_back and not asked.recipe.lora)
-            total += count * _seconds(calls, chip)
+            spread, cut = copies_of(asked, shared)
+            calls = [spread] * gathers(asked, is_back) + [cut] * (is_back and not asked.recipe.lora)
+            total += count * seconds_of_calls(calls, chip)
     return total * max(0, config.layers - 1) / config.layers

@@ -74,6 +74,8 @@ class LayerShape:
     """How many gradients of what products are given are added up."""
     is_turned: bool
     """Are queries and keys turned by their position?"""
+    spread: int = 0
+    """Numbers of the rows that experts are given, one for each expert that a token goes to; they give as many. 0 of a dense MLP."""
 
 
 def layer_shape(config: ModelConfig, layer: int, part: Pass) -> LayerShape:
@@ -106,6 +108,7 @@ def layer_shape(config: ModelConfig, layer: int, part: Pass) -> LayerShape:
         has_gate=has_gate,
         num_sums=(2 if keys else 0) + (1 if has_gate and not config.has_experts(layer) else 0),
         is_turned=not config.gpt2 and config.latent is None,
+        spread=rows * config.dim if config.has_experts(layer) else 0,
     )
 
 
