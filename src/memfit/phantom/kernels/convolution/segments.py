@@ -6,11 +6,11 @@
                           └── the rest: each is summed in segments, whose partial sums lie in the workspace
 
 As many blocks run at a time as the GPU has room for, in clusters. The tiles that are left in the last round are cut into as many
-segments as blocks are there for them, or into fewer, where adding up the partial sums would take longer than a segment saves.
+segments as blocks are there for them, or into a power of two, where adding up more partial sums would take longer than segments
+save. Long sums are cut into segments of some length.
 
-Read off 10,274 kernels and 27,400 answers of cuDNN 9.19 on an H200 (benchmarks/truth/cudnn_segments.json.gz): the number of
-segments is as measured in nine of ten. Of the half of the convolutions that no number here was taken from, 98 of 100 workspaces are
-near.
+Read off 6,157 kernels of cuDNN 9.19 on an H200 (benchmarks/truth/cudnn_segments.json.gz): the number of segments is as measured in
+90 of 100, 88 where images are volumes, and as well in the half of the convolutions that no number here was taken from.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from memfit.data import FOLDER, parse_table, read_toml
 BLOCKS_WITHOUT_DEVICE = 18
 """Number of blocks that cuDNN assumes if it cannot ask a driver."""
 
-STEPS_OF_SUM = {"bf16": 30}
-OTHER_STEPS_OF_SUM = 6
-"""What doubling the number of segments costs, in steps of a kernel's main loop. It is twice that where all tiles are cut, and
-nothing else runs meanwhile."""
+STEPS_OF_SUM = {"bf16": 28}
+OTHER_STEPS_OF_SUM = 3
+"""What doubling the number of segments costs, in steps of a kernel's main loop, each 64 deep, over a tile of 128 x 128. Steps over
+smaller tiles cost less, as the square root of their size. It is twice that where all tiles are cut: nothing else runs then."""
+
+SHORTEST_SEGMENT, MANY_SEGMENTS, MOST_SEGMENTS = 1056, 16, 128
+"""Sums of more than ``MANY_SEGMENTS`` times so many products are cut into segments no shorter than that."""
 
 DEPTHS = (32, 64)
 """Products that a step sums up, by cuDNN's number."""
@@ -102,10 +105,20 @@ def partial_sums(conv_pass: ConvPass, geometry: ConvGeometry, tiling: Tiling, nu
     rest = num_tiles % num_blocks
     if not rest:
         return 0
-    price = STEPS_OF_SUM.get(geometry.dtype, OTHER_STEPS_OF_SUM) * (2 if num_tiles < num_blocks else 1)
-    counts = range(1, num_blocks // rest + 1)
-    num_segments = min(counts, key=lambda count: -(-num_steps // count) + price * math.log2(count))
+    of_tile = math.sqrt(128 * 128 / (tiling.rows * tiling.columns)) * 64 / tiling.depth
+    price = STEPS_OF_SUM.get(geometry.dtype, OTHER_STEPS_OF_SUM) * of_tile * (2 if num_tiles < num_blocks else 1)
+    num_segments = _num_segments(num_steps, num_blocks // rest, SHORTEST_SEGMENT // tiling.depth, price)
     return rest * num_segments * tiling.rows * tiling.columns * 4 if num_segments > 1 else 0
+
+
+def _num_segments(num_steps: int, most: int, shortest: int, price: float) -> int:
+    """``price``: the steps that a doubling of segments costs."""
+    if num_steps // shortest > MANY_SEGMENTS:
+        counts = [min(num_steps // shortest, most, MOST_SEGMENTS)]
+    else:
+        counts = [*(1 << power for power in range(most.bit_length())), min(most, MOST_SEGMENTS)]
+    in_steps = sorted({_ceil(num_steps, _ceil(num_steps, count)) for count in counts})
+    return min(in_steps, key=lambda count: _ceil(num_steps, count) + price * math.log2(count))
 
 
 def _tiles_and_steps(conv_pass: ConvPass, of: ConvGeometry, tiling: Tiling) -> tuple[int, int]:
