@@ -9,9 +9,9 @@ As many blocks run at a time as the GPU has room for, in clusters. The tiles tha
 segments as blocks are there for them, or into a power of two, where adding up more partial sums would take longer than segments
 save. Long sums are cut into segments of some length.
 
-Read off 6,525 kernels of cuDNN 9.19 on an H200 (benchmarks/truth/cudnn_segments.json.gz): partial sums are as measured in 93 of 100,
-92 where images are volumes. Networks that took no part agree: of seven with convolutions, five reserve what they did on the H200,
-to the byte (``unet`` to ``video_split_amp`` in benchmarks/results/accuracy_more.md).
+Read off 6,525 kernels of cuDNN 9.19 on an H200 (benchmarks/truth/cudnn_segments.json.gz): partial sums are as measured in 94 of 100,
+93 where images are volumes. Networks that took no part agree (``unet`` to ``video_split_amp`` in
+benchmarks/results/accuracy_more.md).
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from memfit.data import FOLDER, parse_table, read_toml
 BLOCKS_WITHOUT_DEVICE = 18
 """Number of blocks that cuDNN assumes if it cannot ask a driver."""
 
-STEPS_OF_SUM = {"bf16": 28}
+STEPS_OF_SUM = {"bf16": 26}
 OTHER_STEPS_OF_SUM = 3
-"""What doubling the number of segments costs, in steps of a kernel's main loop, each 64 deep, over a tile of 128 x 128. Steps over
-smaller tiles cost less, as the square root of their size. It is twice that where all tiles are cut: nothing else runs then."""
+STEP_SIZE, STEP_DEPTH, STEP_POWER = 128 * 128, 64, 0.4
+"""What doubling the number of segments costs, in steps of a kernel's main loop over a tile of that size and depth. Steps over
+smaller tiles cost less, by this power of their size. It is twice that where all tiles are cut: nothing else runs then."""
 
 SHORTEST_SEGMENT, MANY_SEGMENTS, MOST_SEGMENTS = 1056, 16, 128
 """Sums of more than ``MANY_SEGMENTS`` times so many products are cut into segments no shorter than that."""
@@ -106,7 +107,7 @@ def partial_sums(conv_pass: ConvPass, geometry: ConvGeometry, tiling: Tiling, nu
     rest = num_tiles % num_blocks
     if not rest:
         return 0
-    of_tile = math.sqrt(128 * 128 / (tiling.rows * tiling.columns)) * 64 / tiling.depth
+    of_tile = (STEP_SIZE / (tiling.rows * tiling.columns)) ** STEP_POWER * STEP_DEPTH / tiling.depth
     price = STEPS_OF_SUM.get(geometry.dtype, OTHER_STEPS_OF_SUM) * of_tile * (2 if num_tiles < num_blocks else 1)
     num_segments = _num_segments(num_steps, num_blocks // rest, SHORTEST_SEGMENT // tiling.depth, price)
     return rest * num_segments * tiling.rows * tiling.columns * 4 if num_segments > 1 else 0
