@@ -9,8 +9,8 @@ As many blocks run at a time as the GPU has room for, in clusters. The tiles tha
 segments as blocks are there for them, or into a power of two, where adding up more partial sums would take longer than segments
 save. Long sums are cut into segments of some length.
 
-Read off 6,525 kernels of cuDNN 9.19 on an H200 (benchmarks/truth/cudnn_segments.json.gz): partial sums are as measured in 94 of 100,
-93 where images are volumes. Networks that took no part agree (``unet`` to ``video_split_amp`` in
+Read off 6,525 kernels of cuDNN 9.19 on an H200 (benchmarks/truth/cudnn_segments.json.gz): partial sums are as measured in 94 of
+100, 93 where images are volumes. Networks that took no part agree (``unet`` to ``video_split_amp`` in
 benchmarks/results/accuracy_more.md).
 """
 
