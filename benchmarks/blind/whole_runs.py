@@ -76,6 +76,14 @@ OWN = (
     "proximal_policy",
     "radiance",
     "scanned_states",
+    "longer_and_longer",
+    "mixed_vit",
+    "pictures_and_words",
+    "point_clouds",
+    "reward_pairs",
+    "summaries",
+    "tabular_lightning",
+    "translator",
 )
 
 

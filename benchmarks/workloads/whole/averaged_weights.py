@@ -1,4 +1,5 @@
-"""Two passes a step against sharp minima, averaged weights from the second half on, their batch norm made anew at the end, evaluated."""
+"""Two passes a step against sharp minima, averaged weights from the second half on, their batch norm made anew at the end,
+evaluated."""
 
 import torch
 from torch import nn
@@ -21,7 +22,13 @@ def block(inside, outside, stride):
 
 
 model = nn.Sequential(
-    block(3, 64, 1), block(64, 128, 2), block(128, 256, 2), block(256, 384, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(384, 100)
+    block(3, 64, 1),
+    block(64, 128, 2),
+    block(128, 256, 2),
+    block(256, 384, 2),
+    nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(),
+    nn.Linear(384, 100),
 ).cuda()
 images, classes = torch.randn(2100, 3, 64, 64), torch.randint(0, 100, (2100,))
 training = DataLoader(TensorDataset(images, classes), batch_size=128, shuffle=True)

@@ -23,7 +23,7 @@ def loss_of(inside, border):
 
 
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-for step in range(60):
+for _ in range(60):
     loss = loss_of(torch.rand(20000, 3, device="cuda"), torch.rand(4000, 3, device="cuda"))
     optimizer.zero_grad()
     loss.backward()
@@ -39,7 +39,7 @@ def closure():
     return loss
 
 
-for step in range(4):
+for _ in range(4):
     print(optimizer.step(closure).item())
 with torch.no_grad():
     axis = torch.linspace(0, 1, 128, device="cuda")

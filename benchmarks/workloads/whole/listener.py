@@ -1,4 +1,5 @@
-"""A listener that attends while it writes: an LSTM cell for each letter, utterances of many lengths, teacher forcing, then greedy reading."""
+"""A listener that attends while it writes: an LSTM cell for each letter, utterances of many lengths, teacher forcing, then
+greedy reading."""
 
 import random
 

@@ -1,4 +1,5 @@
-"""Graphs of many sizes in batches, as molecules come: messages along edges, trained over epochs, validated, the best weights kept."""
+"""Graphs of many sizes in batches, as molecules come: messages along edges, trained over epochs, validated, the best
+weights kept."""
 
 import copy
 import random
@@ -53,7 +54,9 @@ class Net(nn.Module):
         x = self.atoms(atoms)
         for layer in self.layers:
             x = layer(x, pairs, bonds)
-        pooled = torch.zeros(count, WIDTH, device=x.device).scatter_reduce_(0, owner[:, None].expand_as(x), x, "amax", include_self=False)
+        pooled = torch.zeros(count, WIDTH, device=x.device).scatter_reduce_(
+            0, owner[:, None].expand_as(x), x, "amax", include_self=False
+        )
         return self.out(pooled).squeeze(1)
 
 

@@ -1,4 +1,5 @@
-"""FSDP2 on one rank: documents packed to rows with a mask of their own, accumulated without reduction, saved whole twice, evaluated."""
+"""FSDP2 on one rank: documents packed to rows with a mask of their own, accumulated without reduction, saved whole twice,
+evaluated."""
 
 import os
 import tempfile
@@ -15,7 +16,13 @@ os.environ.setdefault("MASTER_PORT", "29611")
 dist.init_process_group("nccl", rank=0, world_size=1)
 torch.manual_seed(0)
 config = Qwen3Config(
-    vocab_size=48000, hidden_size=896, intermediate_size=2688, num_hidden_layers=8, num_attention_heads=14, num_key_value_heads=2, head_dim=64
+    vocab_size=48000,
+    hidden_size=896,
+    intermediate_size=2688,
+    num_hidden_layers=8,
+    num_attention_heads=14,
+    num_key_value_heads=2,
+    head_dim=64,
 )
 config._attn_implementation = "sdpa"
 model = Qwen3ForCausalLM(config).cuda()

@@ -1,4 +1,5 @@
-"""A GPT under a preconditioner that is made anew every ten steps (eigenvectors of each weight's statistics), packed rows, clipped."""
+"""A GPT under a preconditioner that is made anew every ten steps (eigenvectors of each weight's statistics), packed rows,
+clipped."""
 
 import torch
 from torch import nn
@@ -46,7 +47,9 @@ class Preconditioned(torch.optim.Optimizer):
                     rows.lerp_(g @ g.T, 0.05)
                     columns.lerp_(g.T @ g, 0.05)
                     if state["step"] % group["every"] == 1:
-                        state["bases"] = [torch.linalg.eigh(side + 1e-6 * torch.eye(len(side), device=p.device))[1] for side in (rows, columns)]
+                        state["bases"] = [
+                            torch.linalg.eigh(side + 1e-6 * torch.eye(len(side), device=p.device))[1] for side in (rows, columns)
+                        ]
                     left, right = state["bases"]
                     g = left.T @ g @ right
                 state["mean"].lerp_(g, 0.1)

@@ -1,4 +1,5 @@
-"""Proximal policy optimization on made-up games: frames collected step by step, several epochs of shuffled minibatches over each."""
+"""Proximal policy optimization on made-up games: frames collected step by step, several epochs of shuffled minibatches
+over each."""
 
 import torch
 from torch import nn
@@ -13,7 +14,15 @@ class Player(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()
+            nn.Conv2d(4, 32, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, 1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(3136, 512),
+            nn.ReLU(),
         )
         self.policy, self.value = nn.Linear(512, ACTIONS), nn.Linear(512, 1)
 

@@ -11,9 +11,16 @@ class Field(nn.Module):
         super().__init__()
         self.octaves = octaves
         inside = 3 + 6 * octaves
-        self.first = nn.Sequential(*[m for n in range(4) for m in (nn.Linear(inside if n == 0 else width, width), nn.ReLU(inplace=True))])
-        self.second = nn.Sequential(*[m for n in range(3) for m in (nn.Linear(inside + width if n == 0 else width, width), nn.ReLU(inplace=True))])
-        self.density, self.colour = nn.Linear(width, 1), nn.Sequential(nn.Linear(width + 3, width // 2), nn.ReLU(), nn.Linear(width // 2, 3))
+        self.first = nn.Sequential(
+            *[m for n in range(4) for m in (nn.Linear(inside if n == 0 else width, width), nn.ReLU(inplace=True))]
+        )
+        self.second = nn.Sequential(
+            *[m for n in range(3) for m in (nn.Linear(inside + width if n == 0 else width, width), nn.ReLU(inplace=True))]
+        )
+        self.density, self.colour = (
+            nn.Linear(width, 1),
+            nn.Sequential(nn.Linear(width + 3, width // 2), nn.ReLU(), nn.Linear(width // 2, 3)),
+        )
 
     def forward(self, points, directions):
         waves = [points]
@@ -60,6 +67,9 @@ for step in range(160):
     optimizer.step()
     if step % 40 == 39:
         with torch.no_grad():
-            parts = [draw_rays(coarse, fine, o.cuda(), d.cuda(), False)[1] for o, d in zip(origins.split(8192), directions.split(8192), strict=True)]
+            parts = [
+                draw_rays(coarse, fine, o.cuda(), d.cuda(), False)[1]
+                for o, d in zip(origins.split(8192), directions.split(8192), strict=True)
+            ]
             pictures.append(torch.cat(parts).view(400, 400, 3))
         print(step, loss.item())

@@ -1,4 +1,5 @@
-"""Mamba by transformers' own loops, sentences of many lengths bucketed by tokens, an epoch with validation, then text with its cache."""
+"""Mamba by transformers' own loops, sentences of many lengths bucketed by tokens, an epoch with validation, then text with
+its cache."""
 
 import random
 

@@ -121,6 +121,7 @@ class PhantomWorld:
         tools.install_cached_answers(because("what was remembered of the machine holds inside the world or outside it, not both"))
         module.install(because("torch.cuda and torch.accelerator answer for the target"), cuda, self.target)
         tools.install_markers(because("markers and profilers have nothing to do"))
+        tools.install_transformers(because("torch.nn's transformers leave torch in evaluation"), assumptions)
         tools.install_lbfgs(because("when L-BFGS is content, only data can tell"), assumptions)
         tools.install_loss_scaler(because("whether a gradient overflows, only data can tell"), assumptions, self.expected)
         tools.install_sensors(because("a driver would tell of sensors, NCCL and the CUDA runtime"))

@@ -123,6 +123,26 @@ _LBFGS_GOES_ON = (
 )
 
 
+# -- transformers of torch.nn, which have a path of their own for evaluation ------------------------------------------------------
+
+
+def install_transformers(patches: Patches, assumptions: Assumptions) -> None:
+    """``nn.TransformerEncoder`` and ``nn.MultiheadAttention`` are computed in evaluation as they are in training."""
+
+    def get_fastpath_enabled() -> bool:
+        if not torch.is_grad_enabled():
+            assumptions.add(_AS_IN_TRAINING)
+        return False
+
+    patches.replace(torch.backends.mha, "get_fastpath_enabled", get_fastpath_enabled)
+
+
+_AS_IN_TRAINING = (
+    "torch.nn's transformers were evaluated as they are trained, without the fused path that they have for evaluation: with padding "
+    "that is masked, the GPU may take less there"
+)
+
+
 # -- what a driver would tell: sensors of a GPU at work, NCCL's version, the CUDA runtime ------------------------------------------
 
 
