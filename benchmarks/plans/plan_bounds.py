@@ -3,9 +3,9 @@
     python benchmarks/plans/plan_bounds.py 60 --seed 1        60 pairs; writes results/plan_bounds.md
 
 Each pair is a configuration of a search's own candidates, and another that does less (``siblings.py``). Both are predicted, of a
-model cut to a few layers. Three things are compared: the time and the memory that a configuration needs at least by its sizes, and
-the time that it takes at least by what was predicted of the one that does less. A pipeline's memory is left out where fewer of its
-microbatches are predicted at first: its last rank keeps the output of each.
+model cut to a few layers. Four things are compared: the time and the memory that a configuration needs at least by its sizes, the
+time that it takes at least by what was predicted of the one that does less, and the memory that it needs by one that keeps less. A
+pipeline's memory is left out where fewer of its microbatches are predicted at first: its last rank keeps the output of each.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def main() -> None:
     for model, *_ in SEARCHES:
         MODELS[model] = replace(MODELS[model], layers=LAYERS)
     pairs = list(draw(arguments.number, random.Random(arguments.seed)))
-    failed, times, carried, memory = 0, [], [], []
+    failed, times, carried, memory, kept = 0, [], [], [], []
     for pair in pairs:
         less, more = (evaluated(each, predict(job_of(each.asked, is_final=False))) for each in (pair.less, pair.more))
         for each in (less, more):
@@ -108,8 +108,14 @@ def main() -> None:
         if less.seconds and more.seconds:
             said = f"{words(pair.more.asked)} / {words(pair.less.asked)}"
             carried.append((less.bounds(pair.more) / more.seconds, said))
+        kept += [
+            (saving.bounds_bytes(keeping.candidate) / keeping.cell.figures.peak_allocated, words(keeping.candidate.asked))
+            for saving, keeping in ((less, more), (more, less))
+            if keeping.cell.figures is not None and not keeping.is_shortened and saving.bounds_bytes(keeping.candidate)
+        ]
         print(len(carried), *(f"{max(found)[0]:.3f}" for found in (times, memory, carried) if found), flush=True)
-        write(arguments, failed, {"time by sizes": times, "memory by sizes": memory, "time by one that does less": carried})
+        found = {"time by sizes": times, "memory by sizes": memory}
+        write(arguments, failed, found | {"time by one that does less": carried, "memory by one that keeps less": kept})
 
 
 def write(arguments: argparse.Namespace, failed: int, ratios: dict[str, list[tuple[float, str]]]) -> None:

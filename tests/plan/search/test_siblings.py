@@ -1,5 +1,6 @@
 """What one configuration says of others that do more: an order of work that never sets bounds where nothing is known."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,3 +70,33 @@ def test_nothing_follows_from_what_could_not_be_predicted():
 def test_more_microbatches_of_a_pipeline_may_be_faster():
     words = {"strategy": "full_shard", "pp": 2, "batch": 8}
     assert bound(predicted(10.0, **words, microbatches=4), **words, microbatches=8) == 0
+
+
+FULL = {"strategy": "full_shard"}
+"""Sharded by all GPUs."""
+
+
+def bytes_known(needed: int, **words: Any) -> Evaluated:
+    found = predicted(10.0, **words)
+    assert found.cell.figures is not None
+    return replace(found, cell=replace(found.cell, figures=replace(found.cell.figures, peak_allocated=needed)))
+
+
+def test_what_gives_weights_back_bounds_the_memory_of_what_keeps_them():
+    known = bytes_known(10**9, **FULL, checkpointing="full")
+    for more in ({}, {"checkpointing": "full"}, {"cp": 2, "batch": 2, "checkpointing": "full"}):
+        for strategy in ("full_shard", "shard_grad_op"):
+            other = Candidate.of(asked_of("llama3-8b", **{"strategy": strategy} | more))
+            assert known.bounds_bytes(other) == int(AT_LEAST * 10**9)
+
+
+def test_nothing_follows_for_the_memory_of_what_may_keep_less():
+    known = bytes_known(10**9, strategy="shard_grad_op", cp=2, batch=2)
+    for less in (
+        {"strategy": "full_shard", "cp": 2, "batch": 2},
+        {"strategy": "shard_grad_op", "cp": 2, "batch": 2, "checkpointing": "selective"},
+        {"strategy": "shard_grad_op"},
+        {"strategy": "shard_grad_op", "cp": 2, "batch": 2, "microbatches": 2},
+        {"strategy": "shard_grad_op", "tp": 2, "batch": 2},
+    ):
+        assert known.bounds_bytes(Candidate.of(asked_of("llama3-8b", **less))) == 0

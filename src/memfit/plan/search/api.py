@@ -194,9 +194,11 @@ def _search(
         infeasible = _find_what_would_fit(exploration, space)
     best = exploration.best
     left = [replace(each, least_seconds=exploration.least_seconds(each)) for each in exploration.open_candidates()]
-    too_large = sum(each.least_bytes > exploration.room for each in exploration.candidates)
+    too_large = sum(exploration.least_bytes(each) > exploration.room for each in exploration.candidates)
     tried = {id(each.candidate) for each in exploration.tried}
-    num_untried = sum(id(each) not in tried and each.least_bytes <= exploration.room for each in exploration.candidates)
+    num_untried = sum(
+        id(each) not in tried and exploration.least_bytes(each) <= exploration.room for each in exploration.candidates
+    )
     return PlanSearch(
         subject=subject,
         gpu=options.gpu,

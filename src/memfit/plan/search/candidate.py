@@ -9,7 +9,8 @@ from typing import Any, Final
 from memfit.job import Cell, Configuration
 from memfit.plan.search.bounds.least_memory import least_bytes
 from memfit.plan.search.bounds.least_time import least_seconds
-from memfit.plan.search.siblings import AT_LEAST, Group, Work, does_no_less, group_of, work_of
+from memfit.plan.search.jobs import shortened_of
+from memfit.plan.search.siblings import AT_LEAST, Group, Work, does_no_less, group_of, keeps_no_less, work_of
 from memfit.plan.search.space import sequences_of
 
 _ALIKE: Final = (
@@ -113,6 +114,21 @@ class Evaluated:
         if mine.group != other.group or not does_no_less(other.work, mine.work):
             return 0.0
         return AT_LEAST * seconds * min(1.0, other.least_seconds / mine.least_seconds)
+
+    def bounds_bytes(self, other: Candidate) -> int:
+        """Bytes that another candidate needs at least, since it keeps all that this one was predicted to keep; 0 if it does not."""
+        mine, figures = self.candidate, self.cell.figures
+        if figures is None or not mine.least_bytes or self.is_shortened:
+            return 0
+        if mine.group != other.group or not keeps_no_less(other.work, mine.work):
+            return 0
+        return int(AT_LEAST * figures.peak_allocated)
+
+    @property
+    def is_shortened(self) -> bool:
+        """Predicted with fewer microbatches than it has?"""
+        asked = self.cell.configuration
+        return asked.is_model and bool(shortened_of(asked, is_final=self.is_final))
 
     @property
     def time_ratio(self) -> float:

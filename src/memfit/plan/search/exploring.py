@@ -11,7 +11,7 @@
     the best one again, with all of its steps and ranks; the next best where it does not hold what it promised
 
 It ends when nothing is left that could be noticeably faster, when as many were predicted as the user wants, or when the user stops
-it.
+it. After half of these it ends when nothing is left that could be faster by a tenth.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ Features = frozenset[tuple[str, object]]
 _NUMBERS = re.compile(r"\d+")
 """Sizes in what an error says differ from one configuration to the next."""
 
+WORTH_THE_REST = 0.1
+"""Of the fastest one's time: the second half of the predictions is for what might be faster by more than this."""
+
 _UNLIKE_WHAT_IS_UNDER_WAY = 0.05
 """So much slower is a candidate expected to be that is like one whose figures are not there yet: others are tried first."""
 
@@ -59,6 +62,8 @@ class Exploration:
     """By the user."""
     _raised: dict[int, float] = field(default_factory=dict)
     """By candidate: seconds that it takes at least, by what was predicted of others."""
+    _raised_bytes: dict[int, int] = field(default_factory=dict)
+    """The same of bytes that it needs."""
 
     @property
     def best(self) -> Evaluated | None:
@@ -91,8 +96,9 @@ class Exploration:
         num_started = 0
         while num_started < limit and not self.was_stopped:
             chosen: list[Candidate] = []
+            worth = SAME_SPEED if num_started < limit / 2 else WORTH_THE_REST
             while len(chosen) < min(self.runner.num_lanes, limit - num_started):
-                following = self._next(chosen)
+                following = self._next(chosen, worth)
                 if following is None:
                     break
                 chosen.append(following)
@@ -159,6 +165,7 @@ class Exploration:
         self.tried.append(tried)
         for each in self.candidates:
             self._raised[id(each)] = max(self._raised.get(id(each), 0.0), tried.bounds(each))
+            self._raised_bytes[id(each)] = max(self._raised_bytes.get(id(each), 0), tried.bounds_bytes(each))
         self.progress(len(self.tried), max(self.most, len(self.tried)), self.best)
 
     # -- which one is next --------------------------------------------------------------------------------------------------------
@@ -170,16 +177,20 @@ class Exploration:
         return [
             each
             for each in self.candidates
-            if each.least_bytes <= self.room and self.least_seconds(each) < most and id(each) not in tried
+            if self.least_bytes(each) <= self.room and self.least_seconds(each) < most and id(each) not in tried
         ]
 
     def least_seconds(self, candidate: Candidate) -> float:
         """By its sizes, and by what was predicted of others."""
         return max(candidate.least_seconds, self._raised.get(id(candidate), 0.0))
 
-    def _next(self, under_way: Sequence[Candidate]) -> Candidate | None:
-        started = {id(each) for each in under_way}
-        left = [each for each in self.open_candidates() if id(each) not in started]
+    def least_bytes(self, candidate: Candidate) -> int:
+        return max(candidate.least_bytes, self._raised_bytes.get(id(candidate), 0))
+
+    def _next(self, under_way: Sequence[Candidate], worth: float) -> Candidate | None:
+        """``worth``: as a share of the fastest one's time, by how much it might be faster."""
+        started, most = {id(each) for each in under_way}, self.fastest_seconds * (1 - worth)
+        left = [each for each in self.open_candidates() if id(each) not in started and self.least_seconds(each) < most]
         suspicions = self._suspicions()
         return min(left, key=lambda each: self._promise(each, under_way, suspicions), default=None)
 

@@ -8,9 +8,10 @@
         computes in more passes          gathers and sums of gradients for each pass, smaller kernels
         shares sequences among more      what goes around the ring, smaller kernels
 
-Each of these costs time and saves memory. Smaller kernels may be quicker for their size where what they work on stays in the GPU's
-cache; a bound from sizes knows how much, so that it scales what is carried over. ``benchmarks/plans/plan_bounds.py`` predicts pairs
-drawn at random: none was below what is carried over here.
+Each of these costs time, and all but the ring save memory: what one needs that saves bounds what one needs that does not. Smaller
+kernels may be quicker for their size where what they work on stays in the GPU's cache; a bound from sizes knows how much, so that
+it scales what is carried over. ``benchmarks/plans/plan_bounds.py`` predicts pairs drawn at random: none was below what is carried
+over here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from memfit.job import Configuration
 from memfit.plan.search.space import sequences_of
 
 AT_LEAST: Final = 0.99
-"""Of the time of the one that does less."""
+"""Of the time of the one that does less, and of the memory of the one that keeps less."""
 
 Group = tuple[object, ...]
 Work = tuple[int, ...]
@@ -56,3 +57,12 @@ def work_of(asked: Configuration) -> Work:
 
 def does_no_less(more: Work, less: Work) -> bool:
     return all(mine >= others for mine, others in zip(more, less, strict=True))
+
+
+def keeps_no_less(more: Work, less: Work) -> bool:
+    """Of one group: the first gives no weights back and computes nothing again that the second does not, in as many passes. A
+    longer ring keeps what a shorter one keeps, and what goes around it."""
+    if not more:
+        return True
+    *saving, passes, ring = zip(more, less, strict=True)
+    return all(mine <= others for mine, others in saving) and passes[0] == passes[1] and ring[0] >= ring[1]
