@@ -61,3 +61,23 @@ def test_lbfgs_makes_all_its_iterations(search: str | None):
     assert kept == [3, 7, 9]
     assert set(tolerances) == {(1e-7, 1e-9)}
     assert any("L-BFGS" in sentence for sentence in prediction.assumptions)
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+def test_transformers_are_evaluated_as_they_are_trained(is_padded: bool):
+    def build():
+        layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        encoder = torch.nn.TransformerEncoder(layer, 2).cuda().eval()
+        x = torch.randn(4, 16, 64, device="cuda")
+        mask = torch.ones(4, 16, dtype=torch.bool, device="cuda").triu(8) if is_padded else None
+
+        def step():
+            with torch.no_grad():
+                assert encoder(x, src_key_padding_mask=mask).shape == x.shape
+
+        return step
+
+    prediction = memfit.predict(build, gpu="H200", steps=1)
+    operators = {prediction.ledger.strings[op] for op in prediction.ledger.blocks.op}
+    assert "aten.native_layer_norm.default" in operators
+    assert any("evaluated as they are trained" in sentence for sentence in prediction.assumptions)

@@ -123,7 +123,7 @@ _LBFGS_GOES_ON = (
 )
 
 
-# -- transformers of torch.nn, which have a path of their own for evaluation ------------------------------------------------------
+# -- transformers of torch.nn, which have a path of their own for evaluation -----------------------------------------------------
 
 
 def install_transformers(patches: Patches, assumptions: Assumptions) -> None:
@@ -138,8 +138,8 @@ def install_transformers(patches: Patches, assumptions: Assumptions) -> None:
 
 
 _AS_IN_TRAINING = (
-    "torch.nn's transformers were evaluated as they are trained, without the fused path that they have for evaluation: with padding "
-    "that is masked, the GPU may take less there"
+    "torch.nn's transformers were evaluated as they are trained, without the fused path that they have for evaluation: there the "
+    "GPU takes a third less, and up to three times as much where padding is masked"
 )
 
 
