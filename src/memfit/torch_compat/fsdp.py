@@ -7,7 +7,7 @@ model asks for its parts when it is called.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -113,15 +113,19 @@ def unsharded_gradients(group: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor
                 yield gradient, managed.sharded_param
 
 
-def facts_of_unit(module: nn.Module) -> tuple[Any, ...]:
-    """What FSDP2 keeps of a unit apart from the module's attributes, and what decides a call: switches, whether gradients are
-    reduced for one, and which shards, buffers and full gradients are there. Empty for other modules."""
+def facts_of_units(modules: Sequence[nn.Module]) -> dict[int, tuple[Any, ...]]:
+    """What FSDP2 keeps of units apart from the modules' attributes, and what decides a call: switches, whether gradients are reduced
+    for one, and which shards, buffers and full gradients are there. By the unit's place among ``modules``."""
     fsdp = loaded("torch.distributed.fsdp._fully_shard._fully_shard")
-    if fsdp is None or not isinstance(module, fsdp.FSDPModule):
-        return ()
-    state = module._get_fsdp_state()
+    if fsdp is None:
+        return {}
+    return {place: _facts_of_unit(module) for place, module in enumerate(modules) if isinstance(module, fsdp.FSDPModule)}
+
+
+def _facts_of_unit(unit: Any) -> tuple[Any, ...]:
+    state = unit._get_fsdp_state()
     facts: list[tuple[Any, ...]] = [_facts(state), _facts(state._state_ctx), _facts(state._comm_ctx)]
-    for group in groups_of_unit(module):
+    for group in groups_of_unit(unit):
         facts.append(_facts(group))
         for managed in group.fsdp_params:
             whole = getattr(managed, "_unsharded_param", None)

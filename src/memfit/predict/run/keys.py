@@ -17,7 +17,7 @@ from memfit.phantom.torch_cuda.autocast import CastCache
 from memfit.predict.run.windows import NotRepeatableError, RunReason
 from memfit.torch_compat.dispatch import tree_leaves, tree_map
 from memfit.torch_compat.dynamo import is_compiled
-from memfit.torch_compat.fsdp import facts_of_unit
+from memfit.torch_compat.fsdp import facts_of_units
 
 VECTOR_BYTES: Final = 64
 """No kernel reads more than this at a time, so it cannot tell finer alignments of a tensor's first byte apart."""
@@ -79,13 +79,11 @@ def state_of_call(modules: Sequence[nn.Module], args: Any, kwargs: Any) -> tuple
 def state_of_modules(modules: Sequence[nn.Module]) -> tuple[Any, ...]:
     """What of them decides a call."""
     seen: dict[int, Any] = {}
-    return tuple(_with_unit(each, _of_module(each, seen)) for each in modules)
-
-
-def _with_unit(module: nn.Module, found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """FSDP2 keeps what it needs of a module elsewhere."""
-    unit = facts_of_unit(module)
-    return (*found[:2], (*found[2], ("FSDP2", unit))) if unit else found
+    found = [_of_module(each, seen) for each in modules]
+    for place, facts in facts_of_units(modules).items():
+        own = found[place]
+        found[place] = (*own[:2], (*own[2], ("FSDP2", facts)))
+    return tuple(found)
 
 
 def kept_casts(casts: CastCache) -> tuple[int, ...]:
