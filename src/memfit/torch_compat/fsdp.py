@@ -114,8 +114,8 @@ def unsharded_gradients(group: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor
 
 
 def facts_of_units(modules: Sequence[nn.Module]) -> dict[int, tuple[Any, ...]]:
-    """What FSDP2 keeps of units apart from the modules' attributes, and what decides a call: switches, whether gradients are reduced
-    for one, and which shards, buffers and full gradients are there. By the unit's place among ``modules``."""
+    """What FSDP2 keeps of units apart from the modules' attributes, and what decides a call: switches, whether gradients are
+    reduced for one, and which shards, buffers and full gradients are there. By the unit's place among ``modules``."""
     fsdp = loaded("torch.distributed.fsdp._fully_shard._fully_shard")
     if fsdp is None:
         return {}
