@@ -137,6 +137,25 @@ REPEATING = {
 }
 
 NOT_REPEATING = {
+    "a layer that is left out now and then": """
+    import random
+
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(12))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + layer(x) if random.random() < 0.99 else x
+            return x
+
+    random.seed(1)
+    deep = Deep().cuda()
+    with torch.no_grad():
+        for _ in range(30):
+            deep(torch.randn(8, 64, device="cuda"))
+""",
     "a number that decides": """
     class Sized(nn.Module):
         def __init__(self):

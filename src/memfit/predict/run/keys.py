@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -84,6 +86,13 @@ def state_of_modules(modules: Sequence[nn.Module]) -> tuple[Any, ...]:
         own = found[place]
         found[place] = (*own[:2], (*own[2], ("FSDP2", facts)))
     return tuple(found)
+
+
+def state_of_draws() -> tuple[Any, ...]:
+    """Where Python's and numpy's random numbers are: a call that draws some may do otherwise the next time."""
+    _, numbers, position, *others = np.random.get_state()
+    _, numbers, *others = found
+    return random.getstate(), numbers.tobytes(), *others
 
 
 def kept_casts(casts: CastCache) -> tuple[int, ...]:

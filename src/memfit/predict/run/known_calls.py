@@ -33,7 +33,17 @@ from torch import nn
 from memfit.phantom.torch_cuda.autocast import CastCache
 from memfit.predict.clock import TimedBuilder
 from memfit.predict.run.calls import Backward, WrittenCall
-from memfit.predict.run.keys import PLAIN, Key, gradients_of, kept_casts, modules_of, parameters_of, state_of_call, state_of_modules
+from memfit.predict.run.keys import (
+    PLAIN,
+    Key,
+    gradients_of,
+    kept_casts,
+    modules_of,
+    parameters_of,
+    state_of_call,
+    state_of_draws,
+    state_of_modules,
+)
 from memfit.predict.run.lengths import LengthFamily
 from memfit.predict.run.readings import Readings, ValueReading
 from memfit.predict.run.stand_ins import HELD, HeldGraph, KeptCast, Made, Maker, WrittenDown, array_of
@@ -197,7 +207,7 @@ class KnownCalls:
         inputs = _tensors((args, kwargs))
         counts = [use_counts(tensor) for tensor in inputs]
         sizes = self._recorder.sizes()
-        start = self._tape.place()
+        start, draws = self._tape.place(), state_of_draws()
         with Readings(inputs) as readings:
             result = original(module, *args, **kwargs)
         stretch = self._tape.stretch_since(start)
@@ -206,7 +216,7 @@ class KnownCalls:
             history.is_small = True
             return result
         try:
-            if readings.are_unclear:
+            if readings.are_unclear or state_of_draws() != draws:
                 raise NotRepeatableError(RunReason.VALUES)
             state = state_of_call(modules_of(module), args, kwargs)
             held = frozenset(i for i, tensor in enumerate(inputs) if use_counts(tensor) != counts[i])

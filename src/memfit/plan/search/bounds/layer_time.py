@@ -21,6 +21,7 @@ from typing import Final, Literal
 from memfit.hardware import Gpu
 from memfit.models import ModelConfig, find_model
 from memfit.plan.search.bounds.shapes import LayerShape, Pass, Product, layer_shape
+from memfit.plan.search.bounds.sharing import seconds_of_calls
 from memfit.timing import Interconnect, rates_of
 from memfit.timing.collectives import all_gather_seconds, all_to_all_seconds, reduce_scatter_seconds
 from memfit.timing.operators.attention import BACKWARD_FLOPS, price_attention
@@ -160,7 +161,7 @@ def _sorted_by_expert(config: ModelConfig, kind: LayerKind, chip: Gpu) -> tuple[
         Call("silu_backward", (hidden, hidden), (hidden,)),
         Call("cat", ((hidden,) * 2,), (both,)),
     ]
-    return _seconds(forward, chip), _seconds([*[put_back] * 2, *gate], chip)
+    return seconds_of_calls(forward, chip), seconds_of_calls([*[put_back] * 2, *gate], chip)
 
 
 def _with_routing(elements: LayerSeconds, config: ModelConfig, kind: LayerKind, chip: Gpu) -> LayerSeconds:
@@ -187,10 +188,10 @@ def _with_routing(elements: LayerSeconds, config: ModelConfig, kind: LayerKind, 
         sorted_by_expert = Call("index", (spread, (place,)), (spread,))
         forward += [sorted_by_expert] * 2
         backward += [Call("index_put", (spread, (place,), spread, True), (spread,))] * 2
-    again = _seconds([looked_up], chip)
+    again = seconds_of_calls([looked_up], chip)
     return LayerSeconds(
-        forward=elements.forward + _seconds(forward, chip),
-        backward=elements.backward + _seconds(backward, chip),
+        forward=elements.forward + seconds_of_calls(forward, chip),
+        backward=elements.backward + seconds_of_calls(backward, chip),
         recompute=elements.recompute + (again if kind.checkpointing == "full" else 0.0),
     )
 
@@ -245,17 +246,15 @@ def _merging(shape: LayerShape, part: Pass, chip: Gpu) -> tuple[float, float]:
         *[Call("sub", (half, half), (half,))] * 2,
         Call("mul", (weights, half), (half,)),
     ]
-    forward = _seconds([Call("_to_copy", (Operand("bf16", whole.shape),), (whole,))], chip) + (part.cp - 1) * _seconds(turn, chip)
-    backward = part.cp * _seconds([Call("add_", (half, short), (half,))], chip)
-    narrowed = _seconds([Call("_to_copy", (whole,), (Operand("bf16", whole.shape),))], chip)
+    forward = seconds_of_calls([Call("_to_copy", (Operand("bf16", whole.shape),), (whole,))], chip) + (
+        part.cp - 1
+    ) * seconds_of_calls(turn, chip)
+    backward = part.cp * seconds_of_calls([Call("add_", (half, short), (half,))], chip)
+    narrowed = seconds_of_calls([Call("_to_copy", (whole,), (Operand("bf16", whole.shape),))], chip)
     return forward + narrowed, backward + narrowed
 
 
 # -- what is done to every element ------------------------------------------------------------------------------------------------
-
-
-def _seconds(calls: Sequence[Call], chip: Gpu) -> float:
-    return sum(price(call, chip).seconds for call in calls)
 
 
 def _in_eager_code(shape: LayerShape, part: Pass, chip: Gpu, has_normed_heads: bool) -> LayerSeconds:
@@ -275,9 +274,9 @@ def _in_eager_code(shape: LayerShape, part: Pass, chip: Gpu, has_normed_heads: b
     added = [_of_two("add", gathered)] * shape.num_sums + [_of_two("add", stream)] * 2
     forward = [*norms, *turned, *gate]
     return LayerSeconds(
-        forward=_seconds([*forward, *[_of_two("add", stream)] * 2], chip),
-        backward=_seconds([*gate_backward, *norms_backward, *turned_back, *added], chip),
-        recompute=_seconds([*forward, _of_two("add", stream)], chip),
+        forward=seconds_of_calls([*forward, *[_of_two("add", stream)] * 2], chip),
+        backward=seconds_of_calls([*gate_backward, *norms_backward, *turned_back, *added], chip),
+        recompute=seconds_of_calls([*forward, _of_two("add", stream)], chip),
     )
 
 
@@ -340,7 +339,7 @@ def _shared(shape: LayerShape, part: Pass, chip: Gpu, links: Interconnect, kind:
     if kind.compile == "none":
         dtype = "bf16" if part.item_bytes == 2 else "f32"
         whole = Operand(dtype, (shape.gathered,))
-        in_order = _seconds([Call("cat", ((whole,),), (whole,))], chip)
+        in_order = seconds_of_calls([Call("cat", ((whole,),), (whole,))], chip)
         gather, scatter = gather + in_order, scatter + in_order
     times = 1 if kind.has_experts else 2
     return LayerSeconds(
