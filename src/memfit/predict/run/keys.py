@@ -90,7 +90,7 @@ def state_of_modules(modules: Sequence[nn.Module]) -> tuple[Any, ...]:
 
 def state_of_draws() -> tuple[Any, ...]:
     """Where Python's and numpy's random numbers are: a call that draws some may do otherwise the next time."""
-    _, numbers, position, *others = np.random.get_state()
+    found: Any = np.random.get_state()
     _, numbers, *others = found
     return random.getstate(), numbers.tobytes(), *others
 
