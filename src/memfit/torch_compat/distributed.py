@@ -136,6 +136,15 @@ def modules_that_ask_for_tracing() -> list[Any]:
     return found
 
 
+def module_that_numbers_collectives() -> Any:
+    """What runs collectives of tensors without data: its ``generate_unique_id`` draws the number of each with ``random``.
+
+    ``None`` for a torch without it.
+    """
+    module = importlib.import_module("torch.distributed._meta_registrations")
+    return module if hasattr(module, "generate_unique_id") else None
+
+
 def bucket_sizes(module: Any) -> list[int]:
     """The bytes of each bucket that DDP has made for a module by now; none where it is not DDP's."""
     if not isinstance(module, torch.nn.parallel.DistributedDataParallel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 import torch
@@ -68,6 +69,15 @@ def test_fsdp2(world_size: int):
             fully_shard(layer, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
         train(net)
         assert net[0].weight.to_local().shape[0] == max(1, 16 // world_size)
+
+
+def test_collectives_leave_random_numbers_to_the_script():
+    with phantom(world_size=2):
+        dist.init_process_group("nccl")
+        before = random.getstate()
+        gathered = torch.ones(4, device="cuda")
+        dist.all_reduce(gathered)
+        assert random.getstate() == before
 
 
 @pytest.mark.parametrize("reshard", [False, 2])

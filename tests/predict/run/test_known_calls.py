@@ -137,6 +137,46 @@ REPEATING = {
 }
 
 NOT_REPEATING = {
+    "a layer that is left out now and then, by a generator of the script's": """
+    import numpy as np
+
+    draws = np.random.default_rng(1)
+
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(12))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + layer(x) if draws.random() < 0.99 else x
+            return x
+
+    deep = Deep().cuda()
+    with torch.no_grad():
+        for _ in range(30):
+            deep(torch.randn(8, 64, device="cuda"))
+""",
+    "every tenth call does more, by a counter of the script's": """
+    num_calls = 0
+
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(12))
+
+        def forward(self, x):
+            global num_calls
+            num_calls += 1
+            for layer in self.layers[: 12 if num_calls % 10 == 0 else 4]:
+                x = x + layer(x)
+            return x
+
+    deep = Deep().cuda()
+    with torch.no_grad():
+        for _ in range(30):
+            deep(torch.randn(8, 64, device="cuda"))
+""",
     "a layer that is left out now and then": """
     import random
 

@@ -12,6 +12,7 @@ Everything else (meshes, FSDP, tensor parallelism) is the installed torch's own 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 from collections.abc import Callable, Set
@@ -29,7 +30,14 @@ from memfit.phantom.values import host_data, routing
 from memfit.phantom.values.answers import Values
 from memfit.phantom.values.assumptions import Assumptions
 from memfit.torch_compat.dispatch import has_kernel
-from memfit.torch_compat.distributed import COALESCED, CoalescingManager, FakeWork, fake_store, modules_that_ask_for_tracing
+from memfit.torch_compat.distributed import (
+    COALESCED,
+    CoalescingManager,
+    FakeWork,
+    fake_store,
+    module_that_numbers_collectives,
+    modules_that_ask_for_tracing,
+)
 from memfit.torch_compat.patches import Patches
 
 _REDUCING = ("all_reduce", "reduce")
@@ -57,6 +65,8 @@ def install(
     for module in (dist, dist.distributed_c10d):
         if not hasattr(module, "ProcessGroupNCCL"):
             patches.replace(module, "ProcessGroupNCCL", NoNccl)
+    if (numbering := module_that_numbers_collectives()) is not None:
+        patches.replace(numbering, "generate_unique_id", itertools.count(1).__next__)  # the script's random numbers are its own
     _install_coalescing(patches, communication)
     environment.install_processes(patches, world)
     patches.when_imported(

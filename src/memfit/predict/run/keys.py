@@ -27,6 +27,7 @@ PLAIN: Final = (type(None), bool, int, float, str, bytes, torch.dtype, torch.dev
 _MANY: Final = (list, tuple, dict, set, deque)
 _PLAIN_TYPES: Final = frozenset(PLAIN)
 _TYPES_OF_MANY: Final = frozenset((*_MANY, OrderedDict))
+_GENERATORS: Final = (random.Random, np.random.Generator, np.random.RandomState)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +89,21 @@ def state_of_modules(modules: Sequence[nn.Module]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def state_of_draws() -> tuple[Any, ...]:
-    """Where Python's and numpy's random numbers are: a call that draws some may do otherwise the next time."""
-    found: Any = np.random.get_state()
-    _, numbers, *others = found
-    return random.getstate(), numbers.tobytes(), *others
+def state_of_surroundings(modules: Sequence[nn.Module]) -> tuple[Any, ...]:
+    """What a call may read, and change, beside what is given to it: Python's and numpy's random numbers, also those of generators
+    that modules or the files of their classes hold, and plain values in these files."""
+    files = {id(file): file for module in modules for file in [getattr(type(module).forward, "__globals__", {})]}
+    plain = tuple(value for file in files.values() for value in file.values() if type(value) in _PLAIN_TYPES)
+    holders = [*files.values(), *(vars(module) for module in modules)]
+    generators = {id(value): value for holder in holders for value in holder.values() if isinstance(value, _GENERATORS)}
+    return plain, _place_of(random), _place_of(np.random), *(_place_of(generator) for generator in generators.values())
+
+
+def _place_of(generator: Any) -> Any:
+    if generator is random or isinstance(generator, random.Random):
+        return generator.getstate()
+    state = generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state(legacy=False)
+    return str(state)
 
 
 def kept_casts(casts: CastCache) -> tuple[int, ...]:

@@ -41,8 +41,8 @@ from memfit.predict.run.keys import (
     modules_of,
     parameters_of,
     state_of_call,
-    state_of_draws,
     state_of_modules,
+    state_of_surroundings,
 )
 from memfit.predict.run.lengths import LengthFamily
 from memfit.predict.run.readings import Readings, ValueReading
@@ -207,7 +207,7 @@ class KnownCalls:
         inputs = _tensors((args, kwargs))
         counts = [use_counts(tensor) for tensor in inputs]
         sizes = self._recorder.sizes()
-        start, draws = self._tape.place(), state_of_draws()
+        start, surroundings = self._tape.place(), state_of_surroundings(modules_of(module))
         with Readings(inputs) as readings:
             result = original(module, *args, **kwargs)
         stretch = self._tape.stretch_since(start)
@@ -216,7 +216,7 @@ class KnownCalls:
             history.is_small = True
             return result
         try:
-            if readings.are_unclear or state_of_draws() != draws:
+            if readings.are_unclear or state_of_surroundings(modules_of(module)) != surroundings:
                 raise NotRepeatableError(RunReason.VALUES)
             state = state_of_call(modules_of(module), args, kwargs)
             held = frozenset(i for i, tensor in enumerate(inputs) if use_counts(tensor) != counts[i])
