@@ -65,15 +65,18 @@ def price_row(call: Call, chip: Gpu, rates: Rates) -> Cost:
 
 
 def price_shards(call: Call, chip: Gpu, rates: Rates) -> Cost:
-    """FSDP2's copies between shards and whole tensors: what is copied is read once and written once.
+    """FSDP2's copies between shards and whole tensors, at the pace of other copies of lists: all is read and written once.
+    Gradients that are reduced in another type are copied no faster than types are changed.
 
-    Of a tensor that is gathered into, only this GPU's part is written. ``out=`` is no argument of a call: it is taken to be as
-    large as what is read.
+    Of a tensor that is gathered into, only this GPU's part is written.
     """
     given = call.arguments[0] if isinstance(call.arguments[0], tuple) else call.arguments[:1]
-    moved = 2.0 * sum(tensor.touched_bytes for tensor in given if isinstance(tensor, Operand))
-    seconds = rates.elementwise.start_us * MICRO + moved / (chip.memory_bandwidth * rates.elementwise.memory_share)
-    return Cost(call.operator, seconds, Bound.MEMORY, moved_bytes=moved)
+    tensors = [tensor for tensor in given if isinstance(tensor, Operand)]
+    read, count = float(sum(tensor.touched_bytes for tensor in tensors)), sum(tensor.numel for tensor in tensors)
+    made = call.outputs[0] if call.outputs and call.name == "fsdp::chunk_cat" else tensors[0]
+    casting = count / (rates.elementwise.casting[0] * GIGA) if made.dtype != tensors[0].dtype else 0.0
+    moved = read + count * made.item_bytes
+    return row_cost(call, chip, rates, rates.rows["_foreach_copy_"], moved=moved, arithmetic=casting)
 
 
 def price_fill(call: Call, chip: Gpu, rates: Rates) -> Cost:

@@ -53,10 +53,11 @@ def copies_of(asked: Configuration, shared: Shared) -> tuple[Call, Call]:
     """What was gathered lies rank by rank, and is copied to where weights are whole; gradients are copied to where they are reduced
     from."""
     precision = PRECISIONS[asked.recipe.precision]
-    fresh = "bf16" if precision.computes else {2: "bf16", 4: "f32"}[precision.weight_bytes]
+    reduced = {2: "bf16", 4: "f32"}[precision.weight_bytes]
+    fresh = "bf16" if precision.computes else reduced
     kind = {1: "f8", 2: "bf16", 4: "f32"}[gathered_item_bytes(asked)]
     spread = Call("fsdp::split_with_sizes_copy", (Operand(kind, (shared.numbers,)),), ())
-    return spread, Call("fsdp::chunk_cat", (Operand(fresh, (shared.numbers,)),), ())
+    return spread, Call("fsdp::chunk_cat", (Operand(fresh, (shared.numbers,)),), (Operand(reduced, (shared.numbers,)),))
 
 
 def gather_seconds(asked: Configuration, shared: Shared, links: Interconnect) -> float:

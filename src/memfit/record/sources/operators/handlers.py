@@ -28,7 +28,7 @@ from memfit.torch_compat.autograd import called_by_the_engine, current_node, hel
 from memfit.torch_compat.dispatch import has_kernel
 
 OutputHandler = Callable[[Any, Any, Any], None]
-"""Records an operator's outputs. Takes the operator, its arguments and its result."""
+"""Records an operator's outputs. Takes it, its arguments and its result; where it has none, what it was told to write to."""
 
 aten = torch.ops.aten
 

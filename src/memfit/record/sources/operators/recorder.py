@@ -105,7 +105,7 @@ class Recorder(ModuleListener, StorageListener, TorchDispatchMode):
             try:
                 handle = self._handlers[func]
                 if handle is not None:
-                    handle(func, args, result)
+                    handle(func, args, kwargs.get("out") if result is None and kwargs else result)
             except Exception as error:
                 self.fail(error)
             return result
