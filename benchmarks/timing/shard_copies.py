@@ -1,8 +1,8 @@
 """FSDP2's copies between shards and whole tensors, as they are priced and as an H200 runs them.
 
     python benchmarks/timing/shard_copies.py --predict         # anywhere: writes results/shard_copies.json
-    python benchmarks/timing/shard_copies.py --measure FILE    # on an H200
-    python benchmarks/timing/shard_copies.py --compare FILE    # anywhere
+    python benchmarks/timing/shard_copies.py --measure         # on an H200: writes truth/shard_copies.json
+    python benchmarks/timing/shard_copies.py                   # anywhere: compares them
 
 The rule was found with a layer of Llama-3 8B and one with experts; those of other models took no part. No group is needed: one GPU
 makes the copies of its own rank, of 8 and of 64. Only kernels count.
@@ -16,7 +16,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parents[1] / "results" / "shard_copies.json"
+RESULTS, TRUTH = (Path(__file__).parents[1] / folder / "shard_copies.json" for folder in ("results", "truth"))
 LAYERS = {
     "llama3-8b": [(4096, 4096)] * 2 + [(1024, 4096)] * 2 + [(14336, 4096)] * 3,
     "experts": [(128, 2048, 1536), (128, 768, 2048)],
@@ -103,20 +103,20 @@ def measured(layer: str, world: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--predict", action="store_true")
-    parser.add_argument("--measure", type=Path)
-    parser.add_argument("--compare", type=Path)
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--predict", action="store_true")
+    ways.add_argument("--measure", action="store_true")
     given = parser.parse_args()
     rows = [(layer, world) for layer in LAYERS for world in WORLDS]
     if given.predict or given.measure:
         found = {f"{layer}, {world}": (priced if given.predict else measured)(layer, world) for layer, world in rows}
-        (RESULTS if given.predict else given.measure).write_text(json.dumps(found, indent=1) + "\n")
+        (RESULTS if given.predict else TRUTH).write_text(json.dumps(found, indent=1) + "\n")
         print(json.dumps(found, indent=1))
-    if given.compare:
-        predicted, truth = json.loads(RESULTS.read_text()), json.loads(given.compare.read_text())
-        for row, copies in truth.items():
-            for name, seconds in copies.items():
-                print(f"{row:16s} {name:24s} {predicted[row][name]:9.1f} {seconds:9.1f} {predicted[row][name] / seconds - 1:+.0%}")
+        return
+    predicted, truth = json.loads(RESULTS.read_text()), json.loads(TRUTH.read_text())
+    for row, copies in truth.items():
+        for name, us in copies.items():
+            print(f"{row:16s} {name:24s} {predicted[row][name]:9.1f} {us:9.1f} us {predicted[row][name] / us - 1:+.0%}")
 
 
 if __name__ == "__main__":
