@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from memfit.choices import AXES
+from memfit.cli.outputs import RUN
 from memfit.errors import ConfigError
 from memfit.hardware import gpus
 from memfit.job import PredictOptions, Subject
@@ -127,6 +128,11 @@ def add_output(parser: argparse.ArgumentParser, what: str, default: str | None, 
         metavar="FILE",
         help=f"where to write {what}; - for the standard output{usual}",
     )
+
+
+def add_file(parser: argparse.ArgumentParser, what: str) -> None:
+    """``FILE``, which a command reads: the ledger of the last run where none is named."""
+    parser.add_argument("file", nargs="?", default=RUN, type=Path, metavar="FILE", help=f"{what}; {RUN} by default")
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
-from memfit.cli.flags import add_report, known_gpus
-from memfit.cli.outputs import RUN, check_output, stdout_console, told_to, working, write_report
+from memfit.cli.flags import add_file, add_report, known_gpus
+from memfit.cli.outputs import check_output, stdout_console, told_to, working, write_report
 from memfit.explain import explain
 from memfit.views.explanation import show_explanation
 from memfit.views.html.results.explanation import explanation_page
@@ -24,14 +23,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             ("memfit explain run.memfit --gpu 4090", "what would make it fit on a smaller GPU"),
         ),
     )
-    parser.add_argument(
-        "file",
-        nargs="?",
-        default=RUN,
-        type=Path,
-        metavar="FILE",
-        help=f"what memfit.track(..., on_oom=FILE) wrote, a PyTorch memory snapshot, or any ledger; {RUN} by default",
-    )
+    add_file(parser, "what memfit.track(..., on_oom=FILE) wrote, a PyTorch memory snapshot, or any ledger")
     parser.add_argument(
         "--gpu",
         help=f"the kind of GPU, in place of the one that FILE names: {known_gpus()}; needed where it names none",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from memfit.cli.outputs import RUN, STDOUT, check_output, working, write_output
+from memfit.cli.flags import add_file
+from memfit.cli.outputs import STDOUT, check_output, working, write_output
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
 from memfit.units import format_bytes
@@ -23,9 +24,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             ("memfit export run.memfit --to csv -o -", "to the standard output"),
         ),
     )
-    parser.add_argument(
-        "file", nargs="?", default=RUN, type=Path, metavar="FILE", help=f"a ledger that memfit wrote; {RUN} by default"
-    )
+    add_file(parser, "a ledger that memfit wrote")
     parser.add_argument("--to", required=True, choices=EXPORTS, metavar="FORMAT", help=f"one of {', '.join(EXPORTS)}")
     parser.add_argument(
         "--out", "-o", type=Path, metavar="OUT", help="where to write it; by default FILE with another ending: run.trace.json"

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from memfit.allocator import Requests, Verdict, judge, load_requests, parse_alloc_conf
 from memfit.allocator.settings import DEFAULT_TORCH_VERSION, NEWEST, OLDEST, version_text
-from memfit.cli.flags import known_gpus
-from memfit.cli.outputs import RUN, stdout_console, working
+from memfit.cli.flags import add_file, known_gpus
+from memfit.cli.outputs import stdout_console, working
 from memfit.hardware import find_gpu
 from memfit.views.escaping import printable
 from memfit.views.verdicts import verdict_sections
@@ -32,14 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             ),
         ),
     )
-    parser.add_argument(
-        "file",
-        nargs="?",
-        default=RUN,
-        type=Path,
-        metavar="FILE",
-        help=f"a ledger, an allocator trace (.npz) or a PyTorch memory snapshot; {RUN} by default",
-    )
+    add_file(parser, "a ledger, an allocator trace (.npz) or a PyTorch memory snapshot")
     parser.add_argument("--gpu", required=True, help=f"the kind of GPU: {known_gpus()}")
     parser.add_argument(
         "--alloc-conf", metavar="CONF", help="as in PYTORCH_CUDA_ALLOC_CONF; by default what FILE was recorded with"
