@@ -77,7 +77,7 @@ def test_the_reference_has_the_public_names(site):
     assert "Runs build and the step it returns on a GPU that is not there" in page
 
 
-@pytest.mark.parametrize("name, fails", [("there", False), ("nowhere", True)])
+@pytest.mark.parametrize(("name", "fails"), [("there", False), ("nowhere", True)])
 def test_a_broken_link_fails(tmp_path, name, fails):
     """On a site of few pages, with the same settings: a link to a page outside ``docs/``."""
     (tmp_path / "src").symlink_to(ROOT / "src")

@@ -1,13 +1,10 @@
-"""Two real ranks on gloo under torchrun: every word trains what the unsharded model trains, and state dicts come back."""
-
-import subprocess
-import sys
+"""Two real ranks on gloo: every word trains what the unsharded model trains, and state dicts come back."""
 
 import pytest
 import torch
 from helpers import HELPERS
 from helpers.fsdp_training import SAVED, SETTINGS, TRAINED
-from helpers.hanging import HANGS_AFTER
+from helpers.prepared_process import run_ranks
 
 from memfit.analysis import find_peak, trace_phases
 from memfit.ledger import Category, Ledger, Phase
@@ -20,9 +17,7 @@ F32 = 4
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-W", "error::UserWarning:memfit", "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run([*command, "--nproc-per-node", "2", SCRIPT, folder], capture_output=True, text=True, timeout=HANGS_AFTER)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_ranks(SCRIPT, str(folder))
     return folder
 
 

@@ -1,24 +1,16 @@
-"""Two real ranks on gloo under torchrun: every way to split a model trains what the whole model trains."""
-
-import os
-import subprocess
-import sys
+"""Two real ranks on gloo: every way to split a model trains what the whole model trains."""
 
 import pytest
 import torch
 from helpers import HELPERS
-from helpers.hanging import HANGS_AFTER
 from helpers.parallel_training import HAS_V, TRAINED
+from helpers.prepared_process import run_ranks
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HELPERS.parent), *sys.path])}
-    script = HELPERS / "parallel_training.py"
-    done = subprocess.run([*command, script, folder], capture_output=True, text=True, timeout=HANGS_AFTER, env=environment)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_ranks(HELPERS / "parallel_training.py", str(folder))
     return [torch.load(folder / f"results-{rank}.pt", weights_only=False) for rank in range(2)]
 
 

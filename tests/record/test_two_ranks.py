@@ -1,13 +1,11 @@
-"""Two real ranks on gloo under torchrun: each has its own ledger, computes what it computes untracked, and talks no more."""
+"""Two real ranks on gloo: each has its own ledger, computes what it computes untracked, and talks no more."""
 
-import subprocess
-import sys
 from functools import cache
 
 import pytest
 import torch
 from helpers import HELPERS
-from helpers.hanging import HANGS_AFTER
+from helpers.prepared_process import run_ranks
 from helpers.two_ranks import KINDS
 
 from memfit.analysis import current_breakdown, find_peak
@@ -22,9 +20,7 @@ F32 = 4
 def results(tmp_path_factory):
     """What both ranks saw in each way of training, and their ledgers."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT, folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_AFTER)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(SCRIPT, str(folder))
 
     @cache
     def of(kind):
