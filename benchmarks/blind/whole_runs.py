@@ -84,6 +84,16 @@ OWN = (
     "summaries",
     "tabular_lightning",
     "translator",
+    "captioner",
+    "compiled_gpt",
+    "gaussian_process",
+    "graph_nodes",
+    "grid_search",
+    "q_learning",
+    "sentence_pairs",
+    "style_transfer",
+    "vocoder",
+    "volumes",
 )
 
 
