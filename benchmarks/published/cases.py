@@ -38,6 +38,8 @@ class Case:
     torch_version: str = ""
     """Whose kernels are predicted; empty: the default. The oldest that memfit knows stands for older ones."""
     alloc_conf: str = ""
+    interconnect: str = ""
+    """Of its nodes, where the source says it; otherwise what such GPUs usually have."""
     source: str = ""
     why_not: str = ""
     time_note: str = ""
@@ -48,6 +50,7 @@ class Case:
     def key(self) -> str:
         """Of the prediction: rows that are the same run on the same card share it."""
         asked = [self.gpu, self.num_gpus, self.kind, self.words, self.steps, self.torch_version, self.alloc_conf]
+        asked += [self.interconnect] if self.interconnect else []
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from benchmarks.published.cases import OLDEST, Case
@@ -67,11 +68,18 @@ def _llm_foundry(number: int, row: Mapping[str, str]) -> Case:
         kind="mpt",
         words=words,
         torch_version=OLDEST,
+        interconnect=_network(row["section"], gpu, int(row["# GPUs"])),
         units_per_step=batch * seq * microbatches,
         per_second=float(row["Throughput (T/s/GPU)"]),
         fits=True,
         source=source,
     )
+
+
+def _network(section: str, gpu: str, num_gpus: int) -> str:
+    """``A100 80GB with 1600 Gbps node-node interconnect (RoCE)``: eight GPUs share it. One node needs none."""
+    found = re.search(r"(\d+) Gbps", section)
+    return f"8x{gpu}-NVLink+{int(found[1]) // 8}G" if found and num_gpus > 8 else ""
 
 
 # -- timm ----------------------------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ def predict_here(case: Case) -> dict[str, Any]:
 
     asked = dict(case.words) if case.kind == "model" else {"build": partial(BUILDS[case.kind], **case.words)}
     asked |= {"gpu": case.gpu, "world_size": case.num_gpus, "steps": case.steps}
+    asked |= {"interconnect": case.interconnect} if case.interconnect else {}
     found = memfit.predict(**asked, torch_version=case.torch_version, alloc_conf=case.alloc_conf)
     seconds = found.step_seconds
     between = found.step_seconds_range

@@ -7,6 +7,7 @@
     cudnn.toml     versions and kernels of cuDNN    read by phantom/target.py and phantom/kernels/convolution/segments.py
     shares.toml    what others measured of a GPU's peaks    read by timing/shares.py
     collectives.toml    what NCCL reaches of links, and what runs beside pays    read by timing/links.py
+    deterministic.toml  what sums in one order cost attention    read by timing/operators/attention.py
     rates/         what a measured GPU reaches of its peaks, a file for each    read by timing/rates.py
 """
 

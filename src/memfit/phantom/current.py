@@ -36,6 +36,8 @@ class WorldClock(Protocol):
 
     def launch_as(self, func: Any, args: Any, result: Any) -> None: ...
 
+    def wait_for_ranks(self, seconds: float) -> None: ...
+
 
 @dataclass
 class CurrentWorld:

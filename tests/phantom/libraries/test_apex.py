@@ -87,3 +87,20 @@ def test_megatrons_norms_are_called_as_functions():
         ):
             made.sum().backward()
         assert weight.grad.shape == (64,)
+
+
+def test_updates_and_norms_take_time():
+    def build():
+        norm = apex.FusedLayerNorm(1024).cuda()
+        layer = torch.nn.Linear(1024, 1024, device="cuda")
+        updates = apex.FusedAdam(layer.parameters(), lr=0.1)
+
+        def step():
+            norm(layer(torch.ones(512, 1024, device="cuda"))).sum().backward()
+            updates.step()
+            updates.zero_grad()
+
+        return step
+
+    spent = memfit.predict(build, gpu="H200", steps=2).time.breakdown().by_operator
+    assert {"fused_update", "fused_norm", "fused_norm_backward"} <= spent.keys()

@@ -189,3 +189,58 @@ def test_rotary_losses_and_norms_run_forward_and_backward():
         out, summed = norm(x, residual=torch.zeros_like(x), prenorm=True)
         (out + summed).sum().backward()
         assert norm.weight.grad.shape == (8,)
+
+
+# -- time ----------------------------------------------------------------------------------------------------------------------
+
+
+def seconds_by_operator(attend, make, *shape: int) -> dict[str, float]:
+    """Seconds of one step's kernels of attention, forward and backward."""
+
+    def build():
+        parts = [torch.randn(*shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+
+        def step():
+            out = attend(*make(*parts))
+            out.backward(torch.empty_like(out))
+
+        return step
+
+    found = memfit.predict(build, gpu="A100-80GB", steps=2).time.breakdown().by_operator
+    return {name: seconds for name, seconds in found.items() if "attention" in name}
+
+
+def as_given(*parts):
+    return parts
+
+
+def test_it_takes_as_long_as_torchs_flash_attention():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def torchs(query, key, value):
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    mine = seconds_by_operator(lambda *parts: flash.flash_attn_func(*parts, causal=True), as_given, 2, 4096, 8, 128)
+    theirs = seconds_by_operator(torchs, as_given, 2, 8, 4096, 128)
+    assert mine == pytest.approx(theirs)
+    assert sorted(mine) == ["_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward"]
+
+
+def test_sequences_one_after_the_other_do_not_see_each_other():
+    def packed(query, key, value):
+        begins = torch.arange(0, 8193, 2048, dtype=torch.int32, device="cuda")
+        return flash.flash_attn_varlen_func(query, key, value, begins, begins, 2048, 2048)
+
+    one_by_one = seconds_by_operator(flash.flash_attn_func, as_given, 4, 2048, 8, 128)
+    assert seconds_by_operator(packed, as_given, 8192, 8, 128) == pytest.approx(one_by_one)
+
+
+def test_a_window_leaves_keys_out_and_one_order_of_sums_costs_time():
+    def attend(**options):
+        return seconds_by_operator(lambda *parts: flash.flash_attn_func(*parts, causal=True, **options), as_given, 1, 8192, 8, 128)
+
+    whole, backward = attend(), "_scaled_dot_product_flash_attention_backward"
+    assert sum(attend(window_size=(255, 0)).values()) < sum(whole.values()) / 5
+    assert attend(deterministic=True)[backward] == pytest.approx(1.81 * whole[backward])
+    assert attend(deterministic=True)["_scaled_dot_product_flash_attention"] == whole["_scaled_dot_product_flash_attention"]

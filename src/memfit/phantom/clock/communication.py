@@ -90,6 +90,11 @@ class Communication:
         """Makes the current stream wait for a collective, by default the last one."""
         self._timeline.wait(current_stream_number(), self.last_end if until is None else until)
 
+    def wait_for_ranks(self, seconds: float, scope: int) -> None:
+        """Makes the current stream wait for ranks that are late."""
+        self._issue("waiting for other ranks", seconds, 0.0, "", scope)
+        self.wait()
+
     def _wait_for(self, given: torch.Tensor | Sequence[torch.Tensor]) -> None:
         """Waits for the collectives that produce these tensors. Compiled code waits again in backward for results of forward;
         collectives issued since then do not matter."""

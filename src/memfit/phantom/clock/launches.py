@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from memfit.hardware import GIGA
+from memfit.phantom.clock.describe import type_name
 from memfit.phantom.current import find_world
 from memfit.phantom.device.streams import current_stream_number
-from memfit.timing.operators.calls import Bound, Cost
+from memfit.timing.operators.attention import attention_call, price_attention
+from memfit.timing.operators.calls import Bound, Cost, Operand
 from memfit.timing.rates import MICRO
 from memfit.timing.timeline import Captured
 
@@ -89,6 +91,43 @@ def launched(name: str, arguments: Sequence[Any], source: TritonSource | None = 
         seconds = max(seconds, source.elements(arguments) / (rates.compiled.slow_loop * GIGA) * rates.f32_flops / chip.f32_flops)
     start = rates.compiled.start_us * MICRO
     clock.launch(Cost(name, start + seconds, Bound.MEMORY, moved_bytes=moved), clock.pace.kernel)
+
+
+def launched_attention(
+    kernel: str,
+    tensors: Sequence[torch.Tensor],
+    *,
+    batch: int = 0,
+    is_causal: bool = False,
+    window: int = 0,
+    dropout: float = 0.0,
+    is_backward: bool = False,
+    slowdown: float = 1.0,
+) -> None:
+    """Advances the clock by another library's attention, which takes as long as torch's with ``kernel`` (``flash``, ``cudnn``).
+
+    ``tensors`` are queries, keys and values of batch, length, heads and dimension; with ``batch``, sequences one after the other,
+    which are taken to be equally long. Of a ``window`` above 0 each query sees so many keys.
+    """
+    world = find_world()
+    if world is None:
+        return
+    query, key, value = (_by_heads(tensor, batch) for tensor in tensors)
+    if 0 < window < key.shape[2]:
+        key, value = (replace(each, shape=(*each.shape[:2], window, each.shape[3])) for each in (key, value))
+        is_causal = False
+    clock = world.clock
+    call = attention_call(kernel, query, key, value, is_causal=is_causal, dropout=dropout, is_backward=is_backward)
+    cost = price_attention(call, clock.chip, clock.rates)
+    host_seconds = clock.pace.operator(call, cost, is_backward, False, torch.is_grad_enabled())
+    clock.launch(replace(cost, seconds=cost.seconds * slowdown), host_seconds)
+
+
+def _by_heads(tensor: torch.Tensor, batch: int) -> Operand:
+    *rows, heads, dim = (int(size) for size in tensor.shape)
+    if batch:
+        rows = [batch, max(1, rows[0] // batch)]
+    return Operand(type_name(tensor.dtype), (rows[0], heads, rows[1], dim))
 
 
 class CapturedGraph:

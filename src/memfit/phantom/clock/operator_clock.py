@@ -146,6 +146,10 @@ class OperatorClock:
         self.timeline.spend(host_seconds)
         self.timeline.run(current_stream_number(), seconds, number, self._run.running_scope)
 
+    def wait_for_ranks(self, seconds: float) -> None:
+        """The current stream waits for other ranks, which counts as exposed communication."""
+        self.communication.wait_for_ranks(seconds, self._run.running_scope)
+
     def _view_tick(self, schema: Any) -> Tick:
         """The tick of an operator that only makes views, as half of all operators do."""
         timeline, view, unrecorded = self.timeline, self.pace.view, self.pace.unrecorded_view

@@ -13,6 +13,7 @@
       ├─ apex.py              fused optimizers and norms
       ├─ transformer_engine.py  its own Python code, above a compiled module that allocates and does nothing
       ├─ deepspeed.py         its own Python code, above operators that it would compile
+      ├─ megatron.py          what a stage of a pipeline waits for the others
       ├─ brought/             kernels that scripts bring along: custom operators, NVRTC, cupy, extensions, the hub's, tile languages
       └─ LIBRARIES, STAND_INS ──> install()      (phantom/world.py)
 
@@ -92,6 +93,7 @@ LIBRARIES = {
     "xformers": "xformers",
     "bitsandbytes": "bitsandbytes",
     "deepspeed": "deepspeed",
+    "megatron": "megatron",
     "torchvision": "torchvision",
     "torchaudio": "torchaudio",
     "kernels": "brought.hub_kernels",

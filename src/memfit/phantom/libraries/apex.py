@@ -51,11 +51,17 @@ class FusedAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        updated: list[torch.Tensor] = []
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
             for param in group["params"]:
-                if param.grad is not None and not self.state[param]:
+                if param.grad is None:
+                    continue
+                if not self.state[param]:
                     self.state[param].update({name: self._average(param) for name in self.averages})
+                averages = [self.state[param][name] for name in self.averages]
+                updated += [param.grad, param, param, *averages, *averages]
+        launched("fused_update", updated)
         return loss
 
     def _average(self, param: torch.Tensor) -> torch.Tensor:
@@ -99,6 +105,7 @@ class _FusedNorm(torch.autograd.Function):
         kept = [each for each in (out if keeps_output else x, weight, bias) if each is not None]
         ctx.save_for_backward(*kept, *(rows[-1:] if keeps_output else rows))
         ctx.has_weight, ctx.has_bias, ctx.num_columns = weight is not None, bias is not None, num_columns
+        launched("fused_norm", [x, out])
         return out
 
     @staticmethod
@@ -109,6 +116,7 @@ class _FusedNorm(torch.autograd.Function):
         weights = kept[1 : 1 + ctx.has_weight + ctx.has_bias]
         parts = [grad.new_empty((PARTS, ctx.num_columns), dtype=torch.float32) for _ in weights]
         grads = [torch.empty_like(weight) for weight in weights]
+        launched("fused_norm_backward", [grad, kept[0], made])
         parts.clear()
         return made, *(*grads, None, None)[:2], None, None, None
 

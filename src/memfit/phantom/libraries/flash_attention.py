@@ -16,16 +16,18 @@ columns to 64, 96, 128, 192 or 256, and gradients of grouped heads are summed in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from memfit.phantom.clock.launches import launched_attention
 from memfit.phantom.current import current
 from memfit.phantom.kernels.attention import flash_splits, padded_dim, round_up
 from memfit.phantom.libraries.stand_ins import Fill, filling, is_stand_in
+from memfit.timing.operators.attention import deterministic_slowdown
 from memfit.torch_compat.patches import Patches
 
 ROWS = 128
@@ -46,6 +48,12 @@ class FlashCall:
     is_deterministic: bool = False
     wants_probabilities: bool = False
 
+    @property
+    def num_seen(self) -> int:
+        """How many keys a query sees in a window; 0 where there is none on one of its sides."""
+        left, right = self.window[0], 0 if self.is_causal else self.window[1]
+        return left + right + 1 if min(left, right) >= 0 else 0
+
     def batch(self, query: torch.Tensor) -> int:
         return len(self.lengths[0]) - 1 if self.lengths is not None else int(query.shape[0])
 
@@ -62,6 +70,11 @@ Forward = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]
 class Kernels2:
     """Version 2."""
 
+    like = "flash"
+    """The kernel of torch that takes as long."""
+    name = "flash"
+    """In ``data/deterministic.toml``."""
+
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: FlashCall) -> Forward:
         """The output, the sums of the softmax, what dropout has left, the seed."""
         heads = query.shape[-2]
@@ -74,8 +87,22 @@ class Kernels2:
             dropped = query.new_empty((call.batch(query), heads, *longest))
         parts = self._parts(query, key, call)
         seed = query.new_empty(2, dtype=torch.int64)
+        self._run(query, key, value, call, is_backward=False)
         del parts
         return out, sums, dropped, seed
+
+    def _run(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: FlashCall, *, is_backward: bool) -> None:
+        """Advances the clock."""
+        launched_attention(
+            self.like,
+            (query, key, value),
+            batch=call.batch(query) if call.lengths is not None else 0,
+            is_causal=call.is_causal,
+            window=call.num_seen,
+            dropout=call.dropout,
+            is_backward=is_backward,
+            slowdown=deterministic_slowdown(self.name) if is_backward and call.is_deterministic else 1.0,
+        )
 
     def _parts(self, query: torch.Tensor, key: torch.Tensor, call: FlashCall) -> list[torch.Tensor]:
         """Where queries alone leave the GPU idle, the keys are divided: the results of the parts, in float32."""
@@ -101,6 +128,7 @@ class Kernels2:
         splits = (-(-current().target.gpu.num_sms // (batch * heads)),) if call.is_deterministic else ()
         accumulated = query.new_empty((*splits, *rows, heads, padded_dim(dim)), dtype=torch.float32)
         expanded = [query.new_empty((*key.shape[:-2], heads, dim)) for _ in range(2)] if key.shape[-2] != heads else []
+        self._run(query, key, key, call, is_backward=True)
         del accumulated, expanded
         return sums
 
@@ -110,7 +138,10 @@ class Kernels2:
 
 
 class Kernels3(Kernels2):
-    """Version 3."""
+    """Version 3, which is as fast as cuDNN's (arXiv 2407.08608, figure 5)."""
+
+    like = "cudnn"
+    name = "flash3"
 
     def _parts(self, query: torch.Tensor, key: torch.Tensor, call: FlashCall) -> list[torch.Tensor]:
         """What the scheduler counts with."""
@@ -131,6 +162,7 @@ class Kernels3(Kernels2):
         if key.shape[-2] != heads:
             taken += [query.new_empty((*keys, dim), dtype=torch.float32) for _ in range(2)]
         taken.append(query.new_empty((-(-call.longest_query(query) // rows), batch, heads), dtype=torch.int32))
+        self._run(query, key, key, call, is_backward=True)
         taken.clear()
         return sums
 
@@ -291,7 +323,7 @@ def flash_attn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    return _attend_2((q, k, v), None, (0, 0), dropout_p, causal, deterministic, return_attn_probs)
+    return _attend_2((q, k, v), None, (0, 0), dropout_p, causal, window_size, deterministic, return_attn_probs)
 
 
 def flash_attn_kvpacked_func(
@@ -306,7 +338,7 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    return _attend_2((q, kv), None, (0, 0), dropout_p, causal, deterministic, return_attn_probs)
+    return _attend_2((q, kv), None, (0, 0), dropout_p, causal, window_size, deterministic, return_attn_probs)
 
 
 def flash_attn_qkvpacked_func(
@@ -320,7 +352,7 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    return _attend_2((qkv,), None, (0, 0), dropout_p, causal, deterministic, return_attn_probs)
+    return _attend_2((qkv,), None, (0, 0), dropout_p, causal, window_size, deterministic, return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -342,7 +374,7 @@ def flash_attn_varlen_func(
     block_table: Any = None,
 ) -> Any:
     lengths, longest = (cu_seqlens_q, cu_seqlens_k), (int(max_seqlen_q), int(max_seqlen_k))
-    return _attend_2((q, k, v), lengths, longest, dropout_p, causal, deterministic, return_attn_probs)
+    return _attend_2((q, k, v), lengths, longest, dropout_p, causal, window_size, deterministic, return_attn_probs)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -362,7 +394,7 @@ def flash_attn_varlen_kvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     lengths, longest = (cu_seqlens_q, cu_seqlens_k), (int(max_seqlen_q), int(max_seqlen_k))
-    return _attend_2((q, kv), lengths, longest, dropout_p, causal, deterministic, return_attn_probs)
+    return _attend_2((q, kv), lengths, longest, dropout_p, causal, window_size, deterministic, return_attn_probs)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -379,7 +411,7 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Any:
     lengths, longest = (cu_seqlens, cu_seqlens), (int(max_seqlen), int(max_seqlen))
-    return _attend_2((qkv,), lengths, longest, dropout_p, causal, deterministic, return_attn_probs)
+    return _attend_2((qkv,), lengths, longest, dropout_p, causal, window_size, deterministic, return_attn_probs)
 
 
 def _attend_2(
@@ -388,6 +420,7 @@ def _attend_2(
     longest: tuple[int, int],
     dropout: float,
     is_causal: bool,
+    window: tuple[int, int],
     is_deterministic: bool,
     wants_probabilities: bool,
 ) -> Any:
@@ -396,6 +429,7 @@ def _attend_2(
         longest=longest,
         dropout=dropout,
         is_causal=is_causal,
+        window=(int(window[0]), int(window[1])),
         is_deterministic=is_deterministic,
         wants_probabilities=wants_probabilities,
     )
@@ -489,14 +523,24 @@ def flash_attn_qkvpacked_func_3(
 
 def _fwd(q: Any, k: Any, v: Any, out: Any, alibi: Any, dropout: float, scale: Any, causal: bool, *rest: Any) -> Any:
     wants = bool(rest[3]) if len(rest) > 3 else False
-    return _results(_TWO.forward(q, k, v, FlashCall(dropout=dropout, is_causal=causal, wants_probabilities=wants)))
+    call = FlashCall(dropout=dropout, is_causal=causal, window=_window(rest[:2]), wants_probabilities=wants)
+    return _results(_TWO.forward(q, k, v, call))
 
 
 def _varlen_fwd(q: Any, k: Any, v: Any, out: Any, cu_q: Any, cu_k: Any, *rest: Any) -> Any:
-    longest, dropout, wants = (int(rest[4]), int(rest[5])), rest[6], bool(rest[13])
-    return _results(
-        _TWO.forward(q, k, v, FlashCall(lengths=(cu_q, cu_k), longest=longest, dropout=dropout, wants_probabilities=wants))
+    call = FlashCall(
+        lengths=(cu_q, cu_k),
+        longest=(int(rest[4]), int(rest[5])),
+        dropout=rest[6],
+        is_causal=bool(rest[9]),
+        window=_window(rest[10:12]),
+        wants_probabilities=bool(rest[13]),
     )
+    return _results(_TWO.forward(q, k, v, call))
+
+
+def _window(sides: Sequence[Any]) -> tuple[int, int]:
+    return (int(sides[0]), int(sides[1])) if len(sides) == 2 else (-1, -1)
 
 
 def _results(made: Forward) -> Any:
@@ -505,12 +549,19 @@ def _results(made: Forward) -> Any:
 
 
 def _bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, dk: Any, dv: Any, *rest: Any) -> Any:
-    deterministic = bool(rest[7])
-    return dq, dk, dv, _TWO.backward((dq, dk, dv), q, k, FlashCall(is_deterministic=deterministic))
+    call = FlashCall(dropout=rest[1], is_causal=bool(rest[3]), window=_window(rest[4:6]), is_deterministic=bool(rest[7]))
+    return dq, dk, dv, _TWO.backward((dq, dk, dv), q, k, call)
 
 
 def _varlen_bwd(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, dk: Any, dv: Any, *rest: Any) -> Any:
-    call = FlashCall(lengths=(rest[0], rest[1]), longest=(int(rest[3]), int(rest[4])), is_deterministic=bool(rest[12]))
+    call = FlashCall(
+        lengths=(rest[0], rest[1]),
+        longest=(int(rest[3]), int(rest[4])),
+        dropout=rest[5],
+        is_causal=bool(rest[8]),
+        window=_window(rest[9:11]),
+        is_deterministic=bool(rest[12]),
+    )
     return dq, dk, dv, _TWO.backward((dq, dk, dv), q, k, call)
 
 
@@ -527,15 +578,43 @@ COMPILED: dict[str, Callable[..., Any]] = {
 }
 
 
-def _flash_attn_forward(q: Any, k: Any, v: Any, dropout_p: float = 0.0, *args: Any, causal: bool = False, **options: Any) -> Any:
+def _flash_attn_forward(
+    q: Any, k: Any, v: Any, dropout_p: float = 0.0, softmax_scale: Any = None, causal: bool = False, *args: Any, **options: Any
+) -> Any:
     """What other packages call in place of the public functions: without autograd."""
-    return _results(_TWO.forward(q, k, v, FlashCall(dropout=dropout_p, is_causal=causal)))
+    return _results(_TWO.forward(q, k, v, FlashCall(dropout=dropout_p, is_causal=causal, window=_window_of(args, options))))
+
+
+def _window_of(args: Sequence[Any], options: Mapping[str, Any]) -> tuple[int, int]:
+    """They have a pair in older versions, and two numbers in newer ones."""
+    if "window_size" in options:
+        return _window(options["window_size"])
+    if args and isinstance(args[0], (tuple, list)):
+        return _window(args[0])
+    return _window(args[:2] or (options.get("window_size_left", -1), options.get("window_size_right", -1)))
 
 
 def _flash_attn_varlen_forward(
-    q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, longest_q: int, longest_k: int, dropout_p: float = 0.0, *args: Any, **options: Any
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_q: Any,
+    cu_k: Any,
+    longest_q: int,
+    longest_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: Any = None,
+    causal: bool = False,
+    *args: Any,
+    **options: Any,
 ) -> Any:
-    call = FlashCall(lengths=(cu_q, cu_k), longest=(int(longest_q), int(longest_k)), dropout=dropout_p)
+    call = FlashCall(
+        lengths=(cu_q, cu_k),
+        longest=(int(longest_q), int(longest_k)),
+        dropout=dropout_p,
+        is_causal=causal,
+        window=_window_of(args, options),
+    )
     return _results(_TWO.forward(q, k, v, call))
 
 
@@ -549,11 +628,15 @@ def _flash_attn_backward(
     dq: Any,
     dk: Any,
     dv: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: Any = None,
+    causal: bool = False,
     *args: Any,
     deterministic: bool = False,
     **options: Any,
 ) -> Any:
-    return _TWO.backward((dq, dk, dv), q, k, FlashCall(is_deterministic=deterministic))
+    call = FlashCall(dropout=dropout_p, is_causal=causal, window=_window_of(args, options), is_deterministic=deterministic)
+    return _TWO.backward((dq, dk, dv), q, k, call)
 
 
 def _flash_attn_varlen_backward(
@@ -570,11 +653,21 @@ def _flash_attn_varlen_backward(
     cu_k: Any,
     longest_q: int,
     longest_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: Any = None,
+    causal: bool = False,
     *args: Any,
     deterministic: bool = False,
     **options: Any,
 ) -> Any:
-    call = FlashCall(lengths=(cu_q, cu_k), longest=(int(longest_q), int(longest_k)), is_deterministic=deterministic)
+    call = FlashCall(
+        lengths=(cu_q, cu_k),
+        longest=(int(longest_q), int(longest_k)),
+        dropout=dropout_p,
+        is_causal=causal,
+        window=_window_of(args, options),
+        is_deterministic=deterministic,
+    )
     return _TWO.backward((dq, dk, dv), q, k, call)
 
 

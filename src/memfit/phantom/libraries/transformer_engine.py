@@ -29,11 +29,12 @@ from typing import Any
 import torch
 
 from memfit.errors import NeedsGpuError
-from memfit.phantom.clock.launches import launched
+from memfit.phantom.clock.launches import launched, launched_attention
 from memfit.phantom.current import current
 from memfit.phantom.kernels.attention import cudnn_backward_bytes
 from memfit.phantom.libraries.apex import l2norm, softmax, softmax_backward, update_in_place
 from memfit.phantom.libraries.stand_ins import Fill, filling
+from memfit.timing.operators.attention import deterministic_slowdown
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
 
@@ -359,14 +360,14 @@ def fused_attn_fwd(*args: Any, **options: Any) -> list[torch.Tensor]:
     state = query.new_empty(2, dtype=torch.int64)
     bias = _first(args, NVTE_Bias_Type)
     given = [tensors[-1]] if bias is not None and bias.name in ("NVTE_POST_SCALE_BIAS", "NVTE_PRE_SCALE_BIAS") else []
-    _attended(layout, query, key, value, out)
+    _attended(layout, tensors[0], (query, key, value), args)
     return [out, *statistics, state, *given]
 
 
 def fused_attn_bwd(*args: Any, **options: Any) -> list[torch.Tensor | None]:
     """Gradients of queries, keys and values: in one tensor where these were one."""
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
-    query, key, value, _, grad = tensors[2:7]
+    query, key, value = tensors[2:5]
     kept = next(value for value in args if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor))
     bias = _first(args, NVTE_Bias_Type)
     layouts = [value for value in args if isinstance(value, NVTE_QKV_Layout)]
@@ -374,19 +375,35 @@ def fused_attn_bwd(*args: Any, **options: Any) -> list[torch.Tensor | None]:
     has_bias = bias is not None and bias.name in ("NVTE_POST_SCALE_BIAS", "NVTE_PRE_SCALE_BIAS")
     bias_grad = torch.empty_like(kept[-1], dtype=query.dtype) if has_bias else None
     workspace = query.new_empty(_backward_bytes(layouts[0], query, key, value), dtype=torch.uint8)
-    _attended(layouts[0], query, key, value, grad, grads)
+    _attended(layouts[0], tensors[0], (query, key, value), args, is_backward=True)
     del workspace
     return [*grads, bias_grad, None]
 
 
-def _attended(layout: Any, query: Any, key: Any, value: Any, out: torch.Tensor, grads: Sequence[torch.Tensor] = ()) -> None:
-    """Advances the clock as by torch's attention: backwards where there are gradients, of which ``out`` is the first."""
-    views = [_by_heads(layout, tensor) for tensor in (query, key, value, out)]
-    if grads:
-        operator = torch.ops.aten._scaled_dot_product_flash_attention_backward.default
-        current().clock.launch_as(operator, (views[3], *views[:3], views[3]), tuple(grads))
-    else:
-        current().clock.launch_as(torch.ops.aten._scaled_dot_product_flash_attention.default, tuple(views[:3]), (views[3],))
+def _attended(
+    layout: Any, begins: torch.Tensor, tensors: Sequence[torch.Tensor], args: Sequence[Any], *, is_backward: bool = False
+) -> None:
+    """Advances the clock as by torch's attention with cuDNN. ``begins`` says where sequences begin that lie one after the other."""
+    is_packed = layout.name.startswith("NVTE_T")
+    mask, window = _first(args, NVTE_Mask_Type), next((value for value in args if _is_window(value)), (-1, -1))
+    launched_attention(
+        "cudnn",
+        [tensor.detach() if is_packed else _by_heads(layout, tensor).transpose(1, 2) for tensor in tensors],
+        batch=len(begins) - 1 if is_packed else 0,
+        is_causal=mask is not None and "CAUSAL" in mask.name,
+        window=window[0] + 1 if window[0] >= 0 else 0,
+        is_backward=is_backward,
+        slowdown=deterministic_slowdown("cudnn") if is_backward and _is_deterministic() else 1.0,
+    )
+
+
+def _is_deterministic() -> bool:
+    """As the package itself decides."""
+    return os.environ.get("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "1") == "0" or torch.are_deterministic_algorithms_enabled()
+
+
+def _is_window(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(type(side) is int for side in value)
 
 
 def _by_heads(layout: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Final
 
+from memfit.data import FOLDER, read_toml
 from memfit.hardware import Gpu
-from memfit.timing.operators.calls import Bound, Call, Cost
+from memfit.timing.operators.calls import Argument, Bound, Call, Cost, Operand
 from memfit.timing.rates import MICRO, AttentionKernel, Rates
 
 BACKWARD_FLOPS: Final = 2.5
 """Five products where forward has two."""
+
+
+@cache
+def deterministic_slowdown(kernel: str) -> float:
+    """Of backward passes that add up in one order; of ``flash``, ``flash3`` and ``cudnn``."""
+    return float(read_toml(FOLDER / "deterministic.toml")[kernel])
+
+
+def attention_call(
+    kernel: str, query: Operand, key: Operand, value: Operand, *, is_causal: bool, dropout: float = 0.0, is_backward: bool = False
+) -> Call:
+    """Torch's operator for ``kernel`` (``flash``, ``cudnn``), for kernels of other libraries that do the same. Tensors have batch,
+    heads, length and dimension."""
+    name = f"_scaled_dot_product_{kernel}_attention"
+    out = Operand(query.dtype, (*query.shape[:-1], value.shape[-1]))
+    if not is_backward:
+        options: tuple[Argument, ...] = (dropout, is_causal) if kernel == "flash" else (None, True, dropout, is_causal)
+        return Call(name, (query, key, value, *options), (out,))
+    sums = Operand("f32", query.shape[:-1])
+    between = (None, None, 0, 0) if kernel == "flash" else (None, None, None, None, None, 0, 0)
+    return Call(f"{name}_backward", (out, query, key, value, out, sums, *between, dropout, is_causal), (query, key, value))
 
 
 def price_attention(call: Call, chip: Gpu, rates: Rates) -> Cost:
