@@ -12,6 +12,7 @@ from torch import nn
 
 import memfit
 from memfit.phantom.values import host_data
+from memfit.torch_compat.fake_tensors import FakeTensor
 
 ROWS, LENGTH = 8, 512
 
@@ -148,3 +149,13 @@ def test_zeros_that_another_rank_replaces_are_not_known():
         own = torch.tensor([0], device="cuda")
         dist.broadcast(own, 1)
         assert own.item() == 0
+
+
+def test_whole_numbers_of_the_host_are_real_also_where_they_are_many():
+    """Edges of a graph, of which a sampler makes batches. Real numbers are models and data of their own, and stay without data."""
+    expected = torch.randint(1000, (2, 400_000), generator=torch.Generator().manual_seed(3))
+    with phantom():
+        edges = torch.randint(1000, (2, 400_000), generator=torch.Generator().manual_seed(3))
+        assert edges.unique().tolist() == expected.unique().tolist()
+        assert torch.full((2, 400_000), 7).unique().tolist() == [7]
+        assert isinstance(torch.zeros(400_000), FakeTensor)

@@ -23,7 +23,7 @@ from memfit.phantom.tensors.dispatch_cache import DispatchCache
 from memfit.phantom.tensors.sparse import SPARSE_FACTORIES, SparseAnswers, is_sparse
 from memfit.phantom.tensors.unknown_operators import UnknownOperators, unknown_operator
 from memfit.phantom.values.answers import Values
-from memfit.phantom.values.host_data import follow, host_data_of, keep_host_data, may_be_known
+from memfit.phantom.values.host_data import follow, host_data_of, keep_host_data
 from memfit.phantom.values.host_draws import FILLING as DRAWING
 from memfit.phantom.values.host_draws import HostDraws
 from memfit.torch_compat.dispatch import HigherOrderOperator, tree_map_only
@@ -61,8 +61,8 @@ is nothing to update."""
 
 LARGEST_REAL_BYTES = MIB
 """Largest host tensor that is allocated for real when it is created from a shape."""
-LARGEST_READ_BYTES = 256 * MIB
-"""The same for whole numbers that are not filled yet: files are read into them, and memory that is never written costs nothing."""
+LARGEST_WHOLE_BYTES = 256 * MIB
+"""The same for whole numbers and truth values: lengths, indices and edges of graphs decide what batches are like."""
 
 _EMPTY = torch.ops.aten.empty.memory_format
 _SIZE_FIRST = frozenset(("empty", "zeros", "ones", "full", "rand", "randn", "randint", "normal", "empty_strided", "empty_permuted"))
@@ -250,12 +250,9 @@ class PhantomMode(FakeTensorMode):
         if device is not None and device.type != "cpu":
             return False
         size = next((value for value in args if isinstance(value, (list, tuple))), ())
-        dtype = kwargs.get("dtype") or torch.get_default_dtype()
-        count = math.prod(size)
-        if count * dtype.itemsize <= self.largest_real_bytes:
-            return False
-        is_read_into = func is _EMPTY and not dtype.is_floating_point and count * dtype.itemsize <= LARGEST_READ_BYTES
-        return not (self.largest_real_bytes > 0 and (is_read_into or may_be_known(dtype, count)))
+        dtype = kwargs.get("dtype") or _type_made(func._schema.name, args)
+        is_whole = self.largest_real_bytes > 0 and not (dtype.is_floating_point or dtype.is_complex)
+        return math.prod(size) * dtype.itemsize > (LARGEST_WHOLE_BYTES if is_whole else self.largest_real_bytes)
 
     def _without_data(self, tensor: torch.Tensor) -> torch.Tensor:
         if type(tensor) not in _PLAIN:
@@ -328,6 +325,14 @@ class WorldIsOverError(PredictionError, RuntimeError):
 
     def __init__(self) -> None:
         super().__init__("the prediction is over, and its GPU with it: end this thread before the last step ends")
+
+
+def _type_made(name: str, args: Any) -> torch.dtype:
+    """The type of a new tensor for which none was asked."""
+    if name == "aten::randint":
+        return torch.int64
+    filled_with = {bool: torch.bool, int: torch.int64}.get(type(args[1])) if name == "aten::full" else None
+    return filled_with or torch.get_default_dtype()
 
 
 def _keep_jagged(copied: torch.Tensor, offsets: torch.Tensor) -> None:
