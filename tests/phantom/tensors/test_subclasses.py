@@ -110,3 +110,35 @@ def test_nothing_of_it_is_left_outside():
         Packed(torch.randn(2, 2))
     assert type(Packed(torch.randn(2, 2))) is Packed
     assert type(torch.ones(2).as_subclass(Named)) is Named
+
+
+def test_modules_that_learn_their_widths_from_the_first_batch_have_plain_parameters_afterwards():
+    with phantom():
+        net = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Linear(8, 2)).cuda()
+        weight = net[0].weight
+        assert nn.parameter.is_lazy(weight)
+        net(torch.randn(4, 5, device="cuda")).sum().backward()
+        assert net[0].weight is weight
+        assert type(weight) is nn.Parameter
+        assert (type(net[0]), tuple(weight.shape), weight.is_cuda) == (nn.Linear, (8, 5), True)
+        assert net[1].running_mean.shape == (8,)
+        assert weight.grad.shape == (8, 5)
+
+
+def test_parameters_without_a_shape_take_the_type_that_they_are_cast_to():
+    with phantom():
+        layer = nn.LazyLinear(8, device="cuda").bfloat16()
+        layer(torch.randn(4, 5, device="cuda", dtype=torch.bfloat16))
+        assert (layer.weight.dtype, layer.weight.requires_grad) == (torch.bfloat16, True)
+
+
+def test_memory_of_lazy_modules_is_that_of_plain_ones():
+    def step_of(layer):
+        def step():
+            layer(torch.randn(64, 1024, device="cuda")).sum().backward()
+
+        return step
+
+    lazy = memfit.predict(lambda: step_of(nn.LazyLinear(2048).cuda()), steps=2)
+    plain = memfit.predict(lambda: step_of(nn.Linear(1024, 2048).cuda()), steps=2)
+    assert lazy.peak_allocated == plain.peak_allocated > 2 * 2048 * 1024 * 4

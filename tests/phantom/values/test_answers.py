@@ -16,6 +16,16 @@ from memfit.errors import ConfigError
 from memfit.phantom.values.assumptions import Expected
 
 
+def test_istft_finds_its_window_good():
+    with phantom() as world:
+        window = torch.hann_window(256, device="cuda")
+        spectrum = torch.stft(torch.randn(2, 4000, device="cuda"), 256, 64, window=window, return_complex=True)
+        sound = torch.istft(spectrum, 256, 64, window=window, length=4000)
+        is_negative = torch.equal((window < 0).any(), torch.tensor(True, device="cuda"))
+        assert (sound.shape, is_negative) == ((2, 4000), False)
+    assert not [said for said in world.assumptions.sentences() if "compared as a whole" in said]
+
+
 def test_checks_find_nothing_amiss():
     with phantom() as world:
         loss = torch.randn(4, device="cuda").mean()

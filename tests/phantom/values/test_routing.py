@@ -303,3 +303,15 @@ def test_only_so_many_shares_of_one_can_be_large():
     (num_scores, num_large, num_any), assumptions = predicted(step)
     assert (num_scores, num_large, num_any) == (TOKENS * 79, TOKENS * 79 * 20 // 80, TOKENS * 79)
     assert any("as 20 of 80 shares of 1 can be above 0.05" in sentence for sentence in assumptions)
+
+
+def test_experts_of_fixed_capacity_receive_it_also_where_a_rank_has_all_of_them():
+    """As Megatron writes it: a slice that leaves nothing out is an alias."""
+
+    def step(router, tokens):
+        _, chosen = torch.topk(router(tokens), k=4, dim=0)
+        mask = torch.zeros(TOKENS, EXPERTS, device="cuda").scatter(0, chosen, 1).bool()
+        mine = mask[:, 0:EXPERTS].contiguous()
+        return mine.sum(dim=0).tolist(), tokens[:, 0].expand(EXPERTS, -1).masked_select(mine.T).numel()
+
+    assert predicted(step)[0] == ([4] * EXPERTS, 4 * EXPERTS)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin
 
 from memfit.phantom.target import Target
 from memfit.phantom.tensors.mode import PhantomMode
@@ -49,7 +50,8 @@ def _without_data(make_parameter: Callable[..., Any], mode: PhantomMode) -> Call
         if cls is nn.Parameter and type(data) in (torch.Tensor, nn.Parameter):
             data = mode.from_tensor(data.detach(), static_shapes=True)
         if type(data) is not FakeTensor and isinstance(data, FakeTensor) and isinstance(data, cls):
-            return data.requires_grad_(requires_grad)  # of a class of its own, which it keeps
+            with without_subclass_functions():
+                return data.requires_grad_(requires_grad)  # of a class of its own, which it keeps
         if cls is not nn.Parameter and isinstance(data, FakeTensor):
             return of_class(data, cls, requires_grad)
         return make_parameter(cls, data, requires_grad)
@@ -195,12 +197,15 @@ def install_subclasses(patches: Patches, mode: PhantomMode) -> None:
 
 def of_class(data: torch.Tensor, cls: type, requires_grad: bool) -> torch.Tensor:
     """A tensor that shares the memory of ``data``, which has none, and is of a library's class."""
-    return _with_class(data.detach(), cls).requires_grad_(requires_grad)
+    made: Any = data.detach().requires_grad_(requires_grad)  # before it has the class: parameters without a shape allow no method
+    if issubclass(cls, nn.Parameter):
+        made._is_param = True
+    return _with_class(made, cls)
 
 
 def _making_subclasses(mode: PhantomMode, make: Callable[..., Any]) -> Callable[..., Any]:
     def _make_subclass(cls: type, data: torch.Tensor, require_grad: bool = False, **kwargs: Any) -> Any:
-        if cls is not nn.Parameter and issubclass(cls, nn.Parameter) and type(data) in _PLAIN:
+        if cls is not nn.Parameter and issubclass(cls, (nn.Parameter, UninitializedTensorMixin)) and type(data) in _PLAIN:
             data = mode.from_tensor(data.detach(), static_shapes=True)  # parameters hold no data
         if cls is FakeTensor or cls is nn.Parameter or not isinstance(data, FakeTensor):
             return make(cls, data, require_grad, **kwargs)
@@ -235,7 +240,18 @@ def _class_without_data(cls: type) -> type:
         made = _classes[cls] = kind(cls.__name__, (cls, FakeTensor), body)
         # Torch has switched it off, because the class sees operators.
         made.__torch_function__ = inspect.getattr_static(cls, "__torch_function__")
+        if issubclass(cls, UninitializedTensorMixin):
+            # Torch refuses what they are asked, and recorders ask: they answer as tensors of no elements.
+            made.__torch_function__ = inspect.getattr_static(torch.Tensor, "__torch_function__")
+            made.shape = property(TensorBase.shape.__get__)
+            made.materialize = _with_shape
     return _classes[cls]
+
+
+def _with_shape(tensor: Any, shape: torch.Size, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
+    """A parameter that had no shape becomes a plain one, as torch does it: first its class, so that it may have data."""
+    tensor.__class__ = FakeTensor
+    tensor.data = torch.empty(shape, device=device or tensor.device, dtype=dtype or tensor.dtype)
 
 
 def _as_plain(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
