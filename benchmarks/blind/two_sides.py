@@ -53,6 +53,8 @@ class Sides:
     heading: tuple[str, ...]
     footing: tuple[str, ...] = ()
     limit_s: float = 3600
+    """Of a prediction."""
+    measured_limit_s: float = 3600
 
     @property
     def predicted(self) -> pathlib.Path:
@@ -163,6 +165,7 @@ def measure_all(sides: Sides, cases: list[str], jobs: int, trace: pathlib.Path |
     start = time.perf_counter()
     waiting = [case for case in cases if sides.is_measurable(case) and sizes.get(case)]
     running: dict[str, subprocess.Popen] = {}
+    begun: dict[str, float] = {}
     more = ["--trace", str(trace)] if trace is not None else []
     with tempfile.TemporaryDirectory() as scratch:
         while (waiting or running) and time.perf_counter() - start < stop_after_s:
@@ -175,7 +178,11 @@ def measure_all(sides: Sides, cases: list[str], jobs: int, trace: pathlib.Path |
                     with open(f"{scratch}/{case}", "w") as said:
                         command = sides.command("--measure", case, *more)
                         running[case] = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+                        begun[case] = time.perf_counter()
             time.sleep(0.2)
+            for case, process in running.items():
+                if time.perf_counter() - begun[case] > sides.measured_limit_s:
+                    process.kill()
             for case in [case for case, process in running.items() if process.poll() is not None]:
                 del running[case]
                 output = pathlib.Path(scratch, case).read_text()
