@@ -81,15 +81,31 @@ def _keep_attributes(kept: torch.Tensor, given: torch.Tensor) -> None:
     given.__dict__ = own | given.__dict__
 
 
-def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-    """A copy with memory of its own, made by an operator that recorders see: averages of weights are made this way."""
+def _deepcopy(tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
+    """A copy with memory of its own, made by operators that recorders see: averages and best weights are kept this way.
+
+    As torch does it, a parameter is copied by itself; of other tensors the whole storage is, once for all that share it.
+    """
     if id(tensor) not in memo:
-        copied, requires_grad = tensor.detach().clone(), tensor.requires_grad
-        is_parameter = isinstance(tensor, nn.Parameter)
+        is_parameter, requires_grad = isinstance(tensor, nn.Parameter), tensor.requires_grad
+        copied = tensor.detach().clone() if is_parameter else _copied_with_storage(tensor.detach(), memo)
         memo[id(tensor)] = nn.Parameter(copied, requires_grad) if is_parameter else copied.requires_grad_(requires_grad)
         if tensor.is_leaf and tensor.grad is not None:
             memo[id(tensor)].grad = _deepcopy(tensor.grad, memo)
     return memo[id(tensor)]  # type: ignore[no-any-return]
+
+
+def _copied_with_storage(tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return tensor.clone()
+    storage, copies = tensor.untyped_storage(), memo.setdefault("torch", {})
+    if storage._cdata not in copies:
+        whole = tensor.new_empty(0).set_(storage, 0, (storage.nbytes() // tensor.itemsize,), (1,))
+        copied = tensor.clone() if tensor.is_contiguous() and whole.numel() == tensor.numel() else whole.clone()
+        copies[storage._cdata] = copied.untyped_storage()
+        if copied.shape == tensor.shape:
+            return copied
+    return tensor.new_empty(()).set_(copies[storage._cdata], tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _naming_jagged(mode: PhantomMode, get_nested_int: Callable[..., Any]) -> Callable[..., Any]:
