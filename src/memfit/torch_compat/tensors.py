@@ -13,6 +13,9 @@ from memfit.torch_compat.versions import need
 TensorBase: Any = need(torch._C, "TensorBase")
 """The C++ side of a tensor: its properties as torch made them, whatever Python is told."""
 
+UninitializedTensor: type = need(torch.nn.parameter, "UninitializedTensorMixin")
+"""A parameter or buffer of a lazy module, as long as it has no shape."""
+
 GeneratorBase: Any = need(torch._C, "Generator")
 
 empty_strided: Callable[..., torch.Tensor] = need(need(torch._C, "_VariableFunctions"), "empty_strided")
@@ -50,6 +53,7 @@ def below_transforms(tensor: torch.Tensor) -> torch.Tensor:
 __all__ = [
     "GeneratorBase",
     "TensorBase",
+    "UninitializedTensor",
     "below_transforms",
     "empty_strided",
     "forbid_writing_by_pointer",

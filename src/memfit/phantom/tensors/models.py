@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
 
 from memfit.phantom.target import Target
 from memfit.phantom.tensors.mode import PhantomMode
@@ -26,7 +25,7 @@ from memfit.torch_compat.devices import INITIALISATION, TRUNCATED_NORMAL, clippi
 from memfit.torch_compat.dispatch import tree_leaves, without_subclass_functions
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
-from memfit.torch_compat.tensors import TensorBase, swap_insides
+from memfit.torch_compat.tensors import TensorBase, UninitializedTensor, swap_insides
 from memfit.torch_versions import TorchVersion
 
 
@@ -221,7 +220,7 @@ def of_class(data: torch.Tensor, cls: type, requires_grad: bool) -> torch.Tensor
 
 def _making_subclasses(mode: PhantomMode, make: Callable[..., Any]) -> Callable[..., Any]:
     def _make_subclass(cls: type, data: torch.Tensor, require_grad: bool = False, **kwargs: Any) -> Any:
-        if cls is not nn.Parameter and issubclass(cls, (nn.Parameter, UninitializedTensorMixin)) and type(data) in _PLAIN:
+        if cls is not nn.Parameter and issubclass(cls, (nn.Parameter, UninitializedTensor)) and type(data) in _PLAIN:
             data = mode.from_tensor(data.detach(), static_shapes=True)  # parameters hold no data
         if cls is FakeTensor or cls is nn.Parameter or not isinstance(data, FakeTensor):
             return make(cls, data, require_grad, **kwargs)
@@ -256,7 +255,7 @@ def _class_without_data(cls: type) -> type:
         made = _classes[cls] = kind(cls.__name__, (cls, FakeTensor), body)
         # Torch has switched it off, because the class sees operators.
         made.__torch_function__ = inspect.getattr_static(cls, "__torch_function__")
-        if issubclass(cls, UninitializedTensorMixin):
+        if issubclass(cls, UninitializedTensor):
             # Torch refuses what they are asked, and recorders ask: they answer as tensors of no elements.
             made.__torch_function__ = inspect.getattr_static(torch.Tensor, "__torch_function__")
             made.shape = property(TensorBase.shape.__get__)
