@@ -31,6 +31,12 @@ swap_insides: Callable[[torch.Tensor, torch.Tensor], None] = need(torch._C, "_sw
 forbid_writing_by_pointer: Callable[[torch.Tensor], None] = need(torch._C, "_set_throw_on_mutable_data_ptr")
 """A kernel that would write to a tensor without data raises instead."""
 
+
+def mark_as_parameter(tensor: torch.Tensor) -> None:
+    """From now on it is an ``nn.Parameter`` to those who ask, whatever its class."""
+    tensor._is_param = True
+
+
 _is_transformed: Callable[[torch.Tensor], bool] = need(torch._C._functorch, "is_functorch_wrapped_tensor")
 _unwrap: Callable[[torch.Tensor], torch.Tensor] = need(torch._C._functorch, "get_unwrapped")
 
@@ -60,6 +66,7 @@ __all__ = [
     "is_traceable_wrapper_subclass",
     "make_tensor_subclass",
     "make_wrapper_subclass",
+    "mark_as_parameter",
     "swap_insides",
 ]
 

@@ -25,7 +25,7 @@ from memfit.torch_compat.devices import INITIALISATION, TRUNCATED_NORMAL, clippi
 from memfit.torch_compat.dispatch import tree_leaves, without_subclass_functions
 from memfit.torch_compat.fake_tensors import FakeTensor
 from memfit.torch_compat.patches import Patches
-from memfit.torch_compat.tensors import TensorBase, UninitializedTensor, swap_insides
+from memfit.torch_compat.tensors import TensorBase, UninitializedTensor, mark_as_parameter, swap_insides
 from memfit.torch_versions import TorchVersion
 
 
@@ -212,9 +212,9 @@ def install_subclasses(patches: Patches, mode: PhantomMode) -> None:
 
 def of_class(data: torch.Tensor, cls: type, requires_grad: bool) -> torch.Tensor:
     """A tensor that shares the memory of ``data``, which has none, and is of a library's class."""
-    made: Any = data.detach().requires_grad_(requires_grad)  # before it has the class: parameters without a shape allow no method
+    made = data.detach().requires_grad_(requires_grad)  # before it has the class: parameters without a shape allow no method
     if issubclass(cls, nn.Parameter):
-        made._is_param = True
+        mark_as_parameter(made)
     return _with_class(made, cls)
 
 
