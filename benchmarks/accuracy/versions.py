@@ -26,7 +26,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "versions.json"
 PAGE = ROOT / "docs" / "compatibility.md"
 ROOMS = ["tests/torch_compat", "tests/phantom", "tests/predict", "tests/record"]
-NOT_NEEDED = ("mypy", "ruff", "pre-commit")
+NOT_NEEDED = ("mypy", "ruff", "pre-commit", "nvidia-")
+"""NVIDIA's libraries come with the release of torch, in versions of its own."""
 BEGIN, END = "<!-- written by benchmarks/accuracy/versions.py -->", "<!-- end -->"
 
 

@@ -90,6 +90,19 @@ def test_a_function_is_planned_to_a_budget(train: str):
     assert "\n" not in repr(found)
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"seq": 128}, "takes no argument 'seq'"),
+        ({"allow": ("batch",)}, "allow has no effect on a function"),
+        ({"global_batch": 8}, "global_batch has no effect on a function"),
+    ],
+)
+def test_nothing_that_is_asked_of_a_function_is_passed_over(train: str, asked: dict[str, Any], said: str):
+    with pytest.raises(ConfigError, match=said):
+        memfit.plan(train, gpu="T4", **asked)
+
+
 def test_a_function_that_cannot_fit_says_the_least(train: str):
     with pytest.raises(InfeasibleError, match="the least that fits needs"):
         memfit.plan(train, gpu="T4", budget="1MiB")
@@ -118,7 +131,8 @@ def test_the_page_has_a_picture_and_needs_nothing_else(train: str, tmp_path: Pat
         (["--model", "gpt2", "--budget", "200GiB"], "more than the allocator can get of a H200, 1"),
         (["--model", "gpt2", "--margin", "2"], "margin is the share"),
         (["--model", "gpt2", "--allow", "weather"], "cannot allow 'weather'"),
-        (["--model", "gpt2", "--seq", "128,256"], "--seq takes one number"),
+        (["--model", "gpt2", "--seq", "128,256"], "seq takes one number"),
+        (["--model", "gpt2", "--batch", "4", "--global-batch", "8"], "batch and global_batch both say"),
         (["--model", "gpt2", "--interconnect", "string"], "cannot read 'string' as an interconnect"),
         ([], "say what is trained"),
     ],

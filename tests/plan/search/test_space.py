@@ -65,6 +65,10 @@ def test_without_a_global_batch_each_gpu_has_a_sequence_and_that_is_said():
     assert "one for each GPU" in space().assumptions[0]
 
 
+def test_a_given_batch_is_no_assumption():
+    assert space(given={"batch": 4}, seq=512).assumptions == ("a sequence has 512 tokens",)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -75,6 +79,8 @@ def test_without_a_global_batch_each_gpu_has_a_sequence_and_that_is_said():
         ({"given": {"tp": 3}}, "no way to train llama3-8b on 16 GPUs"),
         ({"given": {"colour": "red"}}, "a plan has no axis 'colour'"),
         ({"allowed": ("weather",)}, "cannot allow 'weather'"),
+        ({"given": {"batch": 4}, "allowed": ("batch",)}, "batch is fixed.* or give the batch to start from as --global-batch"),
+        ({"given": {"precision": "fp32"}, "allowed": ("precision",)}, "precision is fixed, so allowing it to vary has no effect"),
         ({"seq": 10**6}, "sequences of up to 8192"),
     ],
 )

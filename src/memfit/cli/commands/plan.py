@@ -156,7 +156,6 @@ def run(args: argparse.Namespace) -> int:
             gpu=args.gpu,
             world_size=read_world_size(args, 1),
             global_batch=args.global_batch,
-            seq=_one_seq(words.pop("seq", [0])),
             budget=args.budget,
             margin=SAFETY_MARGIN if args.margin is None else args.margin,
             allow=tuple(word for words in args.allow for word in words.split(",")),
@@ -213,12 +212,6 @@ def _plan_program(args: argparse.Namespace) -> int:
     command = shlex.join(args.program)
     console.print(f"{written}. To train with it: memfit train --plan {where} {command}", highlight=False)
     return 0
-
-
-def _one_seq(values: list[int]) -> int:
-    if len(values) > 1:
-        raise ConfigError("--seq takes one number: training with another length is another training")
-    return values[0]
 
 
 def _tell(found: PlanSearch, args: argparse.Namespace) -> None:

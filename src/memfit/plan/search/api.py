@@ -53,7 +53,7 @@ def plan(
     gpu: str = "H200",
     world_size: int = 1,
     global_batch: int = 0,
-    seq: int = 0,
+    seq: int | Sequence[int] = 0,
     budget: int | str | None = None,
     margin: float = SAFETY_MARGIN,
     allow: Sequence[str] = (),
@@ -82,7 +82,7 @@ def plan(
 
     For a model by name or a Hugging Face config, whatever is not given as a keyword is left open, but for what changes the training
     itself: ``allow=("precision", "optimizer", "float8", "batch")`` says what of that may vary. A function is called with the axes
-    that are given, by name: every combination of them is a candidate.
+    that are given, by name, ``seq`` among them: every combination of them is a candidate.
 
     Where a function does not fit as it is, what it computes again is decided operator by operator, to the budget; ``refine`` does
     the same for the best configuration of a model, on top of the search. ``found.plan`` then has a policy for ``memfit.apply``.
@@ -106,9 +106,12 @@ def plan(
     room = int(options.capacity * (1 - margin))
     space = None
     if subject.function:
-        candidates = _of_function(subject, options, axes)
+        _check_of_function(allow, global_batch)
+        candidates = _of_function(subject, options, axes | ({"seq": seq} if seq else {}))
     else:
-        space = Space(subject=subject, options=options, global_batch=global_batch, seq=seq, given=axes, allowed=tuple(allow))
+        if global_batch and "batch" in axes:
+            raise ConfigError("batch and global_batch both say how many sequences a step has: leave one of them out")
+        space = Space(subject=subject, options=options, global_batch=global_batch, seq=_one(seq), given=axes, allowed=tuple(allow))
         candidates = [*_bounded(space, room, first or (lambda candidate: None)), *larger_batches(space, room)]
     with open_runner(executor, jobs) as runner:
         exploration = Exploration(candidates, room, runner, open_cache(cache), progress or (lambda done, most, best: None))
@@ -116,6 +119,20 @@ def plan(
         exploration.most = min(limit, len(candidates)) + (0 if subject.function else _TO_SETTLE + _FOR_THE_FRONTIER)
         found = _search(exploration, space, subject, options, limit)
     return found if found.was_stopped else _with_checkpointing(found, candidates, options, margin, wanted=refine)
+
+
+def _check_of_function(allow: Sequence[str], global_batch: int) -> None:
+    """Refuses what says something of a recipe, which a function does not have."""
+    for given, name in ((allow, "allow"), (global_batch, "global_batch")):
+        if given:
+            raise ConfigError(f"{name} has no effect on a function: it decides itself what is trained. Give it axes that it takes")
+
+
+def _one(seq: int | Sequence[int]) -> int:
+    lengths = [seq] if isinstance(seq, int) else [*seq]
+    if len(lengths) != 1:
+        raise ConfigError("seq takes one number: training with another length is another training")
+    return lengths[0]
 
 
 def _bounded(space: Space, room: int, first: First) -> list[Candidate]:

@@ -69,6 +69,9 @@ class Space:
                 raise ConfigError(
                     f"cannot allow {name!r} to change: it is {', '.join(CHANGES_TRAINING)} that change what is trained"
                 )
+            if name in self.given:
+                start = ", or give the batch to start from as --global-batch (global_batch=)" if name == "batch" else ""
+                raise ConfigError(f"{name} is fixed, so allowing it to vary has no effect: leave one of the two out{start}")
         if isinstance(self.global_batch, bool) or not isinstance(self.global_batch, int) or self.global_batch < 0:
             raise ConfigError(f"global_batch takes a whole number of at least 1, not {self.global_batch!r}")
         usual = Recipe(
@@ -91,6 +94,8 @@ class Space:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the search took for granted."""
+        if "batch" in self.given:
+            return (f"a sequence has {self.seq} tokens",)
         batch = f"a step of all GPUs has {self.global_batch} sequence{'' if self.global_batch == 1 else 's'} of {self.seq} tokens"
         return (batch if self.global_batch != self.world_size else f"{batch}, one for each GPU unless you say otherwise",)
 
@@ -98,7 +103,7 @@ class Space:
 
     @property
     def has_larger_batches(self) -> bool:
-        return "batch" in self.allowed and "batch" not in self.given
+        return "batch" in self.allowed
 
     def candidates(self, *, offload: Sequence[str] = ("none",), factor: int = 0) -> Iterator[Configuration]:
         """Each once. What recipes refuse is left out. With a factor, those with that many times the global batch, in as
