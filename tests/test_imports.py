@@ -92,6 +92,23 @@ def test_a_ledger_draws_itself_without_torch(tmp_path: Path):
     assert "<svg" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("command", "flag", "value"),
+    [
+        *((command, "--world-size", "1000000000") for command in ("predict", "compare", "plan", "max-batch", "max-seq")),
+        ("predict", "--world-size", "two"),
+        ("predict", "--batch", "-1"),
+        ("predict", "--steps", "1000000000000000000"),
+        ("plan", "--batch", "1000000000000000000"),
+    ],
+)
+def test_a_mistake_is_told_before_torch_is_imported(command: str, flag: str, value: str):
+    """Torch takes seconds to import."""
+    done = run_without_torch("import memfit.cli; sys.exit(memfit.cli.main())", command, "--model", "gpt2", flag, value)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert done.stderr.startswith("memfit: error: ")
+
+
 @pytest.mark.parametrize("code", ["import torch", "from torch import nn", "import memfit.views; import torch.nn"])
 def test_the_proof_without_torch_can_fail(code: str):
     done = run_without_torch(code)

@@ -25,6 +25,8 @@ def predicted(world_size: int = 8, gpu: str = "H100-80GB", **choices):
         ({"model": "gpt2", "precision": "int1"}, "use one of bf16-mixed, fp16-mixed, bf16, fp32"),
         ({"model": "gpt2", "seq": 1025}, "up to 1024 tokens, not 1025"),
         ({"model": "gpt2", "batch": 0}, "batch takes a whole number of at least 1, not 0"),
+        ({"model": "gpt2", "batch": 10**18}, "more than 100,000,000,000 tokens"),
+        ({"model": "gpt2", "lora": 10**18}, "lora takes a rank of at most 1,048,576"),
         ({"hf": "/nowhere/config.json"}, "there is no file /nowhere/config.json"),
     ],
     ids=str,

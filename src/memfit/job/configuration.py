@@ -16,9 +16,10 @@ from typing import Any
 
 from memfit.errors import ConfigError
 from memfit.hardware import find_gpu
+from memfit.job.axes import read_axes
 from memfit.job.options import PredictOptions
 from memfit.job.recipe import RECIPE_FIELDS, Recipe
-from memfit.job.subject import Subject, load_function
+from memfit.job.subject import Subject, check_arguments, load_function
 
 _ON_WHAT = ("gpu", "world_size")
 """Options that vary from cell to cell, and are shown with a recipe."""
@@ -105,6 +106,18 @@ class Configuration:
         options = PredictOptions(**on_what, **plain["options"])
         settings = inputs if subject.function else Recipe(model=subject.model, hf=subject.hf, **inputs)
         return cls(subject=subject, settings=settings, options=options)
+
+
+def one_configuration(subject: Subject, words: Mapping[str, Any], options: PredictOptions) -> Configuration:
+    """Returns a configuration with one value for each word. Raises ``ConfigError`` for several values or an unknown word."""
+    given = read_axes(words)
+    for name, values in given.items():
+        if len(values) > 1:
+            raise ConfigError(f"a prediction is of one {name}, not of {len(values)}: memfit compare takes several")
+    chosen = {name: values[0] for name, values in given.items()}
+    if subject.function:
+        check_arguments(subject.function, chosen)
+    return Configuration.of(subject, chosen, options)
 
 
 def build_recipe(recipe: Recipe, longest: int = 0) -> Callable[[], None]:

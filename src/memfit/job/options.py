@@ -14,6 +14,9 @@ from memfit.units import format_bytes, parse_bytes
 LONGEST_STEP: Final = 1
 """The step with the longest batch: the optimizer state exists by then, and usual batches follow."""
 
+MOST_STEPS: Final = 1_000_000
+"""Training steps in a prediction: more than anybody waits for."""
+
 Ranks = str | Sequence[int]
 """``"all"``, or the ranks to predict."""
 
@@ -55,6 +58,8 @@ class PredictOptions:
                 raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
         if self.world_size > MOST_GPUS:
             raise ConfigError(f"world_size takes at most {MOST_GPUS:,} GPUs, not {self.world_size}")
+        if self.steps > MOST_STEPS:
+            raise ConfigError(f"steps takes at most {MOST_STEPS:,}, not {self.steps}: few are enough, later ones repeat")
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(
                 f"cannot predict rank {self.rank} of {self.world_size}: a rank is at least 0 and below the world size"

@@ -43,6 +43,9 @@ _PART: Final = re.compile(r"([a-z]+)=(\d+)")
 _MOST_TOKENS: Final = 10**11
 """Larger sizes would overflow 64 bits in a tensor's bytes."""
 
+_MOST_RANK: Final = 1 << 20
+"""Of adapters. Beyond the width of a layer a rank adds nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -309,6 +312,8 @@ def _about_adapters(recipe: Recipe) -> Iterator[str]:
         if recipe.quantize != "none":
             yield f"weights in {recipe.quantize} cannot be trained: say --lora with the rank of adapters that are, or leave it out"
         return
+    if recipe.lora > _MOST_RANK:
+        yield f"lora takes a rank of at most {_MOST_RANK:,}, not {recipe.lora}: no layer is as wide"
     if recipe.is_parallel or recipe.offload != "none":
         yield "LoRA goes together with data parallelism: leave out tp, pp, cp, ep, float8 and offload"
     if recipe.engine and recipe.engine not in ("fsdp2", "ddp"):

@@ -11,10 +11,8 @@ import torch
 
 from memfit.errors import ConfigError, ScriptExitError, StepFailedError
 from memfit.job import Configuration, PredictOptions, Subject
-from memfit.job.axes import read_axes
-from memfit.job.configuration import refuse_longest
+from memfit.job.configuration import one_configuration, refuse_longest
 from memfit.job.options import Ranks
-from memfit.job.subject import check_arguments
 from memfit.phantom.distributed.environment import RankInfo
 from memfit.phantom.distributed.pipelines import Neighbours, predict_with_scout
 from memfit.phantom.world import refuse_a_second
@@ -138,17 +136,6 @@ def predict(
         asked = {"function": getattr(build, "__qualname__", type(build).__name__), "gpu": options.gpu, "world_size": world_size}
         return predict_build(build, options, progress).about(asked)
     return predict_configuration(one_configuration(Subject.of(build, model, hf), words, options), progress)
-
-
-def one_configuration(subject: Subject, words: Mapping[str, Any], options: PredictOptions) -> Configuration:
-    """Returns a configuration with one value for each word. Raises ``ConfigError`` for several values or an unknown word."""
-    several = {name: values for name, values in read_axes(words).items() if len(values) > 1}
-    for name, values in several.items():
-        raise ConfigError(f"a prediction is of one {name}, not of {len(values)}: memfit compare takes several")
-    chosen = {name: values[0] for name, values in read_axes(words).items()}
-    if subject.function:
-        check_arguments(subject.function, chosen)
-    return Configuration.of(subject, chosen, options)
 
 
 def predict_configuration(asked: Configuration, progress: Progress | None = None) -> Prediction | JobPrediction:

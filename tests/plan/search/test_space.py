@@ -82,6 +82,8 @@ def test_a_given_batch_is_no_assumption():
         ({"given": {"batch": 4}, "allowed": ("batch",)}, "batch is fixed.* or give the batch to start from as --global-batch"),
         ({"given": {"precision": "fp32"}, "allowed": ("precision",)}, "precision is fixed, so allowing it to vary has no effect"),
         ({"seq": 10**6}, "sequences of up to 8192"),
+        ({"global_batch": 10**18}, "more than 100,000,000,000 tokens"),
+        ({"given": {"batch": 10**18}}, "more than 100,000,000,000 tokens"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, Any], said: str):

@@ -31,6 +31,7 @@ from memfit.cli.flags import (
 from memfit.cli.outputs import STDOUT, check_output, stdout_console, stdout_kept_clean, write_ledger
 from memfit.cli.progress import telling
 from memfit.errors import ConfigError, StepFailedError
+from memfit.job.configuration import one_configuration
 from memfit.views.escaping import printable
 from memfit.views.words.recipe import recipe_line
 from memfit.views.words.timing import format_seconds, time_json
@@ -69,17 +70,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from memfit.predict.api import one_configuration, predict_configuration
+    check_output(args.out, "--out")
+    asked = one_configuration(read_subject(args), read_words(args), read_options(args, ranks=read_ranks(args.ranks)))
+    recipe = asked.recipe if asked.is_model and asked.recipe.pp > 1 else None
+    if recipe is not None and args.ranks is None and args.rank is None:
+        asked = asked.with_options(ranks="all")  # the stages of a pipeline need different memory
+
+    from memfit.predict.api import predict_configuration  # torch, which takes seconds: mistakes are told before
     from memfit.predict.ranks import JobPrediction
     from memfit.workers.forking import GPU_IS_LOST
 
-    check_output(args.out, "--out")
     with _mistakes_in_a_line(), warnings.catch_warnings(), stdout_kept_clean(wanted=args.json or args.out == STDOUT):
         warnings.filterwarnings("ignore", f".*{GPU_IS_LOST}")
-        asked = one_configuration(read_subject(args), read_words(args), read_options(args, ranks=read_ranks(args.ranks)))
-        recipe = asked.recipe if asked.is_model and asked.recipe.pp > 1 else None
-        if recipe is not None and args.ranks is None and args.rank is None:
-            asked = asked.with_options(ranks="all")  # the stages of a pipeline need different memory
         origin = made_now()
         with telling("Predicting") as progress, _arguments_of(asked.subject.function):
             found = predict_configuration(asked, progress).about(asked.inputs, *origin)

@@ -11,6 +11,7 @@ name, or gives several values. What is left open is listed in ``OPEN``; each lin
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -74,11 +75,10 @@ class Space:
                 raise ConfigError(f"{name} is fixed, so allowing it to vary has no effect: leave one of the two out{start}")
         if isinstance(self.global_batch, bool) or not isinstance(self.global_batch, int) or self.global_batch < 0:
             raise ConfigError(f"global_batch takes a whole number of at least 1, not {self.global_batch!r}")
-        usual = Recipe(
-            model=self.subject.model, hf=self.subject.hf, seq=self.seq
-        )  # refuses an unknown model, or too long a sequence
-        self._set("seq", usual.seq)
         self._set("global_batch", self.global_batch or self.world_size)
+        batch = max(1, self.global_batch // self.world_size, *self.given.get("batch", ()))
+        # Refuses an unknown model, too long a sequence, and more of them than a GPU can be given.
+        self._set("seq", Recipe(model=self.subject.model, hf=self.subject.hf, seq=self.seq, batch=batch).seq)
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -207,7 +207,8 @@ class Space:
 
 
 def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)})
 
 
 def sequences_of(asked: Configuration) -> int:
