@@ -180,5 +180,5 @@ def test_a_kept_operator_that_forward_did_not_run_is_refused():
 
     contexts = functools.partial(autograd.contexts_that_keep, frozenset({torch.ops.aten.mm.default}))
     x = torch.ones(2, 2, requires_grad=True)
-    with pytest.raises(RuntimeError, match="not found in storage"):
+    with pytest.raises(RuntimeError, match=r"not found in storage|backward an extra time"):  # the latter up to torch 2.11
         checkpoint(forward, x, use_reentrant=False, context_fn=contexts).sum().backward()

@@ -2,7 +2,8 @@
 
 At the first call with new sizes torch asks cuDNN for all kernels that could run it, takes one block as large as the largest
 workspace among them that the GPU has room for, measures them all, and gives the block and everything else that is cached back to
-the driver (ATen/native/cudnn/Conv_v8.cpp). Later calls take the workspace of the fastest kernel alone.
+the driver (ATen/native/cudnn/Conv_v8.cpp). Later calls take the workspace of the fastest kernel alone, which is taken to be the one
+that cuDNN's heuristics name (``library.py``, with what is known of exceptions, or ``rules.py``).
 
 The sizes are those of cuDNN 9.19 on an H200 (benchmarks/truth/convolutions.json; convolution_on_gpu.py compares). In float32 the
 largest are those of Fourier transforms, gigabytes where there are many channels: 152 of 156 of these are met to the byte, and four
@@ -79,7 +80,7 @@ def _size(of: ConvGeometry, shape: tuple[int, ...], *channel_dims: int) -> int:
     return math.prod(sizes) * TYPE_BYTES[of.dtype]
 
 
-def _copies(of: ConvGeometry) -> int:
+def laid_out_anew(of: ConvGeometry) -> int:
     """Everything laid out anew."""
     return _size(of, of.images, 1) + _size(of, of.result, 1) + _size(of, of.weight, 0, 1) + HEADER
 
@@ -117,7 +118,7 @@ def _trial(
 def forward(of: ConvGeometry) -> list[int]:
     batch, channels, outputs = of.images[0], of.images[1], of.result[1]
     if _is_single(of) or not of.channels_last:
-        sizes = [_copies(of) + _sums_of_result(of)]
+        sizes = [laid_out_anew(of) + _sums_of_result(of)]
     elif _is_flat(of):
         offsets = 4 * channels * of.taps + HEADER
         sizes = [_size(of, of.images) + _size(of, of.result) + (_size(of, of.weight) if of.taps > 1 else 0) + offsets]
@@ -140,9 +141,9 @@ def input_gradient(of: ConvGeometry) -> list[int]:
     if _is_strided(of) and _is_flat(of):
         sizes = [_strided_gradient(of)]
     elif _is_strided(of):
-        sizes = [_copies(of)]
+        sizes = [laid_out_anew(of)]
     elif _is_single(of) or not of.channels_last:
-        sizes = [_copies(of) + PARTIAL_SUMS]
+        sizes = [laid_out_anew(of) + PARTIAL_SUMS]
     else:
         sizes = [_size(of, of.images) + _size(of, of.result) + (_size(of, of.weight) if of.taps > 1 else 0) + HEADER]
         sizes += [] if _is_flat(of) else [PARTIAL_SUMS]
@@ -162,7 +163,7 @@ def weight_gradient(of: ConvGeometry) -> list[int]:
     with_counters = in_float32 + in_float32 // 512 + HEADER
     if _is_single(of):
         sums = max(PARTIAL_SUMS, 3 * in_float32) if _is_flat(of) else max(PARTIAL_SUMS_OF_VOLUMES, in_float32 + in_float32 // KIB)
-        sizes = [_copies(of) + sums]
+        sizes = [laid_out_anew(of) + sums]
     elif not _is_flat(of):
         sizes = [_size(of, of.images, 1) + _size(of, of.result, 1) + with_counters]
     else:
