@@ -116,8 +116,8 @@ def from_operators() -> Any:
 
 def spoiled_template() -> dict[str, Any]:
     """The H200's numbers, made wrong: nothing but measurements can bring them back."""
-    from memfit.calibrate.leaves import find_leaves, scaled
     from memfit.data import FOLDER, read_toml
+    from memfit.timing.leaves import find_leaves, scaled
 
     tables, chance, factors = read_toml(FOLDER / "rates" / "h200.toml"), random.Random(1), {}
     leaves = find_leaves(tables)

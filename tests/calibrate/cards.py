@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memfit.calibrate.fitting import TimedCall
-from memfit.calibrate.leaves import find_leaves, scaled
 from memfit.calibrate.meter import CardFacts, MemoryFacts
 from memfit.data import FOLDER, parse_table, read_toml
 from memfit.hardware import Gpu, find_gpu
 from memfit.timing import Call, KernelSettings, Rates, price
+from memfit.timing.leaves import find_leaves, scaled
 from memfit.units import MIB
 
 FACTS = CardFacts(

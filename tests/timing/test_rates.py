@@ -56,3 +56,21 @@ def test_no_formula_names_a_gpu():
     timing = Path(rates_of.__code__.co_filename).parent
     named = [path.name for path in timing.rglob("*.py") if "H200" in path.read_text(encoding="utf-8")]
     assert set(named) <= {"basis.py", "links.py"}  # whose sources name GPUs
+
+
+def test_a_cards_file_of_an_older_memfit_is_brought_up_to_date(tmp_path: Path):
+    """It lacks a table that came since, and has one that is gone."""
+    text = (FOLDER / "rates" / "h200.toml").read_text(encoding="utf-8")
+    begin = text.index("[factors]")
+    end = text.find("\n[", begin + 1)
+    older = text[:begin] + (text[end:] if end > 0 else "") + "\n[gone]\nrate = 1.0\n"
+    older = older.replace("memory_bandwidth = 4800", "memory_bandwidth = 2400", 1)
+    (tmp_path / "card.toml").write_text(older, encoding="utf-8")
+    template = FOLDER / "rates" / "h200.toml"
+    assert Rates.of_card(tmp_path / "card.toml", template).factors == Rates.load(template).factors
+
+
+def test_the_card_that_was_calibrated_for_the_blind_proof_is_read():
+    """Its file is as old as its measurement."""
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "calibrated_card.toml"
+    assert Rates.of_card(path, FOLDER / "rates" / "h200.toml").products.power_share == 0.80518

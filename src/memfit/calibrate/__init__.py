@@ -6,7 +6,7 @@
       └─ cuda.py      a real one: memory.py, host_cases.py, kernel_cases.py (what runs), tracing.py (how long kernels took)
              │
              v  Measurements
-    fitting.py        the clock's numbers are moved until prices are what was measured (leaves.py: which numbers there are)
+    fitting.py        the clock's numbers are moved until prices are what was measured (timing/leaves.py: which there are)
     host.py           the same of the host, and of copies
     card.py           memory, peaks and links, as a table of data/gpus.toml
              │

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from memfit.calibrate.leaves import Leaf, find_leaves, scaled
 from memfit.data import parse_table
 from memfit.hardware import Gpu
 from memfit.timing import Call, KernelSettings, Rates, price
+from memfit.timing.leaves import Leaf, find_leaves, scaled
 from memfit.timing.rates import Row
 
 NUDGE: Final = 1.01

@@ -19,9 +19,9 @@ import numpy as np
 
 from memfit.analysis.lanes import find_window
 from memfit.calibrate.host import scaled_host
-from memfit.calibrate.leaves import LeafKind, find_leaves, scaled
 from memfit.errors import ConfigError
 from memfit.ledger import Ledger
+from memfit.timing.leaves import LeafKind, find_leaves, scaled
 
 BUSY_SHARE: Final = 0.9
 """From this share of a step on, it is bound by the card."""

@@ -13,11 +13,12 @@ from memfit.calibrate.card import card_table, table_of
 from memfit.calibrate.file import to_toml
 from memfit.calibrate.fitting import FittedRates, TimedCall, fit
 from memfit.calibrate.host import host_table, transfer_table
-from memfit.calibrate.leaves import LeafKind, find_leaves, scaled
 from memfit.calibrate.meter import CardMeter, Measurements
 from memfit.hardware import Gpu
 from memfit.timing import Call
 from memfit.timing.basis import rates_of
+from memfit.timing.leaves import brought_up_to_date, find_leaves, in_proportion
+from memfit.timing.rates import BESIDE_RATES
 
 TEMPLATE: Final = "h200.toml"
 """The file of rates whose formulas' numbers are moved."""
@@ -86,7 +87,7 @@ def conclude(
     known = dict(template if template is not None else data.read_toml(data.FOLDER / "rates" / TEMPLATE))
     table = card_table(measured, _copied(measured), name)
     gpu = Gpu.from_table(table["name"], {key: value for key, value in table.items() if key != "name"}, "gpu")
-    fitted = fit([*measured.calls, *_single_products(measured)], in_proportion(known, gpu), gpu)
+    fitted = fit([*measured.calls, *_single_products(measured)], _template_for(known, gpu), gpu)
     tables = dict(fitted.tables)
     tables["products"] = {**tables["products"], "sustained_share": _sustained(measured, tables, gpu)}
     tables["transfers"] = transfer_table(measured.copies, tables["transfers"])
@@ -110,23 +111,15 @@ def conclude(
 def tables_of(gpu: Gpu) -> dict[str, Any]:
     """The tables of a card's file; of a GPU without one those that stand for it, as a file would have them."""
     if gpu.file:
-        return data.read_toml(Path(gpu.file))
+        tables = data.read_toml(Path(gpu.file))
+        beside: dict[str, Any] = {key: tables[key] for key in BESIDE_RATES if key in tables}
+        return {**brought_up_to_date(tables, data.read_toml(data.FOLDER / "rates" / TEMPLATE)), **beside}
     return {**data.table_of(rates_of(gpu)), "gpu": table_of(gpu), "calibration": {}}
 
 
-def in_proportion(template: Mapping[str, Any], gpu: Gpu) -> dict[str, Any]:
-    """The template's figures at the peaks of this card: the same shares of them."""
-    by = {
-        LeafKind.MEMORY: gpu.memory_bandwidth / (template["memory_bandwidth"] * 1e9),
-        LeafKind.ARITHMETIC: gpu.f32_flops / template["f32_flops"],
-    }
-    # Shares stay; figures in bytes and elements a second grow with the peaks that they are a part of.
-    factors = {
-        leaf: by[leaf.kind]
-        for leaf in find_leaves(template)
-        if leaf.kind in by and not any("share" in str(key) for key in leaf.path)
-    }
-    found = scaled(template, factors)
+def _template_for(template: Mapping[str, Any], gpu: Gpu) -> dict[str, Any]:
+    """The template's figures at the peaks of this card."""
+    found = in_proportion(template, gpu.memory_bandwidth, gpu.f32_flops)
     return {**found, "measured_on": gpu.name, "memory_bandwidth": gpu.memory_bandwidth / 1e9, "f32_flops": gpu.f32_flops}
 
 

@@ -5,6 +5,7 @@
     operators/   a Call becomes a Cost ──────────> Timeline  timeline.py ──> RunTime  breakdown.py
                                         ^           host and streams          seconds, shares, by module
     rates.py     what was measured ─────┤           pipelines.py  many ranks' stages, one after the other
+    leaves.py    the numbers of a file of rates
     shares.py    what others published ─┤
     basis.py     which of them a GPU has┤
     host.py      the host's pace ───────┤

@@ -61,7 +61,7 @@ def _load(name: str) -> Rates:
 
 @cache
 def _load_file(path: str, changed: int) -> Rates:
-    return Rates.load(Path(path))
+    return Rates.of_card(Path(path), _path(USUAL))
 
 
 def _path(name: str) -> Path:

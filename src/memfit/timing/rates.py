@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from memfit.data import parse_table, read_toml
+from memfit.errors import ConfigError
+from memfit.timing.leaves import brought_up_to_date
 
 MICRO: Final = 1e-6
 PICO: Final = 1e-12
@@ -623,7 +625,15 @@ class Rates:
 
     @classmethod
     def load(cls, path: Path) -> Rates:
-        """Reads a file like ``data/rates/h200.toml``, or one that ``memfit calibrate`` made, which has the GPU and how it was
-        measured beside the rates. Raises ``ConfigError`` where a key is missing or unknown."""
+        """Reads a file like ``data/rates/h200.toml``. Raises ``ConfigError`` where a key is missing or unknown."""
+        return parse_table(cls, read_toml(path), path.name)
+
+    @classmethod
+    def of_card(cls, path: Path, template: Path) -> Rates:
+        """Reads a file that ``memfit calibrate`` made, which has the GPU and how it was measured beside the rates. Where an older
+        memfit made it, what it lacks is the template's, in proportion to its peaks."""
         tables = {key: table for key, table in read_toml(path).items() if key not in BESIDE_RATES}
-        return parse_table(cls, tables, path.name)
+        missing = [key for key in ("memory_bandwidth", "f32_flops") if key not in tables]
+        if missing:
+            raise ConfigError(f"{path.name}: {', '.join(missing)} is missing")
+        return parse_table(cls, brought_up_to_date(tables, read_toml(template)), path.name)

@@ -86,6 +86,35 @@ def scaled(tables: Mapping[str, Any], factors: Mapping[Leaf, float]) -> dict[str
     return changed
 
 
+def in_proportion(tables: Mapping[str, Any], memory_bandwidth: float, f32_flops: float) -> dict[str, Any]:
+    """The same shares of other peaks: figures in bytes and elements a second grow with the peaks that they are a part of."""
+    by = {
+        LeafKind.MEMORY: memory_bandwidth / (tables["memory_bandwidth"] * 1e9),
+        LeafKind.ARITHMETIC: f32_flops / tables["f32_flops"],
+    }
+    factors = {
+        leaf: by[leaf.kind] for leaf in find_leaves(tables) if leaf.kind in by and not any("share" in str(key) for key in leaf.path)
+    }
+    return scaled(tables, factors)
+
+
+def brought_up_to_date(tables: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a card's file, which an older memfit may have made: what they lack is the template's, in proportion to their
+    peaks, and what the template does not have any more is left out."""
+    return _in_the_form_of(tables, in_proportion(template, tables["memory_bandwidth"] * 1e9, tables["f32_flops"]))
+
+
+def _in_the_form_of(tables: Mapping[str, Any], form: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(form)
+    for key in tables.keys() & form.keys():
+        mine, theirs = tables[key], form[key]
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            found[key] = _in_the_form_of(mine, theirs)
+        elif isinstance(mine, Mapping) == isinstance(theirs, Mapping) and isinstance(mine, list) == isinstance(theirs, list):
+            found[key] = mine
+    return found
+
+
 def _numbers(value: Any, path: Path) -> Iterator[tuple[Path, float]]:
     if isinstance(value, Mapping):
         for key, each in value.items():
