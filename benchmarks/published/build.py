@@ -149,11 +149,14 @@ def build_peft(path: str, lengths: list[int], batch: int) -> Any:
     return step
 
 
-def build_trainer(shape: str, batch: int, seq: int, lora: bool, four_bit: bool, half: str, sharded: bool) -> Any:
-    """HF's trainer around a causal model as fms-acceleration sets it: checkpointing, AdamW in a list, FSDP on two GPUs and more."""
+def build_trainer(
+    shape: str, batch: int, seq: int, lora: bool, four_bit: bool, half: str, sharded: bool, autocast: str = ""
+) -> Any:
+    """HF's trainer around a causal model as fms-acceleration sets it: FlashAttention 2, checkpointing, AdamW in a list, FSDP on two
+    GPUs and more."""
     import torch
     import transformers
-    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+    from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     from benchmarks.published.fms import SHAPES
@@ -164,7 +167,7 @@ def build_trainer(shape: str, batch: int, seq: int, lora: bool, four_bit: bool, 
         num_hidden_layers=sizes["layers"], num_attention_heads=sizes["heads"], num_key_value_heads=sizes["kv"],
         max_position_embeddings=8192, sliding_window=None, use_cache=False,
     )  # fmt: skip
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = "flash_attention_2"
     if sharded:
         torch.distributed.init_process_group("nccl")
     with torch.device("meta" if sharded else "cuda"):
@@ -190,13 +193,16 @@ def build_trainer(shape: str, batch: int, seq: int, lora: bool, four_bit: bool, 
     if sharded:
         blocks = {type(model.get_decoder().layers[0])}
         model = FullyShardedDataParallel(
-            model.to(torch.float32) if not lora else model,
+            model,  # in its half type: scripts/benchmarks/accelerate.yaml has no mixed precision
             auto_wrap_policy=ModuleWrapPolicy(blocks),
             use_orig_params=lora,
-            mixed_precision=None if lora else MixedPrecision(param_dtype=dtype, reduce_dtype=dtype),
             param_init_fn=lambda module: module.to_empty(device="cuda", recurse=False),
             limit_all_gathers=True,
         )
+    if autocast:
+        from accelerate.utils.operations import convert_outputs_to_fp32
+
+        model.forward = convert_outputs_to_fp32(torch.autocast("cuda", getattr(torch, autocast))(model.forward))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-5)
 
     def step() -> None:

@@ -59,6 +59,8 @@ def read_fms(file: str, number: int, row: Mapping[str, str]) -> Case:
     seq = round(float(row["train_tokens_per_second"]) / float(row["train_samples_per_second"]) * gpus)
     words = {"shape": model, "batch": batch, "seq": seq, "lora": peft == "lora", "four_bit": config == "baseline-peft-bnb"}
     words |= {"half": "float16" if row["torch_dtype"] == "float16" else "bfloat16", "sharded": gpus > 1}
+    if halves := [half for flag, half in (("bf16", "bfloat16"), ("fp16", "float16")) if row.get(flag, "").upper() == "TRUE"]:
+        words["autocast"] = halves[0]  # of the trainer, beside the weights' own type
     allocated = row["mem_peak_torch_mem_alloc_in_bytes"]
     return Case(
         name=name,

@@ -122,7 +122,7 @@ def predict_all(cases: list[Case], known: dict[str, Any], checkouts: pathlib.Pat
         else:
             entry = in_a_child(case)
         entry["cpu_seconds"] = round(time.process_time() + sum(os.times()[2:4]) - before, 1)
-        entry["first"] = case.name
+        entry |= {"first": case.name, "made": time.strftime("%Y-%m-%d", time.gmtime())}
         if "needs a checkout" in entry.get("error", ""):
             known[case.key] = entry  # somebody else may have it
         else:

@@ -6,6 +6,7 @@ import math
 import pathlib
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -33,7 +34,10 @@ def write_tables(cases: Sequence[Case], known: dict[str, Any], to: pathlib.Path 
         (case, known[case.key]["predicted"]) for case in cases if "predicted" in known.get(case.key, {}) and not case.why_not
     ]
     lines = ["# Figures that others published, predicted", "", "Written by `python benchmarks/published/run.py --table`.", ""]
-    lines += [f"{len(rows)} of {len(cases)} rows are predicted, {len({case.key for case, _ in rows})} different runs.", ""]
+    runs = {case.key for case, _ in rows}
+    days = Counter(known[key].get("made", "") for key in runs)
+    told = ", ".join(f"{count} on {day}" for day, count in sorted(days.items()))
+    lines += [f"{len(rows)} of {len(cases)} rows are predicted, {len(runs)} different runs: {told}.", ""]
     lines += _by_gpu(rows) + _halves(rows)
     summary = list(lines)
     lines += [
