@@ -144,6 +144,7 @@ class PhantomWorld:
         kernels.install(because("operators that CUDA runs differently"), self.target)
         torch_state.install_inference(because("inference mode is seen like no_grad, operator by operator"))
         models.install_parameters(because("modules without data can be moved and cast"), self.mode)
+        self.mode.modified_views.watch_passes(because("views that were changed in place have gradients as on a GPU"))
         models.install_subclasses(because("classes of tensors and parameters that libraries make"), self.mode)
         classes.install(because("a tensor is a torch.Tensor, and a parameter an nn.Parameter, to those who ask for its type"))
         quasirandom.install_quasirandom(because("tables of quasi-random numbers are read on the host"), self.mode)

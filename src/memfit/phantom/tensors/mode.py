@@ -20,6 +20,7 @@ from memfit.phantom.device.device_alias import INNER, OUTER, outer, own
 from memfit.phantom.device.memory import mark_pinned
 from memfit.phantom.kernels import RULES
 from memfit.phantom.tensors.dispatch_cache import DispatchCache
+from memfit.phantom.tensors.modified_views import ModifiedViews
 from memfit.phantom.tensors.sparse import SPARSE_FACTORIES, SparseAnswers, is_sparse
 from memfit.phantom.tensors.unknown_operators import UnknownOperators, unknown_operator
 from memfit.phantom.values.answers import Values
@@ -93,6 +94,7 @@ class PhantomMode(FakeTensorMode):
         self._jagged: dict[bytes, Any] = {}
         self._sparse = SparseAnswers(values.assumptions)
         self._draws = HostDraws()
+        self.modified_views = ModifiedViews()
         self._unknown = UnknownOperators(values)
 
     @property
@@ -155,6 +157,8 @@ class PhantomMode(FakeTensorMode):
                 args = tree_map_only(torch.Tensor, self._without_data, args)
             result = self._asked(func, types, args, kwargs)
         self._note(func, args, kwargs, result)
+        if args and result is args[0] and func._schema.is_mutable and torch.is_grad_enabled() and result._base is not None:
+            self.modified_views.note(result)
         if source is not None:
             keep_host_data(result, source)
         elif func is _TO_COPY and result.dtype is torch.int64:
