@@ -30,6 +30,14 @@ def test_what_is_kept_for_backward(mode, layers, both_ways, drops, reserve):
     assert Sizes.of(x, mode, settings).reserve_bytes == reserve
 
 
+def test_dropout_is_kept_past_the_ends_of_packed_sequences():
+    """Of 60 batches on an H200 (benchmarks/workloads/whole/captioner.py), the first: 32 captions of up to 40 words, 674 in all."""
+    batch_sizes = [32] * 10 + [20] * 2 + [15] * 10 + [9] * 16 + [10, 10]
+    x = torch.empty(sum(batch_sizes), 512, device="meta")
+    assert (len(batch_sizes), sum(batch_sizes)) == (40, 674)
+    assert Sizes.of(x, LSTM, (1024, 0, 2, True, 0.3, True, False, batch_sizes, None)).reserve_bytes == 30531840
+
+
 def test_small_parts_are_aligned():
     x = torch.empty(7, 3, 5, device="meta")
     assert Sizes.of(x, LSTM, (11, 0, 3, False, 0.0, True, True, [], None)).reserve_bytes == 31712

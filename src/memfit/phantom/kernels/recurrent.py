@@ -279,13 +279,13 @@ class Sizes:
 
     @property
     def reserve_bytes(self) -> int:
-        """What all cells keep, the outputs between layers, with dropout a bit for each of those and each direction that reads them,
-        and 256 bytes."""
+        """What all cells keep, the outputs between layers, with dropout a bit for each of those and each direction that reads them, also
+        past the ends of packed sequences, and 256 bytes."""
         between = (self.layers - 1) * self.ways * self.layer_output
         kept = KEPT_FOR_BACKWARD[self.mode] * self.layers * self.ways * self.layer_output
         if self.projected:
             kept += self.layers * self.ways * self.layer_output * (self.hidden + self.projected) // self.hidden
-        dropped = self.ways * between // self.itemsize // 8 if self.drops else 0
+        dropped = self.ways**2 * (self.layers - 1) * self.steps * self.batch * self.hidden // 8 if self.drops else 0
         return 256 + sum(-(-part // 32) * 32 for part in (kept, between, dropped))
 
     def workspace_bytes(self, weights: int, is_forward: bool) -> int:
