@@ -19,8 +19,8 @@ import memfit
 from memfit.phantom.values import host_data
 
 BENCHMARKS = pathlib.Path(__file__).parents[1]
-LIMITS = (64, 2**12, 2**16, 2**18, 2**20, 2**22)
-BATCHES = ((8, 512), (32, 2048), (64, 8192))
+LIMITS = (64, 2**12, 2**16, 2**18, 2**20, 2**22, 2**24)
+BATCHES = ((8, 512), (32, 2048), (64, 8192), (256, 8192))
 ROUNDS, STEPS = 3, 3
 
 

@@ -63,6 +63,15 @@ def test_image_tokens_are_counted_also_in_an_expanded_mask():
     assert world.assumptions.sentences() == ()
 
 
+def test_edges_of_a_large_graph_are_counted_on_the_gpu():
+    with phantom() as world:
+        host = torch.randint(0, 60_000, (2, 800_000))
+        edges = host.to("cuda")
+        upper = edges[:, edges[0] <= edges[1]]
+        assert upper.shape[1] == int((host[0] <= host[1]).sum())
+    assert world.assumptions.sentences() == ()
+
+
 def test_what_is_changed_by_something_unknown_is_known_no_longer():
     with phantom() as world:
         known = torch.arange(8).to("cuda")

@@ -17,6 +17,7 @@ def install(patches: Patches) -> None:
     patches.when_imported("transformers.utils.import_utils", lambda module: _list_packages_anew(patches, module))
     patches.when_imported("transformers.modeling_flash_attention_utils", lambda module: _load_flash_anew(patches, module))
     patches.when_imported("transformers.generation.utils", lambda module: _go_on_with_beams(patches, module))
+    patches.when_imported("transformers.models.whisper.generation_whisper", lambda module: _hear_no_timestamps(patches, module))
 
 
 def _say_no(patches: Patches, module: Any) -> None:
@@ -61,3 +62,27 @@ def _until_the_last_token(ask: Callable[..., Any]) -> Callable[..., Any]:
         return answer
 
     return has_unfinished
+
+
+def _hear_no_timestamps(patches: Patches, module: Any) -> None:
+    """Whisper cuts what it wrote for a window of 30 s where two timestamps follow each other, which only data can tell: here it is
+    one segment, and the next window begins where this one ends."""
+    name = "_retrieve_segment"
+    if hasattr(module.WhisperGenerationMixin, name):
+        retrieve = getattr(module.WhisperGenerationMixin, name)
+        patches.replace(module.WhisperGenerationMixin, name, staticmethod(_as_one_segment(retrieve)))
+
+
+def _as_one_segment(retrieve: Callable[..., Any]) -> Callable[..., Any]:
+    def retrieve_segment(*, seek_sequence: Any, **kwargs: Any) -> Any:
+        if not seek_sequence.is_cuda:
+            return retrieve(seek_sequence=seek_sequence, **kwargs)
+        known = getattr(seek_sequence, CONSTANT, None)
+        setattr(seek_sequence, CONSTANT, 0)  # the first token, and no timestamp: they are the last ones
+        current().say("generate: Whisper was taken to write no timestamps, so that each window of 30 s is one segment")
+        try:
+            return retrieve(seek_sequence=seek_sequence, **kwargs)
+        finally:
+            setattr(seek_sequence, CONSTANT, known)
+
+    return retrieve_segment

@@ -34,7 +34,7 @@ aten = torch.ops.aten
 _UNFILLED = frozenset((aten.empty_like.default, aten.new_empty.default, aten.new_empty_strided.default))
 _COLLECTIVES = frozenset(("c10d", "_c10d_functional"))
 
-LARGEST_KNOWN = 2**20
+LARGEST_KNOWN = 2**22
 """Of tensors of whole numbers and truth values (token ids, masks, lengths) the data are known up to this many elements.
 
 ``benchmarks/speed/known_data.py`` says what that costs."""
