@@ -14,6 +14,7 @@
       ├─ reduction.py     sums, means, extremes, norms (also of lists of tensors, as gradient clipping needs them)
       ├─ sorting.py       sort, topk, unique, randperm, multinomial
       ├─ indexing.py      embeddings, sums by index, scatter, nonzero, one_hot, roll
+      ├─ fourier.py       Fourier transforms by cuFFT, complex numbers
       └─ quantization.py  fake quantisation
              │
              └──> RULES ──> install()        gives torch the kernels that CUDA runs     (phantom/world.py)
@@ -33,6 +34,7 @@ from memfit.phantom.kernels import (
     activation,
     attention,
     convolution,
+    fourier,
     indexing,
     loss,
     matmul,
@@ -51,7 +53,20 @@ __all__ = ["RULES", "Registry", "Rule", "install"]
 RULES = Registry()
 """Every rule there is."""
 
-for _family in (attention, convolution, recurrent, matmul, norm, activation, loss, reduction, sorting, indexing, quantization):
+for _family in (
+    attention,
+    convolution,
+    recurrent,
+    matmul,
+    norm,
+    activation,
+    loss,
+    reduction,
+    sorting,
+    indexing,
+    fourier,
+    quantization,
+):
     RULES.register(_family.__name__.rpartition(".")[2], _family.RULES)
 
 

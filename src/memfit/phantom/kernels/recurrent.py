@@ -279,8 +279,8 @@ class Sizes:
 
     @property
     def reserve_bytes(self) -> int:
-        """What all cells keep, the outputs between layers, with dropout a bit for each of those and each direction that reads them, also
-        past the ends of packed sequences, and 256 bytes."""
+        """What all cells keep, the outputs between layers, with dropout a bit for each of those and each direction that reads them
+        (also past the ends of packed sequences), and 256 bytes."""
         between = (self.layers - 1) * self.ways * self.layer_output
         kept = KEPT_FOR_BACKWARD[self.mode] * self.layers * self.ways * self.layer_output
         if self.projected:

@@ -4,6 +4,7 @@
 
     mode.py                 PhantomMode, the dispatch mode: which tensors hold data and which do not
     dispatch_cache.py       what an operator returned for the same shapes, it returns again
+    modified_views.py       gradients of views that were changed in place
     sparse.py               sparse tensors: indices and values without data
     threads.py              threads that a script starts are in the world as well
     forks.py                forked children, such as a data loader's workers, are not
