@@ -171,7 +171,7 @@ SIDES = Sides(
         "All were predicted, and the predictions committed, before anything was measured.",
     ),
     limit_s=900,
-    measured_limit_s=150,
+    measured_limit_s=400,
 )
 
 if __name__ == "__main__":
