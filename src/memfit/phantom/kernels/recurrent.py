@@ -214,6 +214,10 @@ WORKSPACE_OF_LAYER = 8 * MIB
 ROWS_OF_LAYER = {RNN_RELU: (5, 7), RNN_TANH: (5, 7), LSTM: (10, 12), GRU: (5, 7)}
 """And values for each hidden unit of a batch: (in one direction, in two)."""
 
+PACKED_ROWS_OF_LAYER = 6
+"""The same for packed sequences of an LSTM in one direction with few steps, read off 25 layers
+(benchmarks/truth/packed_recurrent.json). Other packed layers are taken to be like those that are not, up to 1.8 times too much."""
+
 LONG = 512
 """From this many steps on, one layer at a time is worked on (between 257 and 512)."""
 
@@ -291,11 +295,18 @@ class Sizes:
     def workspace_bytes(self, weights: int, is_forward: bool) -> int:
         """Read off 1,619 layers (benchmarks/kernels/cudnn_on_gpu.py): off by 0.4 % in the median, nine of ten within 5 %."""
         of_layers = self.layers * self.ways
-        of_batch = ROWS_OF_LAYER[self.mode][self.ways - 1] * self.batch * self.hidden * self.itemsize
+        rows = PACKED_ROWS_OF_LAYER if self._is_short_packed_lstm else ROWS_OF_LAYER[self.mode][self.ways - 1]
+        of_batch = rows * self.batch * self.hidden * self.itemsize
         of_steps = max(of_hidden * self.hidden + of_inputs * self.inputs for of_hidden, of_inputs in self._lines(is_forward))
         return of_layers * (WORKSPACE_OF_LAYER + of_batch) + weights + of_steps * self.rows * self.itemsize + 512
 
+    @property
+    def _is_short_packed_lstm(self) -> bool:
+        return self.is_packed and self.mode == LSTM and self.ways == 1 and self.steps < LONG
+
     def _lines(self, is_forward: bool) -> tuple[Line, Line]:
+        if self._is_short_packed_lstm:
+            return (4 + self.drops, 0), (1, 1)
         if self._is_persistent(is_forward) and self.dtype != torch.bfloat16:
             return PERSISTENT[self.mode][self.ways - 1]
         narrow, wide = STANDARD[self.mode][self.ways - 1]
