@@ -9,11 +9,14 @@ type, the bytes of the result, and what the allocator did in order (what was giv
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from benchmarks.kernels.recorded_calls import recorded
 
 TRUTH = Path(__file__).parents[1] / "truth" / "fourier.json"
 LENGTHS = (
@@ -124,13 +127,8 @@ def transform(kind: str, shape: tuple[int, ...], dims: tuple[int, ...], dtype: t
 
 def measured(run: Callable[[], torch.Tensor]) -> tuple[int, list[int]]:
     run()  # plans are made once
-    torch.cuda.synchronize()
-    torch.cuda.memory._record_memory_history(context=None, max_entries=10_000)
-    result = run()
-    events: list[Any] = torch.cuda.memory._snapshot()["device_traces"][0]
-    torch.cuda.memory._record_memory_history(enabled=None)
-    done = [event for event in events if event["action"] in ("alloc", "free_completed")]
-    return result.numel() * result.element_size(), [event["size"] * (1 if event["action"] == "alloc" else -1) for event in done]
+    result, events = recorded(run)
+    return result.numel() * result.element_size(), events
 
 
 def main() -> None:

@@ -11,26 +11,18 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable
+import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from benchmarks.kernels.recorded_calls import recorded
+
 TRUTH = Path(__file__).parents[1] / "truth" / "packed_recurrent.json"
 NUM_CASES = 150
-
-
-def recorded(run: Callable[[], Any]) -> tuple[Any, list[int]]:
-    torch.cuda.synchronize()
-    torch.cuda.memory._record_memory_history(context=None, max_entries=5000)
-    result = run()
-    events: list[Any] = torch.cuda.memory._snapshot()["device_traces"][0]
-    torch.cuda.memory._record_memory_history(enabled=None)
-    done = [event for event in events if event["action"] in ("alloc", "free_completed")]
-    return result, [event["size"] * (1 if event["action"] == "alloc" else -1) for event in done]
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from memfit.phantom.distributed.layout import LayoutObserver
 from memfit.phantom.distributed.pipelines import Neighbours
 from memfit.phantom.passthrough import checkpoints, refusals, transformers
 from memfit.phantom.target import Target
-from memfit.phantom.tensors import classes, forks, models, quasirandom, threads, torch_state
+from memfit.phantom.tensors import classes, forks, models, threads, torch_state
 from memfit.phantom.tensors.mode import PhantomMode
 from memfit.phantom.torch_cuda import autocast, module, nvidia_smi, tools
 from memfit.phantom.torch_cuda.module import CudaModule, Meter
@@ -147,7 +147,6 @@ class PhantomWorld:
         self.mode.modified_views.watch_passes(because("views that were changed in place have gradients as on a GPU"))
         models.install_subclasses(because("classes of tensors and parameters that libraries make"), self.mode)
         classes.install(because("a tensor is a torch.Tensor, and a parameter an nn.Parameter, to those who ask for its type"))
-        quasirandom.install_quasirandom(because("tables of quasi-random numbers are read on the host"), self.mode)
         models.install_existing_models(because("models that were built before, with data"))
         models.install_initialisation(
             because("weights are initialised as the torch that is predicted does it"), self.target, assumptions

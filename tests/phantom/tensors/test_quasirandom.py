@@ -1,4 +1,4 @@
-"""Quasi-random numbers of the host are those of a real run, however many dimensions they have."""
+"""Quasi-random numbers of the host are those of a real run, however many dimensions they have: their tables are whole numbers."""
 
 from __future__ import annotations
 

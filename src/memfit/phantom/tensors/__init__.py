@@ -11,7 +11,6 @@
     models.py               models and parameters: moved and cast, initialised, classes of libraries, built before the world
     unknown_operators.py    operators of others that say nothing of what they return, or that data decide
     classes.py              type(x) of a tensor without data, as a script sees it
-    quasirandom.py          Sobol's numbers, whose tables have data
     torch_state.py          what a script sets for all of torch; inference mode
     tensor_annotations.py   what memfit writes onto tensors, by name
 """
