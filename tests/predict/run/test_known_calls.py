@@ -177,6 +177,25 @@ NOT_REPEATING = {
         for _ in range(30):
             deep(torch.randn(8, 64, device="cuda"))
 """,
+    "every tenth call does more, by a counter in a dictionary": """
+    state = {"calls": 0}
+
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(12))
+
+        def forward(self, x):
+            state["calls"] += 1
+            for layer in self.layers[: 12 if state["calls"] % 10 == 0 else 4]:
+                x = x + layer(x)
+            return x
+
+    deep = Deep().cuda()
+    with torch.no_grad():
+        for _ in range(30):
+            deep(torch.randn(8, 64, device="cuda"))
+""",
     "a layer that is left out now and then": """
     import random
 

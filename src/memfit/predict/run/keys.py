@@ -27,6 +27,8 @@ PLAIN: Final = (type(None), bool, int, float, str, bytes, torch.dtype, torch.dev
 _MANY: Final = (list, tuple, dict, set, deque)
 _PLAIN_TYPES: Final = frozenset(PLAIN)
 _TYPES_OF_MANY: Final = frozenset((*_MANY, OrderedDict))
+_FEW: Final = 64
+"""Containers with more values are data: they are compared by their length."""
 _GENERATORS: Final = (random.Random, np.random.Generator, np.random.RandomState)
 
 
@@ -91,12 +93,21 @@ def state_of_modules(modules: Sequence[nn.Module]) -> tuple[Any, ...]:
 
 def state_of_surroundings(modules: Sequence[nn.Module]) -> tuple[Any, ...]:
     """What a call may read, and change, beside what is given to it: Python's and numpy's random numbers, also those of generators
-    that modules or the files of their classes hold, and plain values in these files."""
+    that modules or the files of their classes hold; plain values in these files, and in small containers of both."""
     files = {id(file): file for module in modules for file in [getattr(type(module).forward, "__globals__", {})]}
     plain = tuple(value for file in files.values() for value in file.values() if type(value) in _PLAIN_TYPES)
     holders = [*files.values(), *(vars(module) for module in modules)]
     generators = {id(value): value for holder in holders for value in holder.values() if isinstance(value, _GENERATORS)}
-    return plain, _place_of(random), _place_of(np.random), *(_place_of(generator) for generator in generators.values())
+    inside = tuple(_plain_values_in(value) for holder in holders for value in holder.values() if type(value) in _TYPES_OF_MANY)
+    return plain, inside, _place_of(random), _place_of(np.random), *(_place_of(generator) for generator in generators.values())
+
+
+def _plain_values_in(container: Any) -> tuple[Any, ...]:
+    if len(container) > _FEW:
+        return (len(container),)
+    return tuple(
+        value for value in (container.values() if isinstance(container, dict) else container) if type(value) in _PLAIN_TYPES
+    )
 
 
 def _place_of(generator: Any) -> Any:
